@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.chaos.cluster import Cluster
 from tests.chaos.diary import Diary
+from tests.chaos.query_hosts import QueryHosts
 from tests.chaos.workers import FirstCommit, Fleet, Slot
 
 INTERVAL_S = 0.8
@@ -59,6 +60,7 @@ class Battlefield:
         copies: where copies of local state are kept.
         diary: of the run.
         stop: set when the time is up.
+        asked: what serves stores; None where nobody asks.
     """
 
     cluster: Cluster
@@ -67,6 +69,7 @@ class Battlefield:
     copies: Path
     diary: Diary
     stop: threading.Event
+    asked: QueryHosts | None = None
 
 
 Fault = Callable[[Battlefield, random.Random], Struck | None]

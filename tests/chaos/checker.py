@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.chaos.application import OUTPUTS, REPARTITION, REPARTITIONS
+from tests.chaos.check_answers import check_asked
 from tests.chaos.check_at_least_once import check_at_least_once
 from tests.chaos.check_joins import check_limits, check_payments
 from tests.chaos.check_kept import check_kept
@@ -67,6 +68,7 @@ def _check(history: History, guarantee: Guarantee, *, caches: bool, drained: boo
     check_offsets(history, findings, drained=drained)
     check_hanging(history, findings)
     check_observed(history, findings)
+    check_asked(history, findings, drained=drained)
     if guarantee == "at_least_once":
         check_at_least_once(history, expected, findings, caches=caches)
     else:

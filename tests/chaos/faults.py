@@ -13,6 +13,7 @@ from tests.chaos.broker_faults import (
     pause_broker,
     transaction_coordinator_of,
 )
+from tests.chaos.query_faults import kill_query_host, pause_query_host
 from tests.chaos.state_faults import (
     corrupt_state,
     lose_state,
@@ -71,4 +72,9 @@ BROKER_FAULTS: dict[str, Fault] = {
     ),
     "all brokers killed": kill_all_brokers,
     "broker paused": pause_broker,
+}
+
+QUERY_FAULTS: dict[str, Fault] = {
+    "what serves stores killed": kill_query_host,
+    "what serves stores paused": pause_query_host,
 }

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from zlib import crc32
 
+from tests.chaos.asked import Asked
+
 
 class Place(NamedTuple):
     """A partition of a topic."""
@@ -161,6 +163,7 @@ class History:
         stores: what was found on disks; several of one task where there were several directories.
         markers: by partition that the application writes.
         observed: by output partition.
+        asked: what clients were told of stores; None where nobody asked.
     """
 
     logs: Mapping[Place, Log]
@@ -169,6 +172,7 @@ class History:
     stores: tuple[StoreDump, ...] = ()
     markers: Mapping[Place, Marker] = field(default_factory=dict)
     observed: Mapping[Place, Observations] = field(default_factory=dict)
+    asked: Asked | None = None
 
     def of(self, topic: str) -> dict[int, Log]:
         """The partitions of a topic."""

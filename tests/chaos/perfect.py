@@ -24,6 +24,7 @@ from tests.chaos.application import (
     REPARTITIONS,
     STORES,
 )
+from tests.chaos.asked import Asked
 from tests.chaos.history import (
     Committed,
     History,
@@ -36,6 +37,7 @@ from tests.chaos.history import (
     digest,
 )
 from tests.chaos.inputs import Batch
+from tests.chaos.perfect_answers import perfect_asked
 from tests.chaos.perfect_windows import (
     PerfectJoin,
     PerfectTally,
@@ -62,6 +64,7 @@ class Draft:
     positions: dict[Place, int] = field(default_factory=dict)
     markers: dict[Place, bool] = field(default_factory=dict)
     observed: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+    asked: Asked | None = None
 
     def add(self, place: Place, key: bytes, value: bytes | None, timestamp: int) -> None:
         """Write one more record that is committed."""
@@ -116,6 +119,7 @@ class Draft:
                 place: Marker(self.ends[place], is_read) for place, is_read in self.markers.items()
             },
             observed={place: _observations(seen) for place, seen in self.observed.items()},
+            asked=self.asked,
         )
 
     def _log(self, place: Place) -> Log:
@@ -145,6 +149,7 @@ class PerfectRun:
 
     def __init__(self, batches: Iterable[Batch], *, seed: int = 0, caches: bool = False) -> None:
         self.draft = Draft()
+        self._seed = seed
         self._rng = random.Random(seed)
         self._caches = caches
         self._totals: dict[Place, dict[bytes, dict[str, int]]] = defaultdict(dict)
@@ -168,6 +173,7 @@ class PerfectRun:
         while any([self._turn(*task) for task in self._tasks()]):  # noqa: C419 - all of them
             pass
         self.draft.observe()
+        self.draft.asked = perfect_asked(self.draft.changelogs, self._seed)
         return self.draft
 
     def turns(self, count: int) -> Draft:

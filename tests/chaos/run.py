@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tests.chaos import application, drain
 from tests.chaos.aborted_index import suspects
+from tests.chaos.asked import Asked, Calm
 from tests.chaos.battlefield import INTERVAL_S, Battlefield, Fault, restore_size
 from tests.chaos.check_figures import Logged, figures, read_lags
 from tests.chaos.checker import check
@@ -20,10 +22,11 @@ from tests.chaos.cluster import Cluster
 from tests.chaos.concurrent_reader import ConcurrentReader
 from tests.chaos.diary import Diary
 from tests.chaos.endings import ENDINGS, Scene, try_ending
-from tests.chaos.faults import BROKER_FAULTS, KILL_FAULTS, STATE_AND_PAUSE_FAULTS
+from tests.chaos.faults import BROKER_FAULTS, KILL_FAULTS, QUERY_FAULTS, STATE_AND_PAUSE_FAULTS
 from tests.chaos.history import History
 from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
 from tests.chaos.options import Options
+from tests.chaos.query_hosts import QueryHosts
 from tests.chaos.reader import read_history, topic_names
 from tests.chaos.report import Score, fault_table, leader_times
 from tests.chaos.transactions import read_decided
@@ -119,7 +122,11 @@ class Run:
             "kills": _chosen(KILL_FAULTS, options),
             "states and pauses": _chosen(STATE_AND_PAUSE_FAULTS, options),
             "brokers": _chosen(BROKER_FAULTS, options),
+            "queries": _chosen(QUERY_FAULTS, options),
         }
+        self._asked = QueryHosts(options.directory, PREFIX, PLACES, self._diary)
+        self._calm_time: Calm | None = None
+        self._told = Asked()
 
     def run(self) -> int:
         """Do it; returns the exit status."""
@@ -168,11 +175,14 @@ class Run:
             places=PLACES,
             diary=self._diary,
             settings=SETTINGS,
+            endpoints={host.name: host.endpoint for host in self._asked.hosts},
         )
         fleet.start(REGULAR)
+        self._asked.start(cluster.bootstrap, seed=self._options.seed)
         try:
             yield fleet
         finally:
+            self._asked.close()
             fleet.close()
 
     def _fight(self, cluster: Cluster, fleet: Fleet, load: LoadProcess) -> None:
@@ -191,6 +201,7 @@ class Run:
             copies=options.directory / "copies",
             diary=self._diary,
             stop=threading.Event(),
+            asked=self._asked,
         )
         aim = Aim(options.each, options.fault_s)
         began = time.monotonic()
@@ -236,6 +247,17 @@ class Run:
             self._say(f"    {line}")
         self._phase("lag drained", began)
         began = time.monotonic()
+        tasks = application.PARTITIONS * len({*application.STORES.values()})
+        self._calm_time = self._asked.wait_calm(fleet, tasks=tasks, seconds=20)
+        judge(self._calm_time is not None, "in the end no task moves")
+        self._told = self._asked.stop(self._calm_time)
+        self._phase("nobody asks any more", began)
+        judge(
+            not self._asked.unprovoked,
+            "who serves stores and who asks went on",
+            "; ".join(self._asked.unprovoked),
+        )
+        began = time.monotonic()
         for path in _told_lags(fleet):
             # Whoever is gone by now told what is long over.
             path.unlink(missing_ok=True)
@@ -257,6 +279,7 @@ class Run:
             state_dirs=[options.directory / f"state-{host}" for host in hosts],
             observed=reader.stop(),
         )
+        history = replace(history, asked=self._told)
         self._phase("everything read", began)
         began = time.monotonic()
         verdict = check(

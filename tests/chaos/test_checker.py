@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.chaos import window_damages
+from tests.chaos import answer_damages, window_damages
 from tests.chaos.checker import check
 from tests.chaos.damages import CASES, Case, a_record_is_written_again
 from tests.chaos.history import Place
@@ -16,6 +16,7 @@ from tests.chaos.inputs import InputPlan
 from tests.chaos.perfect import Draft, PerfectRun
 from tests.chaos.verdict import KINDS
 
+assert answer_damages.__doc__, "its cases are in CASES once it is imported"
 assert window_damages.__doc__, "its cases are in CASES once it is imported"
 HISTORIES = 20
 seeds = st.integers(0, 1 << 32)

@@ -20,6 +20,10 @@ Kind = Literal[
     "store_mismatch",
     "hanging_transaction",
     "non_monotonic_read",
+    "wrong_answer",
+    "answer_went_back",
+    "wrong_host",
+    "change_mistold",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

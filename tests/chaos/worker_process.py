@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from headrace.streams import KafkaStreams
 from headrace.streams.app import State
 from headrace.streams.errors import StreamsError
 from headrace.streams.facts.counters import Counters
+from headrace.streams.facts.wire import to_json
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.system_clock import SystemClock
@@ -31,6 +33,7 @@ from tests.chaos import application
 from tests.chaos.crashes import let_dump
 from tests.chaos.status import STEPS, Field, Status
 
+FACTS_EVERY_S = 0.5
 SLOW_BATCHES = 12
 """How many batches of a slow restore are slow; changelogs grow with the run."""
 
@@ -122,6 +125,22 @@ class Publisher:
         lags = [(one.topic, one.partition, one.committed, one.end) for one in self.app.lags()]
         self._tasks.with_suffix(".lags").write_text(json.dumps(lags))
 
+    def tell_facts(self) -> None:
+        """Write down twice a second what a worker tells its supervisor, for queries."""
+        path, draft = self._tasks.with_suffix(".facts"), self._tasks.with_suffix(".facts-new")
+
+        def tell() -> None:
+            while True:
+                time.sleep(FACTS_EVERY_S)
+                facts = None if self.app is None else self.app.metrics().workers[0].facts
+                try:
+                    draft.write_bytes(b"%d " % os.getpid() + (to_json(facts) if facts else b""))
+                    draft.replace(path)
+                except OSError:
+                    continue  # its disk is full at the moment
+
+        threading.Thread(target=tell, name="tells-facts", daemon=True).start()
+
     def on_state(self, new: State, _: State) -> None:
         self._status[Field.RUNNING] = new is State.RUNNING
 
@@ -206,6 +225,7 @@ def run(plan: dict[str, Any]) -> int:
             clock=MovedClock(numbers),
         )
         publisher.watch_tasks()
+        publisher.tell_facts()
         publisher.app.run()
         publisher.tell_lags()
     except StreamsError as error:

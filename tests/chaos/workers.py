@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +139,7 @@ class Fleet:
         places: who may run; `start` says who does.
         diary: where ends and starts are written down.
         settings: further settings, with underscores for dots.
+        endpoints: where each host serves its stores.
     """
 
     def __init__(
@@ -152,7 +153,9 @@ class Fleet:
         places: Sequence[Place],
         diary: Diary,
         settings: dict[str, Any],
+        endpoints: Mapping[str, str] | None = None,
     ) -> None:
+        self._endpoints = endpoints or {}
         self._prefix = prefix
         self._bootstrap = bootstrap
         self._guarantee = guarantee
@@ -254,6 +257,7 @@ class Fleet:
             "worker_id": slot.name,
             "consumer_session_timeout_ms": profile.session_ms,
             "consumer_heartbeat_interval_ms": 1_000,
+            **self._served_at(slot),
             **self._settings,
             **settings,
         }
@@ -286,6 +290,10 @@ class Fleet:
                 stderr=subprocess.STDOUT,
             )
         self._diary.write("worker_started", worker=slot.name, pid=slot.process.pid)
+
+    def _served_at(self, slot: Slot) -> dict[str, str]:
+        found = self._endpoints.get(slot.place.host)
+        return {} if found is None else {"application_server": found}
 
     # -- the supervisor ------------------------------------------------------------------------
 
