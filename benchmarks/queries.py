@@ -133,17 +133,23 @@ def _measure(base: Path, keys: int, seconds: float) -> None:
         _said("in process, single", _timed(lambda: counts.get(some_key()), seconds), 1)
         address = server.url.removeprefix("http://")
 
-        def ask(method: str, path: str, body: str | None = None) -> None:
-            connection = http.client.HTTPConnection(address)
+        kept = http.client.HTTPConnection(address)
+
+        def ask(method: str, path: str, body: str | None = None, *, anew: bool = False) -> None:
+            connection = http.client.HTTPConnection(address) if anew else kept
             connection.request(method, f"/api/stores/counts/{path}", body)
             answer = connection.getresponse()
             assert answer.status == 200, answer.read()
             answer.read()
-            connection.close()
+            if anew:
+                connection.close()
 
         many = _timed(lambda: ask("POST", "get", json.dumps({"keys": batch()})), seconds)
         _said("HTTP, batches", many, BATCH)
         _said("HTTP, single", _timed(lambda: ask("GET", some_key()), seconds), 1)
+        anew = _timed(lambda: ask("GET", some_key(), anew=True), seconds)
+        _said("HTTP, each connects", anew, 1)
+        kept.close()
 
 
 if __name__ == "__main__":
