@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from headrace.streams.records.handlers import Continue, DeadLetter, Fail, Failure
     from headrace.streams.remote.stores import connect
     from headrace.streams.remote.stores_async import connect_async
+    from headrace.streams.sinks.delta import DeltaSink
     from headrace.streams.sinks.duckdb import DuckDbSink
+    from headrace.streams.sinks.iceberg import IcebergSink
     from headrace.streams.sinks.parquet import ParquetSink
     from headrace.streams.sinks.postgres import PostgresSink
     from headrace.streams.sinks.sqlite import SqliteSink
@@ -109,6 +111,7 @@ __all__ = [
     "CogroupedKStream",
     "Continue",
     "DeadLetter",
+    "DeltaSink",
     "DuckDbSink",
     "ExternalSink",
     "Fail",
@@ -117,6 +120,7 @@ __all__ = [
     "FixedKeyProcessorContext",
     "FixedKeyRecord",
     "GlobalKTable",
+    "IcebergSink",
     "InputRecord",
     "JoinWindows",
     "KGroupedStream",
@@ -194,9 +198,11 @@ _OF_STREAMS: Final = (
 _ELSEWHERE: Final = {
     "Continue": "headrace.streams.records.handlers",
     "DeadLetter": "headrace.streams.records.handlers",
+    "DeltaSink": "headrace.streams.sinks.delta",
     "DuckDbSink": "headrace.streams.sinks.duckdb",
     "Fail": "headrace.streams.records.handlers",
     "Failure": "headrace.streams.records.handlers",
+    "IcebergSink": "headrace.streams.sinks.iceberg",
     "ParquetSink": "headrace.streams.sinks.parquet",
     "PostgresSink": "headrace.streams.sinks.postgres",
     "SchemaRegistry": "headrace.streams.kafka.schema_registry",

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from zlib import crc32
 
 from headrace.topology.external_sink import (
@@ -52,6 +52,7 @@ def check_sink(
     as_read: Callable[[Any, Any], Any] = _value,
     seeds: int = 20,
     kills: int = 3,
+    start: Literal["fork", "spawn"] = "fork",
 ) -> None:
     """Check a sink: it is written to, so give it a table of its own that is empty.
 
@@ -62,8 +63,9 @@ def check_sink(
         read: returns what the sink has: all rows.
         as_read: a record as `read` returns it, called as ``as_read(key, value)``.
         seeds: how many random orders are tried.
-        kills: how many processes are killed while they write; 0 where the sink is in memory. They
-            are forked.
+        kills: how many processes are killed while they write; 0 where the sink is in memory.
+        start: how they are started. A library with threads of its own may not work in one that is
+            forked: spawn them then, for which the sink must be picklable.
 
     Raises:
         SinkCheckError: a row is missing, doubled or torn from its position, or a writer that is
@@ -80,7 +82,7 @@ def check_sink(
     for seed in range(seeds + kills):
         run = _Run(sink, f"{name}/step", f"{name}@{seed}", records, random.Random(seed), seed)  # noqa: S311
         if seed >= seeds:
-            run.be_killed()
+            run.be_killed(start)
         run.go()
         written += run.written
         _compare(sink, written, read, as_read, seed)
@@ -149,15 +151,24 @@ class _Run:
         finally:
             zombie.close()
 
-    def be_killed(self) -> None:
+    def be_killed(self, start: Literal["fork", "spawn"]) -> None:
         """Let processes write, and kill them."""
-        context = multiprocessing.get_context("fork")
+        context: Any = multiprocessing.get_context(start)
         for _ in range(3):
-            process = context.Process(target=self.go)
+            is_open = context.Event()
+            process = context.Process(target=self._go_on, args=(is_open,))
             process.start()
+            while process.is_alive() and not is_open.wait(0.05):
+                pass
             time.sleep(self.dice.random() * _KILLED_AFTER_S)
             process.kill()
             process.join()
+
+    def _go_on(self, is_open: Any) -> None:
+        """Write in a process of its own, which says when all that it needs is loaded."""
+        self._open().close()
+        is_open.set()
+        self.go()
 
     # -- its calls -----------------------------------------------------------------------------
 
