@@ -25,6 +25,8 @@ HOMES = {
     "starlette": ("streams_web/",),
     "uvicorn": ("streams_web/",),
     "psycopg": ("streams/sinks/postgres_errors.py",),
+    "deltalake": ("streams/sinks/delta.py",),
+    "pyiceberg": ("streams/sinks/iceberg.py",),
     "duckdb": ("streams/sinks/duckdb.py",),
     "obstore": ("streams/sinks/places.py", "streams/sinks/parquet.py"),
 }

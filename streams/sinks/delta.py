@@ -93,7 +93,7 @@ class DeltaSink:
         create: bool = False,
         every: timedelta = timedelta(minutes=1),
         max_rows: int = 100_000,
-        max_bytes: int = 64 << 20,
+        max_bytes: int = 128 << 20,
         storage_options: Options | Callable[[], Options] | None = None,
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
@@ -134,19 +134,19 @@ class DeltaSink:
         limit = f"{self._timeout_s}s"
         options = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
         options |= given or {}
-        # What was there and is gone, such as a mount, is not to begin anew as an empty table.
-        is_made = self._create and not self._was_open
-        if is_made and not DeltaTable.is_deltatable(self._uri, options):
-            schema = _schema_of(self._columns)
-            DeltaTable.create(self._uri, schema, mode="ignore", storage_options=options)
         try:
             return DeltaTable(self._uri, storage_options=options)
         except TableNotFoundError as error:
             if self._was_open:
+                # As a mount that is gone: it is not to begin anew as an empty table.
                 raise SinkUnavailableError(said(error)) from error
-            raise SinkUnusableError(
-                f"there is no Delta table at {self._uri}; make it, or give create=True"
-            ) from error
+            if not self._create:
+                raise SinkUnusableError(
+                    f"there is no Delta table at {self._uri}; make it, or give create=True"
+                ) from error
+        schema = _schema_of(self._columns)
+        DeltaTable.create(self._uri, schema, mode="ignore", storage_options=options)
+        return DeltaTable(self._uri, storage_options=options)
 
 
 class _Connection:

@@ -94,7 +94,7 @@ class IcebergSink:
         create: bool = False,
         every: timedelta = timedelta(minutes=1),
         max_rows: int = 100_000,
-        max_bytes: int = 64 << 20,
+        max_bytes: int = 128 << 20,
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._catalog = catalog

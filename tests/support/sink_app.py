@@ -11,8 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 from headrace import (
+    DeltaSink,
     DuckDbSink,
     ExternalSink,
+    IcebergSink,
     KafkaStreams,
     ParquetSink,
     SqliteSink,
@@ -38,6 +40,18 @@ def sinks(target: str) -> tuple[ExternalSink, ExternalSink]:
             DuckDbSink(target, "events", ROWS, row=_event, create=True, every=every, max_rows=200),
             DuckDbSink(target, "counts", COUNTS, key="id", create=True, every=every),
         )
+    if target.endswith(".delta"):
+        every = timedelta(milliseconds=300)
+        return (
+            DeltaSink(f"{target}/events", ROWS, row=_event, create=True, every=every, max_rows=200),
+            DeltaSink(f"{target}/counts", COUNTS, key="id", create=True, every=every),
+        )
+    if target.endswith(".iceberg"):
+        every, catalog = timedelta(milliseconds=500), iceberg_of(target)
+        return (
+            IcebergSink(catalog, "shop.events", ROWS, row=_event, create=True, every=every),
+            IcebergSink(catalog, "shop.counts", COUNTS, key="id", create=True, every=every),
+        )
     if target.endswith(".parquet"):
         is_held = target.endswith(".held.parquet")
         every, max_rows = (timedelta(hours=1), 100_000) if is_held else (timedelta(seconds=1), 200)
@@ -49,6 +63,11 @@ def sinks(target: str) -> tuple[ExternalSink, ExternalSink]:
         SqliteSink(target, "events", ROWS, row=_event, create=True),
         SqliteSink(target, "counts", COUNTS, key="id", create=True),
     )
+
+
+def iceberg_of(target: str) -> dict[str, str]:
+    """A catalog in a file, beside its tables."""
+    return {"type": "sql", "uri": f"sqlite:///{target}.db", "warehouse": f"file://{target}"}
 
 
 def _event(key: Any, value: Any) -> dict[str, Any]:

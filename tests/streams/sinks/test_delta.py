@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
@@ -362,6 +363,44 @@ def test_a_store_that_does_not_answer_is_asked_again_later() -> None:
         with pytest.raises(SinkUnavailableError, match="s3://bucket/goods: ") as caught:
             sink.open("app/keep")
     assert "never-shown" not in f"{caught.value} {sink!r}"
+
+
+@pytest.fixture
+def s3() -> Iterator[dict[str, str]]:
+    moto = pytest.importorskip("moto.server")
+    boto3 = pytest.importorskip("boto3")
+    logging.getLogger("werkzeug").setLevel("ERROR")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    given = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=url, **given).create_bucket(Bucket="lake")
+    yield {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    server.stop()
+
+
+@pytest.mark.slow
+def test_the_log_in_a_store_of_objects_tells_writers_of_each_other(s3: dict[str, str]) -> None:
+    sink = DeltaSink("s3://lake/goods", COLUMNS, create=True, storage_options=s3)
+    with closing(sink.open("app/keep")) as first, closing(sink.open("app/keep")) as second:
+        meanwhile(second, lambda: first.write(SinkBatch("t@1", 0, None, 1, [row(1)])))
+        with pytest.raises(SinkFencedError, match="partition 0 of t@1 is not at None in"):
+            second.write(SinkBatch("t@1", 0, None, 1, [row(7)]))
+        second.write(SinkBatch("t@1", 1, None, 1, [row(2)]))
+        first.write(SinkBatch("t@1", 0, 1, 2, [row(3)]))
+        assert second.positions("t@1", [0, 1]) == {0: 2, 1: 1}
+    found = deltalake.DeltaTable("s3://lake/goods", storage_options=s3).to_pyarrow_table()
+    assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+    nowhere = DeltaSink("s3://none/goods", COLUMNS, create=True, storage_options=s3)
+    with pytest.raises(SinkUnusableError, match=r"NoSuchBucket.*see to the address, the rights"):
+        nowhere.open("app/keep")
 
 
 def test_a_table_that_is_gone_later_is_waited_for(tmp_path: Path) -> None:
