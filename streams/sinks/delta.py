@@ -39,6 +39,7 @@ _OF_STORE = re.compile(
 )
 """Another attempt may succeed, if only as the log is read from its beginning."""
 _NO_RIGHT = re.compile(r"\b(401|403)\b|permission denied|denied|unauthenticated|NoSuchBucket", re.I)
+_UNSUPPORTED = re.compile(r"unsupported|not supported|append-only", re.I)
 _NOT_MET = "failed validation check"
 _PAUSE_S = 0.02
 
@@ -187,6 +188,8 @@ class _Connection:
                 try:
                     return commit(batch, made)
                 except CommitFailedError as error:
+                    if _UNSUPPORTED.search(str(error)):
+                        raise
                     # Others have committed: whether one of them has moved the position is next.
                     if time.monotonic() + pause_s > deadline:
                         raise SinkUnavailableError(
@@ -298,9 +301,10 @@ def _told(columns: ArrowColumns, *, is_first: bool = False) -> Iterator[None]:
     try:
         yield
     except (DeltaProtocolError, SchemaMismatchError) as error:
-        text = f"{columns.table}: {said(error)}; write to a table that deltalake can write to"
-        raise SinkUnusableError(text) from error
+        raise _unusable(columns, error) from error
     except DeltaError as error:
+        if _UNSUPPORTED.search(str(error)):
+            raise _unusable(columns, error) from error
         if _NOT_MET in str(error):
             reason = "a constraint of the table is not met"
             raise SinkRefusedError(reason, table=columns.table) from error
@@ -309,6 +313,12 @@ def _told(columns: ArrowColumns, *, is_first: bool = False) -> Iterator[None]:
         raise _of_store(error, columns, is_first=is_first) from error
     except OSError as error:
         raise _of_store(error, columns, is_first=is_first) from error
+
+
+def _unusable(columns: ArrowColumns, error: Exception) -> SinkUnusableError:
+    return SinkUnusableError(
+        f"{columns.table}: {said(error)}; name a table that deltalake can write to"
+    )
 
 
 def _of_store(error: Exception, columns: ArrowColumns, *, is_first: bool) -> Exception:

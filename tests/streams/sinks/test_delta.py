@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import socket
@@ -296,6 +297,30 @@ def test_a_table_that_rows_are_only_appended_to_has_no_keys(path: str) -> None:
         connection.write(batch(good(1)))
     with pytest.raises(SinkUnusableError, match=r"goods is set to delta.appendOnly; leave out key"):
         DeltaSink(path, COLUMNS, key="id").open("app/keep")
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["ofTomorrow"]},
+        {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": ["ofTomorrow"],
+            "writerFeatures": ["ofTomorrow"],
+        },
+    ],
+)
+@pytest.mark.parametrize("key", [(), "id"])
+def test_a_table_that_is_made_by_newer_rules_is_left_alone(
+    path: str, protocol: Any, key: Any
+) -> None:
+    DeltaSink(path, COLUMNS, create=True).open("app/keep").close()
+    Path(path, "_delta_log", f"{1:020}.json").write_text(json.dumps({"protocol": protocol}))
+    with pytest.raises(SinkUnusableError, match=r"ofTomorrow.*name a table that deltalake can"):
+        DeltaSink(path, COLUMNS, key=key).open("app/keep").write(
+            SinkBatch("t@1", 0, None, 1, [row(1)])
+        )
 
 
 def test_columns_have_the_types_that_the_table_has(path: str) -> None:
