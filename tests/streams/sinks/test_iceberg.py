@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from pathlib import Path
@@ -164,6 +164,37 @@ def test_a_commit_goes_behind_those_of_other_partitions(catalog: dict[str, str],
         second.write(SinkBatch("t@1", 0, None, 1, [row(3)]))
         assert second.positions("t@1", [0, 1]) == {0: 1, 1: 2}
     assert ids_of(catalog) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("key", [(), "id"])
+@pytest.mark.parametrize("answer", ["unknown", "lost", "refused"])
+def test_a_commit_whose_answer_is_lost_is_there_once(
+    catalog: dict[str, str], key: Any, answer: str
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+    said = {
+        "unknown": CommitStateUnknownException("the server had a trouble"),
+        "lost": ConnectionResetError("the connection was lost"),
+        # As a transport does that sends a request once more.
+        "refused": CommitFailedException("the table has changed"),
+    }
+
+    class Lossy(SqlCatalog):
+        def commit_table(self, *given: Any) -> Any:
+            super().commit_table(*given)
+            raise said[answer]
+
+    IcebergSink(catalog, TABLE, COLUMNS, create=True).open("app/keep").close()
+    sink = IcebergSink(lambda: Lossy("default", **catalog), TABLE, COLUMNS, key=key)
+    with closing(sink.open("app/keep")) as connection:
+        with suppress(SinkUnavailableError, SinkFencedError):
+            connection.write(SinkBatch("t@1", 0, None, 1, [row(1)]))
+        assert connection.positions("t@1", [0]) == {0: 1}
+        with pytest.raises(SinkFencedError):
+            connection.write(SinkBatch("t@1", 0, None, 1, [row(1)]))
+    assert ids_of(catalog) == [1]
 
 
 def test_a_commit_that_others_get_ahead_of_all_the_time_is_given_up(
