@@ -257,7 +257,11 @@ class _Connection:
         merge = merge.when_matched_delete(f"s.{_GONE}")
         if others:
             merge = merge.when_matched_update(others)
+        version = self._table.version()
         merge.when_not_matched_insert(values, f"NOT s.{_GONE}").execute()
+        if self._table.version() == version:
+            # A merge that changes no row commits nothing, and so no position.
+            self._append(batch, self._rows.table(()))
 
     def close(self) -> None:
         """Nothing is open between two calls."""

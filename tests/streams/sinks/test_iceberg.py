@@ -98,6 +98,17 @@ def test_rows_take_the_place_of_those_with_their_key_and_are_deleted(
     assert rows_of(catalog) == []
 
 
+def test_the_position_moves_where_no_row_changes(catalog: dict[str, str]) -> None:
+    sink = IcebergSink(catalog, TABLE, COLUMNS, key="id", create=True)
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(SinkBatch("t@1", 0, None, 1, [SinkRow(9, None, 0, 0)]))
+        connection.write(SinkBatch("t@1", 0, 1, 2, [row(1, 1)]))
+        connection.write(SinkBatch("t@1", 0, 2, 3, [SinkRow(9, None, 0, 2)]))
+        connection.write(SinkBatch("t@1", 0, 3, 4, [row(1, 3)]))
+        assert connection.positions("t@1", [0]) == {0: 4}
+    assert ids_of(catalog) == [1]
+
+
 def test_rows_may_have_keys_of_several_columns(catalog: dict[str, str]) -> None:
     columns = {"id": int, "at": datetime, "n": int}
     sink = IcebergSink(catalog, TABLE, columns, key=["id", "at"], create=True)
