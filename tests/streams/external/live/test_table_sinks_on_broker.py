@@ -26,7 +26,7 @@ from tests.support.topics import Topics
 
 pytestmark = pytest.mark.slow
 
-KILLS = 5
+KILLS = 3
 
 
 def files_of_delta(path: Path, table: str) -> Sequence[str]:
