@@ -71,6 +71,10 @@ def wait_for(scenario: Scenario, app: Any) -> None:
     wait_until(lambda: scenario.is_complete() or not app.running, what=f"all rows; {scenario.log}")
 
 
+def rows_in(scenario: Scenario) -> int:
+    return len(scenario.query("SELECT id FROM events"))
+
+
 def test_each_record_is_one_row_when_workers_are_killed_at_any_time(scenario: Scenario) -> None:
     """Under load, and two at a time; who is killed is started again at once."""
     dice = random.Random(7)
@@ -79,8 +83,11 @@ def test_each_record_is_one_row_when_workers_are_killed_at_any_time(scenario: Sc
         for worker in ("a", "b"):
             apps[worker] = stack.enter_context(scenario.start(worker))
         for _ in range(KILLS):
-            scenario.write(1_000)
-            time.sleep(dice.uniform(0.5, 2.0))
+            there = rows_in(scenario)
+            scenario.write(2_000)
+            # In the middle of what it writes, and not while it starts.
+            wait_until(lambda n=there: rows_in(scenario) > n, what=f"more rows; {scenario.log}")
+            time.sleep(dice.uniform(0, 0.3))
             worker = dice.choice(sorted(apps))
             apps[worker].kill()
             apps[worker] = stack.enter_context(scenario.start(worker))
