@@ -58,7 +58,7 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_
 
 # A minute on two cores, and neither Java nor a broker: what one runs between two edits.
 test-quick: setup  ## Run the tests that need no broker and are done at once
-	$(BIN)/pytest -m "not spark and not broker and not slow" -n auto --dist loadfile \
+	$(BIN)/pytest -m "not spark and not broker and not slow and not long" -n auto --dist loadfile \
 		--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams tests/test_imports.py \
 		tests/test_rooms.py tests/test_face.py tests/test_recipe.py \
 		$(PYTEST_ARGS)
