@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
 
 from headrace.state.errors import UnknownStoreError
@@ -11,16 +13,34 @@ from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
 
 _SAMPLE = 16
+_RUN_KEYS = 16_384
+"""So many new keys are put into order at once for a page: some milliseconds."""
+_JOINED_KEYS = 65_536
+"""A run of more keys is not made longer for a page."""
+_LOOKED_MAX = 4_096
+"""So many keys a page looks at, most of which may have no rows any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPage:
+    """Some rows of a store, in the order of their keys.
+
+    Args:
+        after: the last key that was looked at, to go on behind; None at the end.
+    """
+
+    rows: list[tuple[bytes, bytes]]
+    after: bytes | None
 
 
 class MemoryStore:
-    """Rows in a dictionary; the order of their keys is made good when a scan asks for it."""
+    """Rows in a dictionary; the order of their keys is made good when somebody asks for it."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        # Every key once: those of the last scan in order, then new ones as they came.
-        self._order: list[bytes] = []
-        self._sorted = True
+        # Every key once: in runs that are in order each, then new ones as they came.
+        self._runs: list[list[bytes]] = []
+        self._fresh: list[bytes] = []
         self._gone: set[bytes] = set()  # deleted, and still in the order
 
     def get(self, key: bytes) -> bytes | None:
@@ -36,11 +56,42 @@ class MemoryStore:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows with `start` <= key < `end` in key order, as they are now."""
         order = self._ordered()
-        low = 0 if start is None else bisect_left(order, start)
-        high = len(order) if end is None else bisect_left(order, end)
+        low, high = _bounds(order, start, end)
         keys = order[low:high]
         rows = [(key, self._rows[key]) for key in (reversed(keys) if reverse else keys)]
         return iter(rows)
+
+    def page(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        most: int = 500,
+        most_bytes: int = 512 << 10,
+    ) -> MemoryPage | None:
+        """Return some rows of what `scan` yields, in a time that the size of the store is not in.
+
+        Args:
+            most: how many rows at most.
+            most_bytes: not many more than so many bytes of them.
+
+        Returns:
+            None where more of the keys are to be put into order first: ask again.
+        """
+        self._arrange()
+        if self._fresh:
+            return None
+        rows: list[tuple[bytes, bytes]] = []
+        size = 0
+        for looked, key in enumerate(self._merged(start, end, reverse=reverse), 1):
+            row = self._rows.get(key)
+            if row is not None:
+                rows.append((key, row))
+                size += len(key) + len(row)
+            if len(rows) == most or size >= most_bytes or looked == _LOOKED_MAX:
+                return MemoryPage(rows, key)
+        return MemoryPage(rows, None)
 
     def approximate_count(self) -> int:
         """Return the number of rows."""
@@ -54,8 +105,7 @@ class MemoryStore:
 
     def apply(self, delta: Delta) -> None:
         """Put and delete rows; nothing here can fail half way."""
-        rows, order, gone = self._rows, self._order, self._gone
-        before = len(order)
+        rows, fresh, gone = self._rows, self._fresh, self._gone
         for key, value in delta:
             if value is None:
                 if rows.pop(key, None) is not None:
@@ -65,26 +115,54 @@ class MemoryStore:
                 if key in gone:
                     gone.remove(key)
                 else:
-                    order.append(key)
+                    fresh.append(key)
             rows[key] = value
-        self._sorted = self._sorted and len(order) == before
 
     def clear(self) -> None:
         """Forget all rows."""
         self._rows.clear()
-        self._order = []
-        self._sorted = True
+        self._runs, self._fresh = [], []
         self._gone.clear()
 
     def _ordered(self) -> list[bytes]:
-        if self._gone:
-            self._order = [key for key in self._order if key in self._rows]
-            self._gone.clear()
-        if not self._sorted:
+        """All keys that have rows, in one run."""
+        if self._gone or self._fresh or len(self._runs) != 1:
+            order = [key for run in self._runs for key in run]
+            order += self._fresh
+            if self._gone:
+                order = [key for key in order if key in self._rows]
+                self._gone.clear()
             # Cheap for few new keys: the sort merges what is in order already.
-            self._order.sort()
-            self._sorted = True
-        return self._order
+            order.sort()
+            self._runs, self._fresh = [order], []
+        return self._runs[0]
+
+    def _arrange(self) -> None:
+        """Put some of the new keys into order."""
+        if not self._fresh:
+            return
+        self._runs.append(sorted(self._fresh[:_RUN_KEYS]))
+        del self._fresh[:_RUN_KEYS]
+        runs = self._runs
+        while len(runs) > 1 and len(runs[-2]) <= min(2 * len(runs[-1]), _JOINED_KEYS):
+            last = runs.pop()
+            runs[-1] += last
+            runs[-1].sort()
+
+    def _merged(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[bytes]:
+        """The keys of a range in order, deleted ones too."""
+        parts = []
+        for run in self._runs:
+            low, high = _bounds(run, start, end)
+            places = range(high - 1, low - 1, -1) if reverse else range(low, high)
+            if places:
+                parts.append(map(run.__getitem__, places))
+        return parts[0] if len(parts) == 1 else merge(*parts, reverse=reverse)
+
+
+def _bounds(order: list[bytes], start: bytes | None, end: bytes | None) -> tuple[int, int]:
+    low = 0 if start is None else bisect_left(order, start)
+    return low, len(order) if end is None else bisect_left(order, end)
 
 
 class MemoryTaskState:

@@ -251,6 +251,7 @@ class KafkaStreams(Crewed):
             state=lambda: made.state,
             view=lambda: made.metrics().workers[0],
             processed=lambda: made.records_processed,
+            desk=made.desk,
         )
 
     # -- running -----------------------------------------------------------------------------
@@ -293,9 +294,8 @@ class KafkaStreams(Crewed):
         thread, here = self._thread, threading.current_thread()
         if thread is None or thread is here or self._crew.has_thread(here):
             return
-        seconds = (
-            self.config.shutdown_timeout_ms / 1000 if timeout is None else timeout.total_seconds()
-        )
+        own_s = self.config.shutdown_timeout_ms / 1000
+        seconds = own_s if timeout is None else timeout.total_seconds()
         thread.join(seconds)
         if thread.is_alive():
             raise TimeoutError(
@@ -377,11 +377,11 @@ class KafkaStreams(Crewed):
             contact.close()
 
     def _work_with(self, contact: BrokerContact) -> None:
-        programs = [plan.program for plan in self._plans]
-        times = NodeTimes(programs, every_s=self.config.node_times_interval_ms / 1000)
+        every_s = self.config.node_times_interval_ms / 1000
+        times = NodeTimes([plan.program for plan in self._plans], every_s=every_s)
         usage = process_usage if self._index == 0 else Usage  # of the process, and told once
         measures = Measures(usage=usage, times=times.times)
-        self._connections = Connections(contact=contact, measures=measures)
+        self._connections = Connections(contact=contact, measures=measures, desk=self.desk)
         cluster = self._memberless_group()
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         deployed = DeployedTopology(self.config, self._plans, cluster, self._log)

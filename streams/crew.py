@@ -18,6 +18,8 @@ from datetime import timedelta
 
 from headrace.streams.facts.snapshots import WorkerView
 from headrace.streams.queries.queried import Queried
+from headrace.streams.questions.desk import Desk
+from headrace.streams.questions.question import Ask
 from headrace.streams.states import State
 
 _LEAST_FIRST = (State.CONNECTING, State.REBALANCING)
@@ -33,6 +35,7 @@ class Hand:
         state: what it is doing.
         view: what is known of it in numbers.
         processed: the records that it has processed.
+        desk: takes questions about rows in its memory.
     """
 
     run: Callable[[], None]
@@ -40,6 +43,7 @@ class Hand:
     state: Callable[[], State]
     view: Callable[[], WorkerView]
     processed: Callable[[], int]
+    desk: Desk = field(default_factory=Desk)
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +171,10 @@ class Crew:
         """What is known of the added workers."""
         return tuple(_view(member) for member in tuple(self._members))
 
+    def desks(self) -> dict[int, Desk]:
+        """Where the added workers take questions, by their numbers."""
+        return {member.index: member.hand.desk for member in tuple(self._members)}
+
     def _run(self, member: _Member) -> None:
         failure: BaseException | None = None
         try:
@@ -195,6 +203,11 @@ class Crewed(Queried):
 
     _crew: Crew
     _state: State
+
+    def _asked(self) -> dict[int, Ask] | None:
+        if not self._state.works:
+            return None
+        return {index: one.ask for index, one in {0: self.desk, **self._crew.desks()}.items()}
 
     def add_worker(self) -> str | None:
         """Begin another worker in a thread of this process, beside those that run.

@@ -60,6 +60,7 @@ streams/upkeep/
 streams/upgrade/
 streams/views/
 streams/global_tables/
+streams/questions/
 streams/facts/
 streams/queries/
 streams/remote/

@@ -118,7 +118,7 @@ def run(
         processes.endpoint = queries.endpoint = endpoint
 
     try:
-        queries = LoadedQueries(target, settings, lambda: supervisor.board.facts)
+        queries = LoadedQueries(target, settings, lambda: supervisor.board.facts, processes.asked)
         served_here = served(
             http, lambda: supervisor.board, log, set_level, queries, advertise=advertise
         )

@@ -58,6 +58,10 @@ class GlobalState:
         """The rows of a table, by the bytes of their keys, behind their timestamps."""
         return self._home.state.store(_names(plan)[0])
 
+    def position(self, plan: GlobalPlan) -> Position | None:
+        """How far the rows of a table are written; None where nothing can be built on them."""
+        return self._home.state.position(_names(plan)[0])
+
     def followed(self, plan: GlobalPlan) -> Followed | None:
         """How far the rows of a table follow its topic; None where nothing can be built on them."""
         rows, offsets = (self._home.state.position(name) for name in _names(plan))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.state.errors import StoreCorruptedError
-from headrace.state.store import Position
+from headrace.state.store import CommittedStore, Position
 from headrace.streams.errors import FatalClientError, GlobalTableLostError, StopRequestedError
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_rows import GlobalRows
@@ -132,6 +132,19 @@ class GlobalTables:
     def caches(self) -> Sequence[GlobalRows]:
         """The rows of each table that are decoded, to be bounded with those of other stores."""
         return [table.rows for table in self._tables.values()]
+
+    def committed(self, store: str) -> tuple[CommittedStore, Position | None] | None:
+        """The rows of the table with a store, and how far they are; None where it is not here.
+
+        Args:
+            store: what its rows are called in the local state.
+        """
+        state = self._state
+        plans = (table.plan for table in self._tables.values())
+        plan = next((plan for plan in plans if f"r-{plan.store.name}" == store), None)
+        if state is None or plan is None:
+            return None
+        return state.rows(plan), state.position(plan)
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:

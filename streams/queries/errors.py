@@ -14,7 +14,7 @@ class NoSuchStoreError(QueryError):
 
 
 class StoreInMemoryError(QueryError):
-    """The rows are in the memory of the workers alone; keep the store in RocksDB."""
+    """The rows are in the memory of workers, and none can be asked here; ask where they run."""
 
 
 class WrongQueryError(QueryError):

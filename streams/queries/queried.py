@@ -16,6 +16,8 @@ from headrace.streams.facts.watched import Watched
 from headrace.streams.facts.web import WebServer, open_web
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
+from headrace.streams.questions.desk import Desk
+from headrace.streams.questions.question import Ask
 
 if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
@@ -32,6 +34,11 @@ class Queried(Watched):
         super().__init__()
         self._queries_lock = threading.Lock()
         self._queries: Queries | None = None
+        self.desk = Desk()
+        """Where the own worker takes questions about rows in its memory."""
+
+    def _asked(self) -> dict[int, Ask] | None:
+        raise NotImplementedError
 
     def queries(self) -> Queries:
         """The stores of this application on this host, whichever processes work on it."""
@@ -40,7 +47,7 @@ class Queried(Watched):
         with self._queries_lock:
             if self._queries is None:
                 plans = (self._plans, self._global_plans)
-                self._queries = Queries(self.config, *plans, facts=self._told)
+                self._queries = Queries(self.config, *plans, facts=self._told, workers=self._asked)
             return self._queries
 
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
@@ -49,7 +56,9 @@ class Queried(Watched):
         They are read from the files in ``state.dir`` beside the worker, so that it is not waited
         for and loses no time. The tasks of this host are seen, those of other processes too, also
         while the application does not run. While it runs, what a task has left behind here that
-        moved to another host more than a minute ago is refused (`NotReadableError`).
+        moved to another host more than a minute ago is refused (`NotReadableError`). Rows of a
+        store in memory are asked of the workers in this process, which answer between two batches
+        while they run.
 
         Args:
             name: the store's.

@@ -19,6 +19,7 @@ from headrace.streams.queries.readers import READERS, StoreReader
 from headrace.streams.queries.source import Source
 from headrace.streams.queries.told import Told, told_of
 from headrace.streams.queries.whereabouts import ASK_S, AskedCluster, Whereabouts
+from headrace.streams.questions.question import Workers
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import Place
@@ -34,6 +35,7 @@ class Queries:
         plans: what runs, as it was compiled.
         global_plans: its global tables.
         facts: what the workers of this host tell of themselves; None where nobody tells.
+        workers: asks the workers of this host about rows in their memory.
         cluster: makes what is asked who has which task; None takes the live one.
         monotonic_s: seconds of the clock of the facts.
         now_ms: the wall clock.
@@ -46,6 +48,7 @@ class Queries:
         global_plans: Sequence[GlobalPlan] = (),
         *,
         facts: Callable[[], ApplicationSnapshot] | None = None,
+        workers: Workers = lambda: None,
         cluster: Callable[[], AskedCluster] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -63,6 +66,7 @@ class Queries:
         )
         self.stores: Mapping[str, KeptStore] = kept_stores(plans, global_plans, config)
         self._facts = facts
+        self._workers = workers
         self._monotonic_s = monotonic_s
         self._now_ms = now_ms
         self._followers = Followers(
@@ -121,7 +125,15 @@ class Queries:
         age: AgeLimit | None = None,
     ) -> Source:
         return Source(
-            store, self._followers, self._tasks, self._now_ms, self.host, only, partitions, age
+            store,
+            self._followers,
+            self._tasks,
+            self._now_ms,
+            self._workers,
+            self.host,
+            only,
+            partitions,
+            age,
         )
 
     def told(self, store: KeptStore) -> dict[int, Told]:
@@ -185,9 +197,12 @@ class Queries:
                 source = self._source(store)
                 # What is told first is in the rows that are looked at then.
                 part = next(p for p in source.parts() if p.shown_partition in (partition, None))
-                with source.read(part, fresh=fresh) as (_, place):
-                    if is_there(place):
-                        return
+                with source.read(part, fresh=fresh) as look:
+                    pass
+                place = look.place
+                assert place is not None
+                if is_there(place):
+                    return
                 at = f"is at offset {place.offset} of its changelog"
                 if not fresh:
                     fresh = True

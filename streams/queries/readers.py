@@ -110,8 +110,8 @@ class StoreReader(Generic[K, V]):
             found = sum(1 for _ in source.walk(Scan()))
         else:
             for part in source.parts():
-                with source.read(part) as (rows, _):
-                    found += _roughly(self.store.layout.view(rows))
+                with source.read(part) as look:
+                    found += _roughly(self.store.layout.view(look.rows))
         return found, source.shown_places()
 
     def places(self) -> tuple[Place, ...]:
@@ -171,7 +171,7 @@ class StoreReader(Generic[K, V]):
         self.require_all(partitions)
         source = self._source()
         for part in source.parts():
-            for place, steps, last in source.pieces(part, scan):
+            for place, steps, last in source.pieces(part, scan, is_exact=True):
                 rows = [self._row(step) for step in steps]
                 yield Piece(part.partition, place.offset, rows, last)
 
@@ -190,7 +190,7 @@ class StoreReader(Generic[K, V]):
         source = self._source()
         (part,) = source.parts()
         left = scan if after is None else scan.behind(Cursor.of(after), part.partition)
-        place, steps, last = next(source.pieces(part, left))
+        place, steps, last = next(source.pieces(part, left, is_exact=True))
         piece = Piece(part.partition, place.offset, [self._row(step) for step in steps], last)
         more = None if last is None else Step(last, part.partition, b"", b"").cursor
         return piece, more

@@ -17,9 +17,11 @@ from headrace.streams.queries.kept import KeptStore
 from headrace.streams.queries.partitions import likely_count
 from headrace.streams.queries.told import Told
 from headrace.streams.queries.walk import Cursor, Scan, Step
+from headrace.streams.questions.asked_rows import AskedRows
+from headrace.streams.questions.question import NO_PARTITION, Question, UnansweredError, Workers
 
-_NO_PARTITION = -1
-"""Stands for the partition of a global table, which has all."""
+_MOVED_MAX = 20
+"""So often a piece of rows is read again, for it to be of one moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,19 @@ class Part:
     @property
     def shown_partition(self) -> int | None:
         """The partition for others; a global table has none."""
-        return None if self.partition == _NO_PARTITION else self.partition
+        return None if self.partition == NO_PARTITION else self.partition
+
+
+@dataclass(slots=True)
+class Look:
+    """A look at the rows of one partition.
+
+    Args:
+        place: how far they are; of rows in memory known when the look is over.
+    """
+
+    rows: CommittedStore
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +57,7 @@ class Source:
     Args:
         told: the tasks of this host by their ids; empty where nobody tells.
         now_ms: the wall clock.
+        workers: asks the workers of this host about rows in their memory.
         host: where this is, as other hosts reach it.
         only: the partitions that are meant; None for all that are here.
         partitions: how many the store has, where that is known.
@@ -53,6 +68,7 @@ class Source:
     followers: Followers
     told: Callable[[], Mapping[str, Told]]
     now_ms: Callable[[], int]
+    workers: Workers = lambda: None
     host: str | None = None
     only: frozenset[int] | None = None
     partitions: int | None = None
@@ -67,28 +83,32 @@ class Source:
             first: have that in front which this key is likely to be in.
 
         Raises:
-            QueryError: none is, or the rows are in memory alone.
+            QueryError: none is, or the rows are in the memory of workers, and none runs here.
         """
-        if self.store.in_memory:
+        in_memory = self.store.in_memory
+        if in_memory and self.workers() is None:
             raise StoreInMemoryError(
-                f"store {self.store.name!r} is kept in the memory of the workers, where it cannot "
-                'be read from outside; keep it in RocksDB (kind="rocksdb") to ask for it'
+                f"store {self.store.name!r} is kept in the memory of the workers, and none of them "
+                "can be asked from here: ask the program that runs them while it runs, or a host "
+                'that serves its stores; or keep it in RocksDB (kind="rocksdb")'
             )
         if self.store.is_global:
-            return [self._newest_table()]
+            return [Part(NO_PARTITION, None, None) if in_memory else self._newest_table()]
         sub = self.store.sub_topology
         assert sub is not None, self.store.name
-        here = self.followers.of_tasks(sub, self.store.together)
+        here = {} if in_memory else self.followers.of_tasks(sub, self.store.together)
         told = {
             one.task.partition: one for one in self.told().values() if one.task.sub_topology == sub
         }
         wanted = {*here, *told} if self.only is None else self.only
         found = [Part(n, here.get(n), told.get(n)) for n in sorted(wanted)]
         if not found:
-            raise NotReadableError(
-                f"this host has no rows of store {self.store.name!r}: no worker has begun here "
-                f"with a task that keeps it, below {self.followers.base}"
+            where = (
+                f"no worker has begun here with a task that keeps it, below {self.followers.base}"
             )
+            if in_memory:
+                where = "no worker of this host tells of a task that keeps it; ask again later"
+            raise NotReadableError(f"this host has no rows of store {self.store.name!r}: {where}")
         if first is not None and len(found) > 1:
             guess = partition_for_key(first, self._spread(found))
             found.sort(key=lambda part: part.partition != guess)
@@ -103,7 +123,7 @@ class Source:
             try:
                 with follower.read(self.store.family) as (_, position, _):
                     if newest is None or position.wall_ms > newest[0]:
-                        newest = position.wall_ms, Part(_NO_PARTITION, follower, None)
+                        newest = position.wall_ms, Part(NO_PARTITION, follower, None)
             except NotReadableError:
                 continue
         if newest is None:
@@ -114,16 +134,21 @@ class Source:
         return newest[1]
 
     @contextmanager
-    def read(
-        self, part: Part, *, fresh: bool = False, any_age: bool = False
-    ) -> Iterator[tuple[CommittedStore, Place]]:
-        """Read a partition: its rows as they are on disk, and how far they are.
+    def read(self, part: Part, *, fresh: bool = False, any_age: bool = False) -> Iterator[Look]:
+        """Read a partition: its rows as they lie in the store, and how far they are.
 
         Raises:
             NotReadableError: it cannot be read now.
             TooOldError: it is older than it may be.
         """
         try:
+            if self.store.in_memory:
+                asked = self._asked(part)
+                look = Look(asked)
+                yield look
+                look.place = self._place(part, asked.position, None)
+                self.places.setdefault(part.partition, look.place)
+                return
             if part.follower is None:
                 raise NotReadableError("its worker has not begun with it; ask again later")
             with part.follower.read(self.store.family, fresh=fresh) as (rows, position, age_s):
@@ -135,23 +160,42 @@ class Source:
                     )
                 # Of a range that takes several looks the first: all rows follow as far as that.
                 self.places.setdefault(part.partition, place)
-                yield rows, place
+                yield Look(rows, place)
         except TooOldError:
             raise
-        except NotReadableError as error:
+        except (NotReadableError, UnansweredError) as error:
             remaining = None if part.told is None else part.told.remaining
+            if isinstance(error, UnansweredError) and error.refused.remaining is not None:
+                remaining = error.refused.remaining
             more = f", {remaining:,} records of changelogs are left" if remaining else ""
-            task = f"{self.store.sub_topology}_{part.partition}"
+            what = f"task {self.store.sub_topology}_{part.partition} of store"
+            if self.store.is_global:
+                what = "global table"
             raise NotReadableError(
-                f"task {task} of store {self.store.name!r} cannot be read now{more}: {error}",
+                f"{what} {self.store.name!r} cannot be read now{more}: {error}",
                 remaining=remaining,
             ) from error
 
-    def _place(self, part: Part, position: Position, age_s: float) -> Place:
+    def _asked(self, part: Part) -> AskedRows:
+        told, store = part.told, self.store
+        return AskedRows(
+            self.workers,
+            lambda: None if told is None else told.worker,
+            Question(store.family, store.sub_topology, part.partition),
+        )
+
+    def _place(self, part: Part, position: Position, age_s: float | None) -> Place:
+        """Where rows are from.
+
+        Args:
+            age_s: how long ago the files were looked at; None where the worker itself answered.
+        """
         told = part.told
         state = None if told is None else told.task.state
         age_ms = max(0, self.now_ms() - position.wall_ms)
-        if told is not None and state == "running":
+        if age_s is None:
+            state, age_ms = None if self.store.is_global else "running", 0
+        elif told is not None and state == "running":
             age_ms = round(1000 * max(age_s, told.age_s))
         return Place(
             partition=part.shown_partition,
@@ -182,17 +226,31 @@ class Source:
         for _, steps, _ in self.pieces(part, scan):
             yield from steps
 
-    def pieces(self, part: Part, scan: Scan) -> Iterator[tuple[Place, list[Step], bytes | None]]:
+    def pieces(
+        self, part: Part, scan: Scan, *, is_exact: bool = False
+    ) -> Iterator[tuple[Place, list[Step], bytes | None]]:
         """The rows of a partition, some at a time.
+
+        Args:
+            is_exact: whether no row of a piece may be newer than its place says.
 
         Returns:
             Where the rows of a piece are from, the rows, and its last key; None for the last piece.
         """
         left: Scan | None = scan
         while left is not None:
-            with self.read(part) as (rows, place):
-                steps, last = left.piece(self._view(rows), part.partition)
-            yield place, steps, last
+            for _ in range(_MOVED_MAX):
+                with self.read(part) as look:
+                    steps, last = left.piece(self._view(look.rows), part.partition)
+                if not (is_exact and isinstance(look.rows, AskedRows) and look.rows.has_moved):
+                    break
+            else:
+                raise NotReadableError(
+                    f"store {self.store.name!r} is committed more often than it can be read; ask "
+                    "again later"
+                )
+            assert look.place is not None
+            yield look.place, steps, last
             left = None if last is None else left.after(last)
 
     def _view(self, rows: CommittedStore) -> CommittedStore:
@@ -217,14 +275,15 @@ class Source:
         unread: NotReadableError | None = None
         for part in self.parts(key):
             try:
-                with self.read(part) as (rows, place):
-                    found = read(rows)
+                with self.read(part) as look:
+                    found = read(look.rows)
             except NotReadableError as error:
                 unread = unread or error
                 continue
             if found is not None:
+                assert look.place is not None
                 self.places.clear()
-                self.places[part.partition] = place
+                self.places[part.partition] = look.place
                 return part.partition, found
         if unread is not None:
             raise unread
@@ -249,8 +308,8 @@ class Source:
                 if not wanted:
                     continue
                 try:
-                    with self.read(part) as (rows, _):
-                        held = self._view(rows).get_many([keys[index] for index in wanted])
+                    with self.read(part) as look:
+                        held = self._view(look.rows).get_many([keys[index] for index in wanted])
                 except NotReadableError as error:
                     unread = unread or error
                     continue

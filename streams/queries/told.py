@@ -15,10 +15,12 @@ class Told:
 
     Args:
         age_s: how old the word is, in seconds.
+        worker: the number of the worker that told it.
     """
 
     task: TaskSnapshot
     age_s: float
+    worker: int = 0
 
     @property
     def remaining(self) -> int:
@@ -34,7 +36,7 @@ class Told:
 def told_of(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, Told]:
     """The tasks of an application, by their ids."""
     return {
-        task.id: Told(task, view.facts.age_s(now_s))
+        task.id: Told(task, view.facts.age_s(now_s), view.index)
         for view in without_taken(facts).workers
         if view.facts is not None and view.pid is not None
         for task in view.facts.tasks

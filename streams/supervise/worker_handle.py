@@ -2,8 +2,9 @@
 
     supervisor ── a line of JSON (`Launch`), later ``level …``, then ``stop`` or ``leave`` ─► worker
                ◄─── reports (see `report_sender`) ──────────────────────────────────────────
+               ◄──► questions about rows in its memory (see `headrace.streams.questions.line`)
 
-A pipe and a socket, and nothing else. Where the pipe ends without either the supervisor is dead,
+A pipe and two sockets, and nothing else. Where the pipe ends without either the supervisor is dead,
 and the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing
 of the operating system but these.
 
@@ -28,6 +29,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from headrace.streams.logs import LogFormat
+from headrace.streams.questions.line import QuestionLine, question_channel
+from headrace.streams.questions.question import Ask
 from headrace.streams.secrets import Secret
 from headrace.streams.supervise.report_sender import report_channel
 from headrace.streams.supervise.worker_reports import Report, decode
@@ -77,8 +80,9 @@ class LiveProcess:
         self._reports, report_write = report_channel()
         out_read, out_write = os.pipe() if output is not None else (None, None)
         first_read, first_write = os.pipe()
+        questions, asked = question_channel()
         errors = _copy(STDERR if out_write is None else out_write)
-        passed = (control_read, report_write, errors)
+        passed = (control_read, report_write, errors, asked.detach())
         theirs = [*passed, first_write] + ([] if out_write is None else [out_write])
         try:
             self._process = subprocess.Popen(
@@ -100,10 +104,14 @@ class LiveProcess:
             for file in (self._control, self._reports, first_read,
                          *([] if out_read is None else [out_read])):  # fmt: skip
                 os.close(file)
+            questions.close()
             raise
         finally:
             for file in theirs:
                 os.close(file)
+        self.index = index
+        self.questions = QuestionLine(questions)
+        """Asks it about rows in its memory."""
         self._first = first_read
         self._readers = {file: LineReader(file) for file in (self._reports, first_read)}
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
@@ -159,6 +167,7 @@ class LiveProcess:
 
     def close(self) -> None:
         """Let go of the pipes."""
+        self.questions.close()
         for file in (self._control, *self._readers):
             os.close(file)
 
@@ -194,6 +203,11 @@ class Processes:
         process = LiveProcess(launch, index, output=self._output)
         self._started.append(process)
         return process
+
+    def asked(self) -> dict[int, Ask]:
+        """The workers that run, by their numbers; any thread may ask them."""
+        running = [process for process in tuple(self._started) if process.poll() is None]
+        return {process.index: process.questions.ask for process in running}
 
     def wait(self) -> None:
         """Wait for something to read, the end of a process, or a moment."""

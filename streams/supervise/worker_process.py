@@ -1,9 +1,9 @@
 """A worker of `headrace run`, in its process: loads the application, runs it, ends with a code.
 
     python -P -m headrace.streams.supervise.worker_process word_count:app INDEX CONTROL REPORTS
-    ERRORS
+    ERRORS QUESTIONS
 
-CONTROL and REPORTS are the ends of a pipe and a socket, which
+CONTROL, REPORTS and QUESTIONS are the ends of a pipe and two sockets, which
 `headrace.streams.supervise.worker_handle` describes, ERRORS becomes the standard error when there
 are logs; only the supervisor starts this.
 """
@@ -15,6 +15,7 @@ import io
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from headrace.streams import logs
 from headrace.streams.app import KafkaStreams
 from headrace.streams.errors import RecordError
 from headrace.streams.facts.snapshots import WorkerSnapshot
+from headrace.streams.questions.line import serve_questions
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded
@@ -128,7 +130,14 @@ class _Says:
     is_final: Callable[[], bool] = lambda: False
 
 
-def _work(launch: Launch, index: int, control: int, reports: ReportSender, says: _Says) -> None:
+def _work(
+    launch: Launch,
+    index: int,
+    control: int,
+    reports: ReportSender,
+    says: _Says,
+    questions: socket.socket,
+) -> None:
     switch = StopSwitch()
     _stop_on_sigterm(switch)
     leash = _Leash(control, switch)
@@ -147,6 +156,7 @@ def _work(launch: Launch, index: int, control: int, reports: ReportSender, says:
             Loaded(config.application_id, config.shutdown_timeout_ms, state_dir, topology, picture)
         )
         switch.attach(lambda leave: app.close(leave_group=leave))
+        serve_questions(app.desk, questions)
 
         def status() -> Status:
             return activity.status(app.state.value, app.records_processed)
@@ -198,8 +208,8 @@ def _first_line(file: int) -> bytes:
 def main() -> None:
     """Be a worker, and end the process with its exit code."""
     target, *numbers = sys.argv[1:]
-    index, control, reports, errors = map(int, numbers)
-    for file in (control, reports):
+    index, control, reports, errors, questions = map(int, numbers)
+    for file in (control, reports, questions):
         os.set_inheritable(file, False)
     line = _first_line(control)
     if not line:
@@ -221,7 +231,8 @@ def main() -> None:
     sender = ReportSender(reports)
     full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
     says = _Says(full, target)
-    code = _exit_code(lambda: _work(launch, index, control, sender, says), sender, says)
+    asked = socket.socket(fileno=questions)
+    code = _exit_code(lambda: _work(launch, index, control, sender, says, asked), sender, says)
     if code is not ExitCode.STOPPED:
         # A thread of the user's must not keep alive what has failed.
         with suppress(OSError, ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
 from headrace.streams.otel_tracer import tracer_of
 from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.questions.desk import Desk
 from headrace.streams.seams.background import Background, InThread
 from headrace.streams.seams.clients import Clock
 from headrace.streams.seams.tracing import Tracer
@@ -52,6 +53,7 @@ class Connections:
         measures: what is measured of the worker from outside of its loop.
         tracer: makes what traces a worker, by the application's name and the worker's.
         open_sink: connects with tables outside of Kafka.
+        desk: takes questions about rows in the worker's memory.
     """
 
     admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
@@ -65,6 +67,7 @@ class Connections:
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of
     open_sink: OpenSink = open_sink
+    desk: Desk = field(default_factory=Desk)
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:
         """How live clients are heard, as arguments of what uses them."""

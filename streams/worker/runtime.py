@@ -15,6 +15,7 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import TopicPlan
 from headrace.streams.plan.topics import TopicAdmin, prepare_topics
+from headrace.streams.questions.desk import Desk
 from headrace.streams.seams.clients import Clock, Log, Probe, TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.tasks.cluster_facts import ClusterFacts, begins_earliest
@@ -45,9 +46,11 @@ class WorkerParts:
     local: LocalState
     keep_offsets_s: float
     """How often offsets that do not move are committed again."""
+    desk: Desk
 
     def close(self) -> None:
-        """Let go of the identity."""
+        """Let go of the identity, and refuse what is asked."""
+        self.desk.close()
         self.local.close()
 
 
@@ -110,7 +113,8 @@ def make_worker(
             stopping=stopping,
             gate=gate or OpenGate(),
         )
-        return WorkerParts(wire(application, seams), local, application.keep_offsets_s)
+        worker = wire(application, seams)
+        return WorkerParts(worker, local, application.keep_offsets_s, connections.desk)
 
 
 @contextmanager
@@ -203,6 +207,7 @@ def _seams(
         measures=connections.measures,
         tracer=connections.tracer(config.application_id, local.instance_id),
         open_sink=connections.open_sink,
+        desk=connections.desk,
     )
 
 

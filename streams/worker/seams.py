@@ -18,6 +18,7 @@ from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.questions.desk import Desk
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import Clock, Consumer, Log, Probe, Producer, TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
@@ -74,6 +75,7 @@ class Seams:
         measures: what is measured of the worker from outside of its loop.
         tracer: hears of commits.
         open_sink: connects with tables outside of Kafka.
+        desk: takes questions about rows in the worker's memory.
     """
 
     admin: TopicAdmin
@@ -98,3 +100,4 @@ class Seams:
     measures: Measures = NOTHING_MEASURED
     tracer: Tracer = field(default_factory=NoTracer)
     open_sink: OpenSink = open_sink
+    desk: Desk = field(default_factory=Desk)

@@ -18,6 +18,7 @@ from headrace.streams.facts.own_numbers import OwnNumbers
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.plan.flow import flow_of
+from headrace.streams.questions.answering import Answering
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.input_identity import InputIdentity
@@ -76,6 +77,7 @@ class _Wiring:
             gate=self._seams.gate,
             gathering=self.gathering,
             pausing=self.pausing,
+            answering=self.answering,
             listener=self._seams.listener,
             calls=self._seams.calls,
             clock=self._seams.clock,
@@ -208,6 +210,10 @@ class _Wiring:
             clock=seams.clock,
             log=seams.log,
         )
+
+    @cached_property
+    def answering(self) -> Answering:
+        return Answering(self._seams.desk, self.tasks, self.global_tables, self.restorer)
 
     @cached_property
     def pausing(self) -> Pausing:

@@ -26,6 +26,7 @@ from headrace.streams.errors import StopRequestedError
 from headrace.streams.facts.gathering import Gathering
 from headrace.streams.facts.snapshots import WorkerSnapshot
 from headrace.streams.global_tables.global_tables import GlobalTables
+from headrace.streams.questions.answering import Answering
 from headrace.streams.records.failures import describe_failure
 from headrace.streams.seams.clients import Clock, Consumer, Log, TopicPartition
 from headrace.streams.tasks.gate_watch import Gate
@@ -73,6 +74,7 @@ class Worker:
         gate: Gate,
         gathering: Gathering,
         pausing: Pausing,
+        answering: Answering,
         listener: WorkerListener,
         calls: Caller,
         clock: Clock,
@@ -97,6 +99,7 @@ class Worker:
         self._gate = gate
         self._gathering = gathering
         self.pausing = pausing
+        self._answering = answering
         self._listener = listener
         self._calls = calls
         self._clock = clock
@@ -163,7 +166,7 @@ class Worker:
         """Go once around the loop."""
         with self._reactions.reacting():
             self._membership.turn()
-            self._poll(self._wait_s())
+            self._poll(self._answering.bounded(self._wait_s()))
             self._advance()
             self.global_tables.update()
             processed = 0 if self.pausing.turn() else self._processing.run()
@@ -174,6 +177,7 @@ class Worker:
             self._topic_watch.turn()
             self._contact.turn()
             self._gathering.turn()
+            self._answering.turn()
 
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
@@ -251,9 +255,8 @@ class Worker:
             return self._config.poll_ms / 1000
         if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
             return 0.0
-        idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s())
-        if self.tasks.are_waiting:
-            idle_s = min(idle_s, WAITING_LOOK_S)
+        waiting_s = WAITING_LOOK_S if self.tasks.are_waiting else math.inf
+        idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s(), waiting_s)
         bounds = (self._membership.poll_max_s, self._intake.wait_s(), self._timing.wait_s())
         return min(idle_s, *(bound_s for bound_s in bounds if bound_s is not None))
 
@@ -267,9 +270,8 @@ class Worker:
         self._effort.polled()
         self._intake.came(batches)
         for place, records in batches.items():
-            task = self.tasks.reader_of(place)
             # A callback of this very poll may have taken the partition away.
-            if task is not None:
+            if (task := self.tasks.reader_of(place)) is not None:
                 self.tasks.key_sample.look(place, records)
                 task.add(place, records)
 

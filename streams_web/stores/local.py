@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from headrace.streams.facts.wire import to_plain
@@ -23,6 +23,7 @@ from headrace.streams.queries.asked import (
 from headrace.streams.queries.errors import (
     NotHereError,
     NotReadableError,
+    StoreInMemoryError,
     TooOldError,
     WrongQueryError,
 )
@@ -64,7 +65,7 @@ class LocalStores:
         """A store, and how far its partitions are."""
         reader = self._reader(queries, asked)
         found = described(queries, reader.name)
-        if not reader.store.in_memory:
+        with suppress(StoreInMemoryError):  # no worker that has it runs
             found["places"] = _places(reader.places())
         return found, 200
 
@@ -161,8 +162,7 @@ class LocalStores:
         """The store that is meant, once it is as far as is asked for."""
         only = asked.only
         reader = queries.reader(asked.name, only=only, partitions=asked.partitions)
-        is_checked = queries.host is not None and not reader.store.in_memory
-        if only is not None and is_checked and not asked.flag("left"):
+        if only is not None and queries.host is not None and not asked.flag("left"):
             _require_here(queries, reader.store, only)
         require_read(queries, asked, asked.partitions)
         for wanted in asked.min_positions():

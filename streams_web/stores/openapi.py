@@ -89,7 +89,7 @@ def _operation(
             "400": {"description": "The question is wrong, with what would be right."},
             "404": {"description": "There is no such store, or no row of this key."},
             "421": {"description": "With route=none: another host has it, and which."},
-            "501": {"description": "The store is in the workers' memory."},
+            "501": {"description": "The store is in the memory of workers, and none can be asked."},
             "503": {"description": "The rows cannot be read now, or are too old; ask again."},
         },
     }

@@ -121,7 +121,7 @@ class RoutedStores:
     def _of_key_here(self, queries: Queries, asked: Asked) -> Answer:
         """The same where nobody else is to be asked; refused where another host has it."""
         store = queries.reader(asked.name).store
-        if queries.host is None or store.is_global or store.in_memory:
+        if queries.host is None or store.is_global:
             return self._local.of_key(queries, asked)
         reader = queries.reader(asked.name)
         key = asked.read_key(asked.key, reader.key_serde, reader.name)
@@ -303,7 +303,7 @@ class RoutedStores:
         store = reader.store
         if queries.host is None or asked.asker is not None or route == "none":
             return None
-        if store.is_global or store.in_memory:
+        if store.is_global:
             return None
         assert store.sub_topology is not None, store.name
         if asked.only is not None:
@@ -311,7 +311,8 @@ class RoutedStores:
         heard = queries.whereabouts.heard()
         partitions = heard.partitions.get(store.sub_topology)
         require_read(queries, asked, partitions)
-        if heard.are_all_at(queries.host):
+        # What is in memory has gone with its worker, and no file here says that there was a task.
+        if heard.are_all_at(queries.host) and not store.in_memory:
             return None
         if partitions is None:
             raise NotReadableError(

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.state.errors import UnknownStoreError
-from headrace.state.memory import MemoryTaskState
+from headrace.state.memory import MemoryStore, MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 
@@ -63,3 +67,87 @@ def test_a_bulk_restore_goes_the_way_of_one_on_disk(state: MemoryTaskState) -> N
     assert (list(state.store("a").scan()), state.position("a")) == ([(b"k", b"2")], HERE)
     with pytest.raises(ValueError, match="begin one"):
         state.restore({})
+
+
+def paged(store: MemoryStore, most: int, **options: Any) -> list[tuple[bytes, bytes]]:
+    """All of a range, page by page."""
+    found: list[tuple[bytes, bytes]] = []
+    while True:
+        page = store.page(most=most, **options)
+        if page is None:
+            continue
+        assert len(page.rows) <= most
+        found += page.rows
+        if page.after is None:
+            return found
+        if options.get("reverse"):
+            options["end"] = page.after
+        else:
+            options["start"] = page.after + b"\0"
+
+
+KEY = st.binary(min_size=1, max_size=2)
+
+
+@given(
+    writes=st.lists(st.lists(st.tuples(KEY, st.none() | st.binary(max_size=1)), max_size=30)),
+    bounds=st.tuples(st.none() | KEY, st.none() | KEY),
+    reverse=st.booleans(),
+    scans=st.booleans(),
+    most=st.integers(1, 5),
+)
+def test_pages_are_what_a_scan_gives(
+    writes: list[list[tuple[bytes, bytes | None]]],
+    bounds: tuple[bytes | None, bytes | None],
+    reverse: bool,
+    scans: bool,
+    most: int,
+) -> None:
+    store, asked = MemoryStore(), {"start": bounds[0], "end": bounds[1], "reverse": reverse}
+    for delta in writes:
+        store.apply(list(dict(delta).items()))
+        expected = MemoryStore()
+        expected.apply([(key, row) for key, row in store._rows.items()])
+        assert paged(store, most, **asked) == list(expected.scan(*bounds, reverse=reverse))
+        if scans:
+            assert list(store.scan()) == list(expected.scan())
+
+
+def test_a_page_puts_no_more_keys_into_order_than_it_has_time_for() -> None:
+    store = MemoryStore()
+    keys = [(n * 7919 % 100_003).to_bytes(4) for n in range(100_000)]
+    store.apply([(key, b"row") for key in keys])
+    asked = 1
+    while (page := store.page(most=3)) is None:
+        asked += 1
+    assert asked == 7  # 16,384 keys each time
+    assert [key for key, _ in page.rows] == sorted(keys)[:3]
+    store.apply([(b"\0", b"new")])
+    page = store.page(most=1)
+    assert page is not None
+    assert page.rows == [(b"\0", b"new")]
+
+
+def test_a_page_passes_many_deleted_keys_some_at_a_time() -> None:
+    store = MemoryStore()
+    keys = [n.to_bytes(4) for n in range(10_000)]
+    store.apply([(key, b"row") for key in keys])
+    assert store.page(most=1) is not None
+    store.apply([(key, None) for key in keys[:-1]])
+    pages, start = [], b""
+    while True:
+        page = store.page(start)
+        assert page is not None
+        pages.append(len(page.rows))
+        if page.after is None:
+            break
+        start = page.after + b"\0"
+    assert pages == [0, 0, 1]
+
+
+def test_a_page_holds_not_many_more_bytes_than_it_may() -> None:
+    store = MemoryStore()
+    store.apply([(b"%03d" % n, bytes(1000)) for n in range(20)])
+    page = store.page(most_bytes=3_500)
+    assert page is not None
+    assert (len(page.rows), page.after) == (4, b"003")

@@ -20,6 +20,14 @@ from headrace.streams.config.endpoints import with_endpoint
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import ApplicationSnapshot, TaskSnapshot
 from headrace.streams.queries.queries import Queries
+from headrace.streams.questions.question import (
+    NO_PARTITION,
+    Outcome,
+    Question,
+    Refused,
+    Told,
+    UnansweredError,
+)
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Member
 from headrace.streams.testing.memory_worker import EventLog
@@ -67,7 +75,10 @@ class Group:
 class Host:
     """One of the hosts."""
 
-    def __init__(self, app: KafkaStreams, group: Group, **options: Any) -> None:
+    def __init__(
+        self, app: KafkaStreams, group: Group, driver: TopologyTestDriver, **options: Any
+    ) -> None:
+        self._driver: Any = driver
         self.tasks: set[int] = set()
         """The partitions that its workers have, of each sub-topology."""
         self.remaining = 0
@@ -82,8 +93,20 @@ class Host:
             app.plans,
             app.global_plans,
             facts=lambda: self._facts(app),
+            workers=lambda: {0: self._ask},
             cluster=lambda: group,
         )
+
+    def _ask(self, question: Question, _: float) -> Told:
+        """What a worker of this host says of rows in its memory: of its own tasks alone."""
+        outcome: Outcome | None = None
+        if question.partition not in {*self.tasks, NO_PARTITION}:
+            outcome = Refused("another worker has the task", is_elsewhere=True)
+        while outcome is None:
+            outcome = self._driver._worker.present()._answering.answer(question)
+        if isinstance(outcome, Refused):
+            raise UnansweredError(outcome)
+        return outcome
 
     def _facts(self, app: KafkaStreams) -> ApplicationSnapshot:
         told = application_snapshot(at_s=time.monotonic())
@@ -134,7 +157,7 @@ class Hosts:
         )
         app = KafkaStreams(topology, settings)
         self.group = Group(app.plans, self.partitions)
-        self.hosts = [Host(app, self.group, **options) for _ in given]
+        self.hosts = [Host(app, self.group, self.driver, **options) for _ in given]
         for host, some in zip(self.hosts, given, strict=True):
             self.give(host, some)
 

@@ -53,7 +53,7 @@ def _show_stores(found: list[Document]) -> None:
     for one in found:
         places = one["places"]
         rows = "none here" if one["rows"] is None else f"~{one['rows']:,}"
-        if one["in_memory"]:
+        if one["in_memory"] and one["rows"] is None:
             rows = "in memory"
         if one.get("refused"):
             rows = "too old"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.streams.cli.options import load
 from headrace.streams.facts.snapshots import ApplicationSnapshot
+from headrace.streams.questions.question import Workers
 
 if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
@@ -21,6 +22,7 @@ class LoadedQueries:
         target: names the application.
         settings: over its own.
         facts: what the workers tell of themselves; None where there are none to ask.
+        workers: asks them about rows in their memory.
     """
 
     def __init__(
@@ -28,10 +30,12 @@ class LoadedQueries:
         target: str,
         settings: Mapping[str, Any],
         facts: Callable[[], ApplicationSnapshot] | None = None,
+        workers: Workers = lambda: None,
     ) -> None:
         self._target = target
         self._settings = settings
         self._facts = facts
+        self._workers = workers
         self._lock = threading.Lock()
         self._queries: Queries | None = None
         self.endpoint: str | None = None
@@ -52,5 +56,11 @@ class LoadedQueries:
                 config = app.config
                 if config.application_server is None:
                     config = replace(config, application_server=self.endpoint)
-                self._queries = Queries(config, app.plans, app.global_plans, facts=self._facts)
+                self._queries = Queries(
+                    config,
+                    app.plans,
+                    app.global_plans,
+                    facts=self._facts,
+                    workers=self._workers,
+                )
             return self._queries

@@ -247,10 +247,13 @@ class _Served:
         return [self._with_places(one) for one in found]
 
     def _with_places(self, one: Document) -> Document:
-        if one["in_memory"]:
-            return {**one, "places": [], "rows": None}
+        from headrace.streams.queries.errors import StoreInMemoryError
+
         more = self._asker.ask(one["name"], "", {}) or {}
-        count = self._asker.ask(one["name"], "count", self._age) or {}
+        try:
+            count = self._asker.ask(one["name"], "count", self._age) or {}
+        except StoreInMemoryError:  # no worker that has it runs there
+            count = {}
         return {**one, "places": more.get("places", []), "rows": count.get("count")}
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:

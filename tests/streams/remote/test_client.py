@@ -140,7 +140,6 @@ def test_keys_are_what_they_are_and_no_text_that_looks_so(application: Connectio
     ("ask", "kind", "said"),
     [
         (lambda a: a.store("count").get("k"), NoSuchStoreError, "there are: counts, documents"),
-        (lambda a: a.store("held").get("k"), StoreInMemoryError, "in the memory"),
         (lambda a: a.store("counts").get(5), WrongQueryError, "those of serde string"),
         (lambda a: a.store("counts").get(None), WrongQueryError, "no store has a key None"),
         (lambda a: a.store("windows").get("k01"), WrongQueryError, "ask with fetch"),
@@ -153,6 +152,19 @@ def test_what_is_wrong_is_an_error_of_its_own(
 ) -> None:
     with pytest.raises(kind, match=said):
         ask(application)
+
+
+def test_a_store_in_memory_is_read_as_others_and_gone_with_its_workers(
+    hosts: Hosts, application: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.send("held", ("k", "v"), ("l", "w"))
+    held = application.store("held")
+    assert (held["k"], held.get("none"), held.count()) == ("v", None, 2)
+    assert [(row.key, row.value) for row in held.all()] == [("k", "v"), ("l", "w")]
+    for host in hosts.hosts:
+        monkeypatch.setattr(host.queries, "_workers", lambda: None)
+    with pytest.raises(StoreInMemoryError, match="in the memory of the workers"):
+        held.get("k")
 
 
 def test_hosts_that_do_not_answer_are_said(hosts: Hosts) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from headrace.streams.errors import FatalClientError
-from headrace.streams.queries import followers, walk, whereabouts
+from headrace.streams.queries import followers, queries, walk, whereabouts
 from headrace.streams_web.stores import hosts as asking
 from headrace.streams_web.stores.asked import ASKED_BY
 from headrace.streams_web.stores.routing import RoutedStores
@@ -44,7 +44,9 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed is read at once, and what the group says is asked for at once."""
     monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
     monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
+    monkeypatch.setattr(queries, "TOLD_KEPT_S", 0.0)
     monkeypatch.setattr(whereabouts, "AGAIN_S", 0.0)
+    monkeypatch.setattr(asking, "AGAIN_S", 0.0)
 
 
 @pytest.fixture
@@ -203,7 +205,37 @@ def test_a_global_table_is_answered_anywhere(shared: Hosts) -> None:
     for host in shared.hosts:
         assert host.get("/names/a")[1]["value"] == "Ada"
         assert host.get("/names/get", {"keys": ["a", "b"]})[1]["rows"][0]["value"] == "Ada"
-    assert shared.hosts[0].get("/held/a")[0] == 501
+
+
+def test_rows_in_the_memory_of_workers_are_found_at_their_hosts(shared: Hosts) -> None:
+    shared.send("held", *((key, f"of {key}") for key in KEYS))
+    for host in shared.hosts:
+        code, found = host.get("/held/get", {"keys": [*KEYS, "none"]})
+        assert code == 200
+        assert [row and row["value"] for row in found["rows"]] == [*map("of {}".format, KEYS), None]
+        assert len({place["host"] for place in found["places"]}) == 3
+        assert host.get("/held/k07")[1]["value"] == "of k07"
+        found = host.get("/held/range?from=k03&limit=9")[1]
+        assert [row["key"] for row in found["rows"]] == KEYS[3:12]
+        more = host.get(f"/held/range?from=k03&limit=9&after={found['after']}")[1]
+        assert [row["key"] for row in more["rows"]] == KEYS[12:21]
+        assert host.get("/held/count?exact=true")[1]["count"] == 40
+        assert [place["partition"] for place in host.get("/held")[1]["places"]] == [0, 1, 2, 3]
+    assert {host.get("/held/k07?route=none")[0] for host in shared.hosts} == {200, 404}
+
+
+def test_rows_in_memory_have_gone_with_their_task(three: Hosts) -> None:
+    first, second, third = three.hosts
+    three.send("held", *((key, "v") for key in KEYS))
+    three.give(second, set())
+    code, found = first.get("/held/get", {"keys": KEYS})
+    assert code == 503
+    assert "no host that can be asked has partition 1 now" in found["error"]
+    assert first.get("/held/get?max_age=24h", {"keys": KEYS})[0] == 503
+    three.give(third, {1, 2})
+    wait_until(lambda: first.get("/held/get", {"keys": KEYS})[0] == 200, what="its new worker")
+    found = first.get("/held/get", {"keys": KEYS})[1]
+    assert {row["value"] for row in found["rows"]} == {"v"}
 
 
 def test_a_task_that_has_moved_is_found_at_its_new_host(three: Hosts) -> None:

@@ -1,0 +1,1 @@
+"""Questions to a worker about rows in its memory: asked by others, answered between batches."""
