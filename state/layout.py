@@ -26,11 +26,18 @@ Change = tuple[bytes, bytes | None, int]
 
 Changes = Sequence[Change]
 
+TIMES_BYTES: Mapping[LayoutName, int] = {
+    "plain": 0,
+    "window": TIMESTAMP.size + 4,
+    "session": 2 * TIMESTAMP.size,
+    "versioned": 0,
+}
+"""So many bytes at the end of a row's key, as commits write it, are no part of the key itself."""
 _ROW = b"\x00"
 _INDEX = b"\x01"
 _AFTER = b"\x02"
-_WINDOW_SUFFIX_BYTES = TIMESTAMP.size + 4
-_SESSION_SUFFIX_BYTES = 2 * TIMESTAMP.size
+_WINDOW_SUFFIX_BYTES = TIMES_BYTES["window"]
+_SESSION_SUFFIX_BYTES = TIMES_BYTES["session"]
 
 
 def window_start(row_key: bytes) -> int:

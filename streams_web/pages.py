@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from headrace.streams.facts.board import Board
+from headrace.streams.facts.hot_keys import without_keys
 from headrace.streams.facts.takeovers import without_taken
 from headrace.streams.facts.wire import to_json
 from headrace.streams.secrets import Secret
@@ -147,7 +148,7 @@ class Pages:
             board = self._board()
             if not board.is_loaded:
                 return _answer(health.startup(board))
-            found = view.of(without_taken(board.facts), self._monotonic_s())
+            found = view.of(without_keys(without_taken(board.facts)), self._monotonic_s())
             return Response(to_json(found), media_type="application/json")
 
         return page

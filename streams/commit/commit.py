@@ -59,8 +59,8 @@ class Commit:
     is_ending: Callable[[], None] = lambda: None
     is_final: Callable[[], None] = lambda: None
 
-    def run(self, tasks: Sequence[Task], commit_id: int) -> None:
-        """Commit everything that `tasks` did since their last commit.
+    def run(self, tasks: Sequence[Task], commit_id: int) -> Sequence[dict[str, Delta]]:
+        """Commit everything that `tasks` did since their last commit; returns the rows of each.
 
         Args:
             commit_id: larger than that of the commit before.
@@ -76,6 +76,7 @@ class Commit:
         require_same_inputs()
         self.commit_transaction()
         self.write_state(tasks, deltas, offsets, commit_id)
+        return deltas
 
     def flush_caches(self, tasks: Sequence[Task]) -> None:
         """Step 1."""
@@ -137,9 +138,8 @@ class Commit:
             if store in own
         ]
         ends = self.producer.changelog_ends(written)
-        now_ms = self.clock.now_ms()
+        at = CommittedAt(commit_id, self.clock.now_ms(), self.topic_ids)
         for task, own, next_offsets in zip(tasks, deltas, offsets, strict=True):
-            at = CommittedAt(commit_id, now_ms, self.topic_ids)
             positions = {**at.written(task, own, ends), **at.read(task, next_offsets)}
             task.written(own, positions, next_offsets)
             self.probe("state_written")

@@ -186,6 +186,12 @@ topics and groups are named after it
         "each node takes; 0 never looks.",
         default=50,
     )
+    hot_keys_max: int = setting(
+        integer(0, 100),
+        "How many keys that change most to tell of each store of a task; they are data, see "
+        "[Query it](query.md#keys-that-change-most). 0 looks at none.",
+        default=0,
+    )
     max_task_idle_ms: int = setting(
         duration(-1),
         "How long a task with several inputs waits for an empty one, to process in timestamp "

@@ -56,3 +56,12 @@ def endpoint_of(client_id: str) -> str | None:
     _, mark, escaped = client_id.rpartition(_MARK)
     text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), escaped)
     return text if mark and _ENDPOINT.fullmatch(text) else None
+
+
+def client_of(client_id: str) -> str:
+    """A client id without the endpoint in it.
+
+    >>> client_of(with_endpoint("shop-consumer", "10.0.0.7:9464"))
+    'shop-consumer'
+    """
+    return client_id if endpoint_of(client_id) is None else client_id.rpartition(_MARK)[0]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from headrace.state.buffer import Buffer
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters, TaskCounters
+from headrace.streams.facts.hot_keys import HotKeys
 from headrace.streams.facts.measures import Measures, NodeKey
 from headrace.streams.facts.snapshots import (
     InputSnapshot,
@@ -65,6 +66,7 @@ class Gathering:
 
     worker_id: str
     counters: Counters
+    hot_keys: HotKeys
     tasks: Tasks
     restorer: Restorer
     transactions: Transactions
@@ -93,6 +95,8 @@ class Gathering:
         begun_s = self.clock.monotonic_s()
         if begun_s < self._next_s:
             return
+        if self.measures.are_served:
+            self.transactions.producer.pressure(0.0)
         self.gather()
         took_s = self.clock.monotonic_s() - begun_s
         self._next_s = begun_s + min(EVERY_MOST_S, max(EVERY_S, took_s / COST_MAX))
@@ -133,6 +137,7 @@ class Gathering:
             busy_s=dict(times.busy),
             nodes=self._nodes(dict(times.nodes)),
             tasks=tasks,
+            sent=dict(self.measures.sent()),
             numbers=tuple(
                 OwnNumber(node=node, name=name, value=value)
                 for (node, name), value in sorted(self.own_numbers.items())
@@ -143,6 +148,7 @@ class Gathering:
 
     def _tasks(self, now_s: float, now_ms: int) -> Iterable[TaskSnapshot]:
         states = self.tasks.states()
+        self.hot_keys.keep_to(states)
         since = self._states
         self._states = {
             task: since[task] if since.get(task, ("", 0.0))[0] == state else (state, now_s)
@@ -214,6 +220,7 @@ class Gathering:
             cache_hits=buffer.hits,
             cache_misses=buffer.misses,
             restore_remaining=remaining,
+            hot_keys=self.hot_keys.of(task.id, buffer.name),
         )
 
     # -- nodes ---------------------------------------------------------------------------------

@@ -48,6 +48,22 @@ class InputSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HotKey:
+    """A key that changes often, see `hot.keys.max`; it is data, and nothing logs it.
+
+    Args:
+        key: its bytes; of windows and sessions without their times.
+        share: about which part of the last commits that wrote to the store has written it, from 0
+            to 1; a commit counts half as much for each minute that it is old.
+        over: by how much that may be too much.
+    """
+
+    key: bytes
+    share: float
+    over: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSnapshot:
     """A store of a task.
 
@@ -59,6 +75,8 @@ class StoreSnapshot:
         cache_hits: rows that commits changed without reading the store, as they were kept.
         cache_misses: rows that were not there and were read from the store, since the task began.
         restore_remaining: offsets of its changelog that are still to be read.
+        hot_keys: those that change most, where the setting ``hot.keys.max`` asks for them; none
+            over HTTP, where ``/api/hot-keys`` has them for whoever may read rows.
     """
 
     name: str
@@ -69,6 +87,7 @@ class StoreSnapshot:
     cache_hits: int
     cache_misses: int
     restore_remaining: int
+    hot_keys: tuple[HotKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +185,8 @@ class WorkerSnapshot:
         memory_bytes: memory of the process; None where nobody tells.
         busy_s: about how long its thread did what, in seconds.
         numbers: what processors counted.
+        sent: records that were sent to each topic, changelogs too, those of aborted transactions
+            included; the client tells it every two seconds.
     """
 
     id: str
@@ -191,6 +212,7 @@ class WorkerSnapshot:
     nodes: tuple[NodeSnapshot, ...]
     tasks: tuple[TaskSnapshot, ...]
     numbers: tuple[OwnNumber, ...]
+    sent: Mapping[str, int] = field(default_factory=dict)
 
     def age_s(self, now_s: float) -> float:
         """How old it is, in seconds of the clock of `at_s`: much, where the worker is stuck."""

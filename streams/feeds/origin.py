@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.state.codec import TIMESTAMP, decode_timestamped
+from headrace.state.codec import decode_timestamped
+from headrace.state.layout import TIMES_BYTES
 from headrace.streams.feeds.errors import NoChangelogError
 from headrace.streams.global_tables.global_rows import row_of
 from headrace.streams.plan.global_plan import GlobalPlan
@@ -19,10 +20,10 @@ Raw = tuple[bytes, bytes | None, int]
 """The key of a row, its value or None where it was deleted, and the timestamp."""
 
 _TIMES_BYTES: Mapping[Kind, int] = {
-    "key-value": 0,
-    "versioned": 0,
-    "window": TIMESTAMP.size + 4,
-    "session": 2 * TIMESTAMP.size,
+    "key-value": TIMES_BYTES["plain"],
+    "versioned": TIMES_BYTES["versioned"],
+    "window": TIMES_BYTES["window"],
+    "session": TIMES_BYTES["session"],
 }
 """So many bytes of a row's key are no part of the key itself."""
 

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.streams.config.endpoints import endpoint_of
+from headrace.streams.config.endpoints import client_of, endpoint_of
 from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.queries.errors import NotReadableError
-from headrace.streams.seams.group_facts import GroupState
+from headrace.streams.seams.group_facts import GroupState, Member
 from headrace.streams.views.overview import owner_of
 
 KEPT_S = 2.0
@@ -43,6 +44,23 @@ class AskedCluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HeardMember:
+    """A worker of the group.
+
+    Args:
+        machine: the address that it has for the brokers.
+        endpoint: where its host serves its stores; None where it does not say.
+        tasks: which it has, as ``0_3``.
+    """
+
+    id: str
+    client_id: str
+    machine: str
+    endpoint: str | None
+    tasks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Heard:
     """What the cluster said.
 
@@ -52,6 +70,7 @@ class Heard:
         endpoints: of all members.
         state: of the group.
         at_s: when it was asked.
+        members: all of them, in the order of their clients.
     """
 
     partitions: Mapping[int, int]
@@ -59,6 +78,7 @@ class Heard:
     endpoints: frozenset[str]
     state: str
     at_s: float
+    members: tuple[HeardMember, ...] = ()
 
     def are_all_at(self, host: str) -> bool:
         """Whether a host has all tasks, so that there is nobody else to ask."""
@@ -162,4 +182,21 @@ class Whereabouts:
             frozenset(one for one in endpoints if one is not None),
             group.state,
             now_s,
+            _members(group, found),
         )
+
+
+def _members(group: GroupState, owners: Mapping[TaskId, Member]) -> tuple[HeardMember, ...]:
+    tasks: dict[Member, list[TaskId]] = {}
+    for task, member in owners.items():
+        tasks.setdefault(member, []).append(task)
+    return tuple(
+        HeardMember(
+            member.id,
+            client_of(member.client_id),
+            member.host.removeprefix("/"),
+            endpoint_of(member.client_id),
+            tuple(map(str, sorted(tasks.get(member, ())))),
+        )
+        for member in sorted(group.members, key=lambda one: (one.client_id, one.id))
+    )

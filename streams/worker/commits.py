@@ -13,6 +13,7 @@ from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.external.writes import SinkWrites
 from headrace.streams.facts.counters import Counters
+from headrace.streams.facts.hot_keys import HotKeys
 from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Consumer, Probe
@@ -57,6 +58,7 @@ class Commits:
         listener: WorkerListener,
         tracer: Tracer,
         counters: Counters,
+        hot_keys: HotKeys,
         clock: Clock,
         probe: Probe,
     ) -> None:
@@ -78,6 +80,7 @@ class Commits:
         self._listener = listener
         self._tracer = tracer
         self._counters = counters
+        self._hot_keys = hot_keys
         self._clock = clock
         self._probe = probe
 
@@ -177,7 +180,8 @@ class Commits:
         span = self._tracer.committing(names, self._counters.open)
         records = self._counters.records_committed
         with self._processing.blaming_inputs(), span:
-            commit.run(dirty, self._last_id)
+            written = commit.run(dirty, self._last_id)
+        self._hot_keys.written(zip((task.id for task in dirty), written, strict=True))
         self._timing.committed(begun_s, everything=everything)
         self._counters.commit_latency.add(self._clock.monotonic_s() - begun_s)
         records = self._counters.records_committed - records

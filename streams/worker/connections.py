@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from headrace.streams.calls.live import LiveCalls
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.external.connections import OpenSink, open_sink
-from headrace.streams.facts.measures import NOTHING_MEASURED, Measures
+from headrace.streams.facts.measures import NOTHING_MEASURED, Measures, SentRecords
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.consumer import LiveConsumer
@@ -54,6 +54,7 @@ class Connections:
         tracer: makes what traces a worker, by the application's name and the worker's.
         open_sink: connects with tables outside of Kafka.
         desk: takes questions about rows in the worker's memory.
+        sent: counts what the worker's producers send.
     """
 
     admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
@@ -68,6 +69,7 @@ class Connections:
     tracer: Callable[[str, str], Tracer] = tracer_of
     open_sink: OpenSink = open_sink
     desk: Desk = field(default_factory=Desk)
+    sent: SentRecords = field(default_factory=SentRecords)
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:
         """How live clients are heard, as arguments of what uses them."""
@@ -75,6 +77,12 @@ class Connections:
             return {}
         timeout_s = config.task_timeout_ms / 1000
         return {"contact": self.contact, "waiting": partial(self.contact.was_lost, timeout_s)}
+
+    def all_measures(self) -> Measures:
+        """What is measured of the worker, with what its producers send."""
+        if self.producer_client is not None:
+            return self.measures  # what stands in for the live one has no statistics
+        return replace(self.measures, sent=self.sent.totals, are_served=True)
 
     def make_admin(self, config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
         """Make the admin client."""

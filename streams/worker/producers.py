@@ -59,10 +59,12 @@ def producer_maker(
     }
 
     def make() -> Producer:
+        is_live = connections.producer_client is None
+        own = connections.sent.hearing(settings) if is_live else settings
         if config.exactly_once:
-            return TransactionalProducer(settings, **shared)
+            return TransactionalProducer(own, **shared)
         return PlainProducer(
-            settings, commit_offsets=consumer.commit, end_offsets=admin.end_offsets, **shared
+            own, commit_offsets=consumer.commit, end_offsets=admin.end_offsets, **shared
         )
 
     return make

@@ -204,7 +204,7 @@ def _seams(
         contact=connections.contact or NoContact(),
         gate=gate,
         worker_id=local.instance_id,
-        measures=connections.measures,
+        measures=connections.all_measures(),
         tracer=connections.tracer(config.application_id, local.instance_id),
         open_sink=connections.open_sink,
         desk=connections.desk,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from functools import cached_property, partial
 
+from headrace.state.layout import TIMES_BYTES
 from headrace.streams.commit.commit_timing import CommitTiming
 from headrace.streams.commit.effort import Effort
 from headrace.streams.commit.membership import Membership
@@ -14,6 +15,7 @@ from headrace.streams.external.letters import Letters
 from headrace.streams.external.writes import LINGER_S, SinkWrites
 from headrace.streams.facts.counters import Counters
 from headrace.streams.facts.gathering import Gathering
+from headrace.streams.facts.hot_keys import HotKeys
 from headrace.streams.facts.own_numbers import OwnNumbers
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_tables import GlobalTables
@@ -226,6 +228,15 @@ class _Wiring:
         return Counters()
 
     @cached_property
+    def hot_keys(self) -> HotKeys:
+        stores = [s for plan in self._application.plans for s in plan.program.sub_topology.stores]
+        return HotKeys(
+            self._config.hot_keys_max,
+            {store.name: TIMES_BYTES[store.spec.layout] for store in stores},
+            monotonic_s=self._seams.clock.monotonic_s,
+        )
+
+    @cached_property
     def own_numbers(self) -> OwnNumbers:
         return OwnNumbers(self._seams.log)
 
@@ -235,6 +246,7 @@ class _Wiring:
         return Gathering(
             seams.worker_id,
             self.counters,
+            self.hot_keys,
             self.tasks,
             self.restorer,
             self.transactions,
@@ -310,6 +322,7 @@ class _Wiring:
             tracer=self._seams.tracer,
             listener=self._seams.listener,
             counters=self.counters,
+            hot_keys=self.hot_keys,
             clock=self._seams.clock,
             probe=self._seams.probe,
         )

@@ -20,6 +20,7 @@ export function modelOf(facts, before) {
     workers: facts.workers.map((worker) => workerOf(worker, sameProcess(worker, before))),
     tasks: newestOfEach(tasks),
     nodes: nodesOf(facts, before),
+    outputs: outputsOf(facts, before),
   };
 }
 
@@ -107,6 +108,24 @@ function nodesOf(facts, before) {
     }
   }
   return [...found.values()];
+}
+
+/** What was sent to each topic, over all workers; changelogs are left to the stores. */
+function outputsOf(facts, before) {
+  const found = new Map();
+  for (const worker of facts.workers) {
+    if (worker.facts === null) continue;
+    const earlier = sameProcess(worker, before);
+    const seconds = earlier ? worker.facts.at_s - earlier.facts.at_s : 0;
+    for (const [topic, sent] of Object.entries(worker.facts.sent ?? {})) {
+      if (topic.endsWith("-changelog")) continue;
+      const one = found.get(topic) ?? { topic, sent: 0, rate: null };
+      one.sent += sent;
+      if (earlier) one.rate = (one.rate ?? 0) + (perSecond(sent, earlier.facts.sent[topic] ?? 0, seconds) ?? 0);
+      found.set(topic, one);
+    }
+  }
+  return [...found.values()].sort((a, b) => a.topic.localeCompare(b.topic));
 }
 
 /** Sums over what is listed; null where nothing is known of any. */

@@ -2,6 +2,7 @@
 
 import { ask, keepToken, Refused } from "./api.js";
 import { Ask } from "./ask.js";
+import { Beside } from "./beside.js";
 import { eventsBetween, modelOf } from "./model.js";
 import { draw } from "./picture.js";
 import { Views } from "./views.js";
@@ -14,6 +15,7 @@ const EVENTS_KEPT = 100;
 const find = (id) => document.getElementById(id);
 const views = new Views();
 const stores = new Ask();
+const beside = new Beside();
 const answers = [];
 let events = [];
 let eventNumber = 0;
@@ -52,6 +54,7 @@ async function look() {
   say(...wordOf(model));
   views.show(model, events);
   draw(find("picture"), topology, model);
+  await beside.look(topology.queries);
 }
 
 function note(found) {

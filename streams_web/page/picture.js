@@ -174,7 +174,7 @@ function drawArrow(drawn, arrow, places, model, application) {
   }
 }
 
-/** What is read has a rate and a lag; what is written has the rate at which its topic grows. */
+/** What is read has a rate and a lag; what is written has the rate at which its topic grows, or is sent to. */
 function labelOf(start, end, model, application) {
   const topic = start.kind === "topic" ? start.title : end.title;
   const same = (input) => input.topic === topic || input.topic === `${application}-${topic}`;
@@ -186,5 +186,7 @@ function labelOf(start, end, model, application) {
   }
   const readers = model.tasks.flatMap((task) => task.inputs).filter(same);
   const written = sum([...new Map(readers.map((one) => [one.partition, one])).values()], (one) => one.written);
-  return written === null ? null : { text: rate(written), lag: false };
+  const sent = model.outputs.find((one) => one.topic === topic || one.topic === `${application}-${topic}`);
+  const grows = written ?? (sent ? sent.rate : null);
+  return grows === null ? null : { text: rate(grows), lag: false };
 }

@@ -48,6 +48,11 @@ export class Views {
       ["lag", "number", (row) => count(row.lag), (row) => (row.lag > 0 ? "warn" : "")],
       ["behind", "number", (row) => span(row.lag ? row.behindMs : 0)],
     ]);
+    this.outputs = new View(section("outputs"), "Topics that this host writes to", [
+      ["topic", "name", (row) => row.topic],
+      ["written", "number", (row) => rate(row.rate)],
+      ["since the start", "number", (row) => count(row.sent)],
+    ]);
     this.stores = new View(section("stores"), "Stores, over all tasks", [
       ["store", "name", (row) => row.name],
       ["tasks", "number", (row) => String(row.tasks)],
@@ -98,6 +103,7 @@ export class Views {
     for (const [, text, name] of TOTALS) this.totals.get(name).textContent = text(model);
     const inputs = inputsOf(model).sort((a, b) => (b.lag ?? 0) - (a.lag ?? 0) || a.topic.localeCompare(b.topic) || a.partition - b.partition);
     this.inputs.show(inputs, (row) => `${row.task} ${row.topic}`);
+    this.outputs.show(model.outputs, (row) => row.topic);
     const stores = [...grouped(storesOf(model), (store) => store.name)].map(([name, all]) => ({
       name,
       tasks: all.length,

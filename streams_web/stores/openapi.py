@@ -33,7 +33,28 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
     one = {**row, "properties": {**row["properties"], "places": places}}
     store = "/api/stores/{name}"
     paths = {
-        "/api/stores": _get("The stores.", parameters.STORES, _object(stores={"type": "array"})),
+        "/api/hot-keys": _get(
+            "The keys of each store that change most, of this host's tasks; see hot.keys.max.",
+            parameters.STORES,
+            _object(most={"type": "integer"}, stores={"type": "array"}),
+            is_of_one=False,
+        ),
+        "/api/group": _get(
+            "The workers of all hosts, and the tasks of each, as the brokers say it.",
+            parameters.STORES,
+            _object(
+                state={"type": "string"},
+                host={"type": ["string", "null"]},
+                members={"type": "array"},
+            ),
+            is_of_one=False,
+        ),
+        "/api/stores": _get(
+            "The stores.",
+            parameters.STORES,
+            _object(stores={"type": "array"}),
+            is_of_one=False,
+        ),
         store: _get(
             "A store, and how far its partitions here are.", parameters.STORE, {"type": "object"}
         ),
@@ -66,15 +87,24 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 def _get(
-    summary: str, parameters: Mapping[str, str], answer: dict[str, Any], *, key: bool = False
+    summary: str,
+    parameters: Mapping[str, str],
+    answer: dict[str, Any],
+    *,
+    key: bool = False,
+    is_of_one: bool = True,
 ) -> dict[str, Any]:
-    return {"get": _operation(summary, parameters, answer, key=key)}
+    return {"get": _operation(summary, parameters, answer, key=key, is_of_one=is_of_one)}
 
 
 def _operation(
-    summary: str, parameters: Mapping[str, str], answer: dict[str, Any], *, key: bool = False
+    summary: str,
+    parameters: Mapping[str, str],
+    answer: dict[str, Any],
+    *,
+    key: bool = False,
+    is_of_one: bool = True,
 ) -> dict[str, Any]:
-    is_of_one = summary != "The stores."
     given = [_parameter(name, "path", "") for name in ("name",) * is_of_one + ("key",) * key]
     given += [_parameter(name, "query", text) for name, text in parameters.items()]
     return {

@@ -29,7 +29,7 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
 )
 from headrace.streams.queries.queries import Queries
-from headrace.streams_web.stores import parameters
+from headrace.streams_web.stores import cluster, parameters
 from headrace.streams_web.stores.asked import BODY_MAX_BYTES, Asked
 from headrace.streams_web.stores.changes import ChangePages
 from headrace.streams_web.stores.local import Answer, LocalStores
@@ -73,6 +73,8 @@ class StorePages:
         one = "/api/stores/{name}"
         asks = self._routed
         return [
+            Route("/api/hot-keys", self._page(cluster.hot_keys, parameters.STORES)),
+            Route("/api/group", self._page(cluster.group, parameters.STORES)),
             Route("/api/stores", self._page(self._local.stores, parameters.STORES)),
             Route(one, self._page(asks.store, parameters.STORE)),
             Route(f"{one}/get", self._many, methods=["POST"]),

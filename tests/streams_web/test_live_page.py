@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,15 +19,22 @@ import pytest
 
 from headrace import KafkaStreams, StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
 from headrace.streams.facts.board import Board
-from headrace.streams.facts.snapshots import ApplicationSnapshot, NodeSnapshot, WorkerView
+from headrace.streams.facts.snapshots import (
+    ApplicationSnapshot,
+    HotKey,
+    NodeSnapshot,
+    WorkerView,
+)
 from headrace.streams.feeds import feeds
 from headrace.streams.queries import followers
+from headrace.streams.queries.queries import Queries
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
 from headrace.topology.show.picture import Arrow, Box, Picture, picture_of
 from tests.support.feeds import MemoryFeeds
+from tests.support.hosts import Group
 from tests.support.processes import wait_until
-from tests.support.snapshots import application_snapshot, node_snapshot
+from tests.support.snapshots import application_snapshot, node_snapshot, task_snapshot
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 TOKEN = "a-token-of-some-length"
@@ -123,7 +131,7 @@ def _later(worker: WorkerView, more: int, now_s: float) -> WorkerView:
     committed = facts.committed + more * len(tasks)
     told = replace(
         facts, at_s=now_s, processed=facts.processed + more * len(tasks), committed=committed,
-        tasks=tasks,
+        tasks=tasks, sent={"counts": more, "shop-store-0-changelog": more},
     )  # fmt: skip
     return replace(worker, facts=told)
 
@@ -177,9 +185,26 @@ def test_the_flow_has_rates_and_lags_on_its_arrows(scene: Scene) -> None:
     assert label.text_content().endswith("· lag 60")
     texts = page.locator("[data-box='part 0'] text").all_text_contents()
     assert any("6 of 6 tasks run" in text for text in texts)
+    written = page.locator("[data-arrow='part 1 > topic counts']")
+    wait_until(lambda: near(written.text_content(), 2_000), what="the rate of what nobody reads")
     assert f"store-0: {NONE}" in " ".join(
         page.locator("[data-box='part 1'] text").all_text_contents()
     )
+
+
+def near(text: str, rate: int) -> bool:
+    """Whether a rate is shown that is about this one; how exactly depends on when it was asked."""
+    return text.endswith("/s") and 0.7 * rate < float(text.removesuffix("/s")) < 1.3 * rate
+
+
+def test_outputs_that_nobody_here_reads_have_rates(scene: Scene) -> None:
+    page = scene.open()
+    cells = page.locator("#outputs tbody tr td")
+    cells.first.wait_for()
+    wait_until(lambda: near(cells.nth(1).text_content(), 2_000), what="a rate")
+    topic, _, sent = cells.all_text_contents()  # changelogs are left out
+    assert topic == "counts"
+    assert int(sent.replace(",", "")) > 1_000
 
 
 def test_every_view_is_reached_by_keys_alone(scene: Scene) -> None:
@@ -188,16 +213,15 @@ def test_every_view_is_reached_by_keys_alone(scene: Scene) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     views = []
-    for _ in range(8):
+    for _ in range(9):
         page.keyboard.press("Tab")
         views.append(page.evaluate("document.activeElement.hash"))
     for view in views:
         page.focus(f"nav a[href='{view}']")
         page.keyboard.press("Enter")
         wait_until(partial(_is_seen, page, view), what=view)
-    assert views == [
-        "#flow", "#inputs", "#stores", "#ask", "#steps", "#workers", "#tasks", "#events",
-    ]  # fmt: skip
+    names = "flow inputs outputs stores ask steps workers tasks events"
+    assert views == [f"#{name}" for name in names.split()]
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.focus("#theme")
     page.keyboard.press("Enter")
@@ -233,7 +257,8 @@ def test_nothing_is_asked_of_other_hosts_and_little_of_this_one(scene: Scene) ->
     assert sum(files.values()) < PAGE_BYTES
 
 
-def test_five_hundred_steps_are_still_read(scene: Scene) -> None:
+def many_steps() -> Picture:
+    """Fifty sub-topologies of ten steps."""
     boxes, arrows, lanes = [], [], {}
     for part in range(50):
         lanes[part] = f"Sub-topology {part}"
@@ -245,7 +270,11 @@ def test_five_hundred_steps_are_still_read(scene: Scene) -> None:
             Arrow(steps[-1].id, f"out {part}"),
         ]
         boxes += steps
-    scene.picture = Picture(tuple(boxes), tuple(arrows), lanes)
+    return Picture(tuple(boxes), tuple(arrows), lanes)
+
+
+def test_five_hundred_steps_are_still_read(scene: Scene) -> None:
+    scene.picture = many_steps()
     page = scene.open()
     page.wait_for_selector("[data-box='part 49']")
     places = page.evaluate(
@@ -339,8 +368,29 @@ class Stores:
         self.driver = TopologyTestDriver(
             topology, settings, state_dir=path, commit="manual", now=time.time_ns() // 1_000_000
         )
-        self.queries = KafkaStreams(topology, settings).queries()
+        app = KafkaStreams(topology, settings)
+        self.hot: list[HotKey] = []
+        self.group = Group(app.plans, 1, {"here:1": {0}})
+        self.queries = Queries(
+            replace(app.config, application_server="here:1"),
+            app.plans,
+            facts=self._facts,
+            cluster=lambda: self.group,
+        )
         self.memory = MemoryFeeds(self.driver.cluster)
+
+    def _facts(self) -> ApplicationSnapshot:
+        """Of a worker that has all tasks, as it told long ago."""
+        tasks = []
+        for sub, names in ((0, ("counts", "windows")), (1, ("named",))):
+            task = task_snapshot(sub=sub)
+            kept = [replace(task.stores[0], name=name) for name in names]
+            kept[0] = replace(kept[0], hot_keys=() if sub else tuple(self.hot))
+            tasks.append(replace(task, state="waiting", stores=tuple(kept)))
+        (view,) = application_snapshot().workers
+        assert view.facts is not None
+        told = replace(view, facts=replace(view.facts, tasks=tuple(tasks)))
+        return replace(application_snapshot(), workers=(told,))
 
     def send(self, topic: str, *records: tuple[str, str | None], timestamp: int = 7) -> None:
         with self.memory.lock:
@@ -470,6 +520,93 @@ def test_changes_are_followed_and_let_go(asking: Scene, stores: Stores) -> None:
     assert asking.said == []
     scene_width = page.evaluate("document.documentElement.scrollWidth")
     assert scene_width == 1200
+
+
+def test_keys_that_change_most_are_shown_where_stores_are_served(
+    asking: Scene, stores: Stores
+) -> None:
+    stores.hot = [
+        HotKey(key=ODD.encode(), share=0.97, over=0.02), HotKey(key=b"the", share=0.3, over=0.1),
+    ]  # fmt: skip
+    asking.page.set_viewport_size({"width": 390, "height": 800})
+    page = asking.open()
+    rows = page.locator("#hot [data-hot=counts] tbody tr")
+    rows.nth(1).wait_for()
+    found = [row.locator("td").all_text_contents() for row in rows.all()]
+    assert found == [[ODD, "0", "97 %", "2 %"], ["the", "0", "30 %", "10 %"]]
+    assert rows.first.locator("td").nth(2).get_attribute("class") == "number warn"
+    assert page.locator("img").count() == 0
+    assert page.title() == f"shop {NONE} Headrace"
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate("document.querySelector('#stores').lastElementChild.id") == "hot"
+    page.focus("#hot [role=region]")
+    stores.hot = [HotKey(key=b"rose", share=0.2, over=0.0)]
+    page.wait_for_selector("#hot >> text=rose")
+    assert page.evaluate("document.activeElement.ariaLabel") == "Keys of counts that change most"
+    stores.hot = []
+    page.wait_for_selector("#hot", state="hidden")
+    assert asking.said == []
+
+
+def test_a_hundred_keys_of_each_store_are_shown_beside_five_hundred_steps(
+    asking: Scene, stores: Stores
+) -> None:
+    asking.picture = many_steps()
+    stores.hot = [HotKey(key=b"key %03d" % n, share=1 - n / 200, over=0.0) for n in range(100)]
+    page = asking.open()
+    page.wait_for_selector("[data-box='part 49']")
+    page.wait_for_selector("#hot [data-hot=counts] tbody tr:nth-child(100)")
+    assert page.evaluate("document.documentElement.scrollWidth") == 1200
+    begun_s = time.monotonic()
+    page.locator("#hot tbody tr").last.scroll_into_view_if_needed()
+    assert time.monotonic() - begun_s < 30
+    assert asking.said == []
+
+
+def test_keys_are_not_told_where_stores_are_not_served(scene: Scene) -> None:
+    def with_keys(facts: ApplicationSnapshot) -> ApplicationSnapshot:
+        (worker, *others) = facts.workers
+        assert worker.facts is not None
+        task = worker.facts.tasks[0]
+        hot = HotKey(key=b"secret", share=1.0, over=0.0)
+        task = replace(task, stores=(replace(task.stores[0], hot_keys=(hot,)),))
+        told = replace(worker.facts, tasks=(task, *worker.facts.tasks[1:]))
+        return replace(facts, workers=(replace(worker, facts=told), *others))
+
+    scene.change = with_keys
+    page = scene.open()
+    page.wait_for_selector("text=2 workers run")
+    assert not page.is_visible("#hot")
+    for path in ("facts", "tasks", "workers", "application", "lag"):
+        with urllib.request.urlopen(f"{scene.server.url}/api/{path}", timeout=30) as answer:
+            text = answer.read().decode()
+        assert "secret" not in text
+        assert "c2VjcmV0" not in text  # the same in Base64
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{scene.server.url}/api/hot-keys", timeout=30)
+    assert refused.value.code == 404
+    refused.value.close()
+
+
+def test_workers_of_other_hosts_are_shown_with_their_tasks(asking: Scene, stores: Stores) -> None:
+    stores.group.partitions = 6
+    stores.group.given = {"here:1": {0, 1}, "there:2": {2, 3, 5}, "away:3": {4}}
+    page = asking.open()
+    rows = page.locator("#others tbody tr")
+    rows.nth(1).wait_for()
+    found = {tuple(row.locator("td").all_text_contents()) for row in rows.all()}
+    assert found == {
+        ("there:2", "asked-consumer", "6", "0_2 0_3 0_5 1_2 1_3 1_5"),
+        ("away:3", "asked-consumer", "2", "0_4 1_4"),
+    }
+    assert page.evaluate("document.querySelector('#workers').lastElementChild.id") == "others"
+    page.wait_for_timeout(4_000)
+    asked = [url for url, _ in asking.asked if url.endswith("/api/group")]
+    assert 2 <= len(asked) <= 4
+    assert stores.group.asked <= len(asked) + 1
+    stores.group.given = {"here:1": {0, 1, 2, 3, 4, 5}}
+    page.wait_for_selector("#others", state="hidden")
+    assert asking.said == []
 
 
 def test_where_stores_are_not_served_the_page_says_so(scene: Scene) -> None:

@@ -201,7 +201,8 @@ class _Slow:
     def __init__(self, bench: WorkerBench, took_ms: int) -> None:
         self._bench = bench
         self._took_ms = took_ms
-        self.times = bench.worker._gathering.measures.times
+        before = bench.worker._gathering.measures
+        self.times, self.sent, self.are_served = before.times, before.sent, before.are_served
 
     def usage(self) -> tuple[None, None]:
         from headrace.streams.facts.measures import Usage

@@ -43,6 +43,7 @@ def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
         assert found["headrace_worker_process_records_total"] >= wanted
         assert found["headrace_task_committed_records_total"] == wanted
         assert found["headrace_task_running"] == 4
+        wait_until(lambda: sent_to(served, app.output) >= wanted, what="what was sent")
         assert found["headrace_app_workers_running"] == 2
         assert found["headrace_record_e2e_latency_seconds_count"] > 0
         assert found["headrace_worker_memory_bytes"] > 1 << 20
@@ -67,6 +68,12 @@ def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
         run.signal(signal.SIGTERM)
         assert run.wait() == ExitCode.STOPPED
     app.check_exact()
+
+
+def sent_to(served: Served, topic: str) -> int:
+    """The records that all workers have sent to a topic."""
+    workers = served.get("/api/facts")[1]["workers"]
+    return sum(view["facts"]["sent"].get(topic, 0) for view in workers)
 
 
 def test_an_application_pauses_with_all_committed_and_goes_on(

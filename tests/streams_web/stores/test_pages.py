@@ -333,9 +333,8 @@ def test_the_description_has_the_questions(scene: Scene) -> None:
     paths = described["paths"]
     assert paths["/api/stores/{name}/{key}"]["get"]["responses"].keys() >= {"404", "503"}
     assert "Place" in described["components"]["schemas"]
-    asked = {path for path in paths if path.startswith("/api/stores")}
     routes = StorePages(lambda: None).routes()
-    assert asked == {route.path.replace(":path", "") for route in routes}
+    assert paths.keys() >= {route.path.replace(":path", "") for route in routes}
 
 
 def test_stores_are_not_served_unless_that_is_asked_for() -> None:
