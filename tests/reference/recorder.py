@@ -38,9 +38,9 @@ class Recorder:
             self._open.setdefault(task, []).extend(batch[:done])
             return done
 
-        def commit_these(own: Commit, tasks: Sequence[Task], *rest: Any) -> None:
+        def commit_these(own: Commit, tasks: Sequence[Task], *rest: Any) -> Any:
             self._committing = tasks
-            commit(own, tasks, *rest)
+            return commit(own, tasks, *rest)
 
         with (
             patch.object(Task, "_run", run_and_note),

@@ -201,12 +201,13 @@ def offsets_read_while_undecided(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def state_written_before_the_transaction_commits(patch: pytest.MonkeyPatch) -> None:
-    def run(self: Commit, tasks: Sequence[Task], commit_id: int) -> None:
+    def run(self: Commit, tasks: Sequence[Task], commit_id: int) -> Any:
         self.flush_caches(tasks)
         deltas = self.write_changelogs(tasks)
         offsets = self.send_offsets(tasks, commit_id)
         self.write_state(tasks, deltas, offsets, commit_id)
         self.commit_transaction()
+        return deltas
 
     patch.setattr(Commit, "run", run)
 

@@ -349,10 +349,10 @@ def test_the_steps_of_the_commit_are_those_that_the_driver_knows() -> None:
     driver = TopologyTestDriver(key_count(), EXACTLY_ONCE)
     original = Commit.run
 
-    def run(self: Commit, *args: Any) -> None:
+    def run(self: Commit, *args: Any) -> Any:
         probe = self.probe
         object.__setattr__(self, "probe", lambda step: (steps.append(step), probe(step)))
-        original(self, *args)
+        return original(self, *args)
 
     with pytest.MonkeyPatch.context() as patch:
         driver.run()
