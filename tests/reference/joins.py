@@ -9,7 +9,7 @@ from typing import Any, Literal
 from headrace.topology.windows import JoinWindows
 from tests.reference import streams
 from tests.reference.engine import PerTask, Task
-from tests.reference.tables import Row, Stored, Table, Versioned
+from tests.reference.tables import ABSENT, Row, Stored, Table, Versioned
 
 Kind = Literal["inner", "left", "outer"]
 Joiner = Callable[[Any, Any], Any]
@@ -76,7 +76,8 @@ class Joined(Table):
             return self._stored.get(task, key)
         left, left_since = self._left.get(task, key)
         right, right_since = self._right.get(task, key)
-        return self._of(left, right), max(left_since, right_since)
+        value = self._of(left, right)
+        return ABSENT if value is None else (value, max(left_since, right_since))
 
 
 def joined(

@@ -248,7 +248,8 @@ class Mapped(Table):
         if self._stored is not None:
             return self._stored.get(task, key)
         value, timestamp = self._parent.get(task, key)
-        return self._of(key, value), timestamp
+        new = self._of(key, value)
+        return ABSENT if new is None else (new, timestamp)
 
 
 class Transformed(Table):

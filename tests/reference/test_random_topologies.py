@@ -91,6 +91,36 @@ def test_a_table_is_joined_with_one_that_is_made_of_it(kind: int, between: list[
             assert check(program, Way()) == "compared"
 
 
+_OF_NO_ROW = {
+    "filter": [Step("to_table", 1, 0, 1), Step("table_filter", 0, 0, 0)],
+    "mapping": [Step("to_table", 1, 0, 1), Step("table_map_values", 0, 0, 2)],
+    "join": [
+        Step("to_table", 1, 0, 1),
+        Step("filter", 1, 0, 2),
+        Step("to_table", 2, 0, 1),
+        Step("table_join", 0, 2, 0),
+    ],
+}
+"""Tables that have no row of a key, though one is made of a row that is there."""
+
+
+@pytest.mark.parametrize("between", _OF_NO_ROW.values(), ids=_OF_NO_ROW)
+@pytest.mark.parametrize(
+    ("is_first", "kind"),
+    [(True, 2), (False, 1), (False, 2)],
+    ids=["outer, nothing first", "left, nothing second", "outer, nothing second"],
+)
+def test_a_row_that_is_not_there_has_no_time(
+    is_first: bool, kind: int, between: list[Step]
+) -> None:
+    """A join's result has the time of the other row, which is older."""
+    nothing, other = sum("table" in step.op for step in between), 1
+    sides = (nothing, other) if is_first else (other, nothing)
+    steps = (Step("to_table", 0, 0, 1), *between, Step("table_join", *sides, kind))
+    events = (Event("send", "in-0", "a", 2, 90), Event("send", "in-1", "a", 3, 20))
+    assert check(Program(steps, events, mutable=False), Way()) == "compared"
+
+
 @pytest.mark.parametrize(
     ("after", "outcome"),
     [

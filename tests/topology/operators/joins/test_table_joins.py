@@ -105,6 +105,34 @@ def test_the_timestamp_is_the_later_one_of_the_two_rows(store: str | None) -> No
     assert [r.timestamp for r in driver.output("out").read_all()] == [5, 5, 9, 9, 9]
 
 
+NOTHING: dict[str, Callable[[Table], Table]] = {
+    "filter": lambda t: t.filter(lambda k, v: v > 0),
+    "mapping": lambda t: t.map_values(lambda v: v if v > 0 else None),
+    "join": lambda t: t.filter(lambda k, v: v > 0).join(t, lambda v, _: v),
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("cache", SETTINGS)
+@pytest.mark.parametrize("nothing", NOTHING.values(), ids=NOTHING)
+def test_a_row_that_is_filtered_out_has_no_timestamp(
+    nothing: Callable[[Table], Table], cache: dict[str, object], store: str | None
+) -> None:
+    """The row above it is there, and is later (Kafka Streams: the times that are asserted here)."""
+    topology = two_tables(lambda left, right: nothing(left).outer_join(right, both, store=store))
+    driver = driver_of(topology, cache)
+    for topic, value, timestamp in (
+        ("left", 1, 5),
+        ("left", -2, 90),
+        ("right", 3, 20),
+        ("right", 4, 30),
+        ("left", 5, 7),
+    ):
+        driver.input(topic).send("k", value, timestamp=timestamp)
+    found = [(r.value, r.timestamp) for r in driver.output("out").read_all()]
+    assert found == [("1None", 5), (None, 90), ("None3", 20), ("None4", 30), ("54", 30)]
+
+
 def test_the_last_row_to_arrive_is_joined_whatever_its_timestamp() -> None:
     """Trap 7."""
     driver = driver_of(joined("join"), NO_CACHE)
