@@ -51,7 +51,11 @@ REACTIONS: dict[str, tuple[str, ...]] = {
 }
 """What workers do, and in which phases that is met at least so often."""
 
-MET_ONCE = {("offsets_undecided", "running"), ("member_replaced", "restoring")}
+MET_ONCE = {
+    ("offsets_undecided", "running"),
+    ("member_replaced", "restoring"),
+    ("transaction_aborted", "running"),
+}
 """Met seldom: who keeps up commits soon, so little is undecided, and restores are short."""
 
 MET_ELSEWHERE = {
