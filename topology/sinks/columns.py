@@ -197,9 +197,18 @@ def _taker(kind: type, given: Any, names: Sequence[str]) -> Callable[[Any], Sequ
     if not names:
         return _nothing
     if len(names) == 1:
-        one = get(names[0])
-        return lambda value: (one(value),)
+        return _One(get(names[0]))
     return cast("Callable[[Any], Sequence[Any]]", get(*names))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _One:
+    """One column alone; a class, so that sinks can be handed to other processes."""
+
+    get: Callable[[Any], Any]
+
+    def __call__(self, value: Any) -> Sequence[Any]:
+        return (self.get(value),)
 
 
 def _alone(value: Any) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypedDict
 
@@ -146,3 +147,14 @@ def test_what_is_taken_at_once_is_what_would_be_looked_for(
         except SinkRefusedError as error:
             found.append(str(error))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("types", [{"id": int}, {"id": int, "item": str}])
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_columns_that_have_filled_a_row_go_to_other_processes(
+    types: dict[str, type], key: tuple[str, ...]
+) -> None:
+    columns = Columns("orders", types, key=key)
+    one = row(1, {"id": 1, "item": "tea"})
+    filled = columns.values(one)
+    assert pickle.loads(pickle.dumps(columns)).values(one) == filled
