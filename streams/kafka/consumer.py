@@ -115,12 +115,12 @@ class LiveConsumer:
     def ask_for_rebalance(self) -> None:
         """Have the group share out its partitions again; what stays where it is goes on.
 
-        Nothing is asked where no broker answers.
+        Nothing is asked where the client is about to join.
         """
         assert self._subscribed is not None, "before subscribe"
         topics, listener = self._subscribed
-        # A client that joins and does not know all topics ends the process over another pattern.
-        if not self.hear_of_partitions():
+        # A client that joins without a membership ends the process over another subscription.
+        if not self._client.memberid():
             return
         # A changed subscription makes the client join again, and what it owns by now is news to
         # the group. The pattern matches no topic.

@@ -80,7 +80,7 @@ class Consumer(Protocol):
     def ask_for_rebalance(self) -> None:
         """Have the group share out its partitions again; what stays where it is goes on.
 
-        Nothing is asked where no broker answers: ask again later.
+        Nothing is asked where the client is about to join: ask again later.
         """
 
     def hasten(self) -> None:

@@ -111,7 +111,7 @@ def test_who_asks_before_it_has_joined_again_goes_on(topics: Topics) -> None:
         said = [asks.stdout.readline().strip()]
         other.keep_waiting()
         asks.send_signal(signal.SIGSTOP)
-        time.sleep(8)  # beyond its session
+        time.sleep(12)  # beyond its session, and until the other one has all and is to say so
         asks.send_signal(signal.SIGCONT)
         said.append(asks.stdout.readline().strip())
         other.go_on()
