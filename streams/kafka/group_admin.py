@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -266,6 +267,12 @@ class GroupLook(LiveAdmin):
     lists groups has no such moment. It asks all brokers, and fails while one is known and silent.
     """
 
+    def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
+        super().__init__(config, timeout_s=timeout_s)
+        # It was followed by the one that fails.
+        message = r"list_groups\(\) is deprecated"
+        warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
+
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """How many partitions those topics have that exist."""
         return {name: len(found.partitions) for name, found in self._described(names).items()}
@@ -277,10 +284,7 @@ class GroupLook(LiveAdmin):
             FatalClientError: not all brokers say so.
         """
         try:
-            # The class itself warns of a call that was followed by the one that fails.
-            listed = super(_kafka.AdminClient, self._client).list_groups(  # type: ignore[misc]
-                group, timeout=self._request_s
-            )
+            listed = self._client.list_groups(group, timeout=self._request_s)
         except KafkaException as error:
             # The next one asks the brokers that there are then.
             self._client = new_admin(self._config, self._contact)

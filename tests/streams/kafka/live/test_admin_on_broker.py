@@ -30,7 +30,7 @@ def test_what_a_group_has_committed(topics: Topics) -> None:
 
 def test_a_group_is_listed_as_it_is_described(topics: Topics) -> None:
     """Who looks at it all the time asks in another way than commands do, and is told the same."""
-    names, group = [topics.create(n, partitions=3) for n in ("a", "b")], topics.name("group")
+    names, group = [topics.create(n, partitions=2) for n in ("a", "b")], topics.name("group")
     config = {"bootstrap.servers": topics.bootstrap}
     looks, tells = GroupLook(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
     assert looks.group_state(group) == GroupState("dead", {})
@@ -44,16 +44,16 @@ def test_a_group_is_listed_as_it_is_described(topics: Topics) -> None:
     def all_are_given() -> bool:
         for consumer in consumers:
             consumer.poll(0.1)
-        return all(len(consumer.assignment()) == 3 for consumer in consumers)
+        return all(len(consumer.assignment()) == 2 for consumer in consumers)
 
     wait_until(all_are_given)
     described = tells.group_state(group)
     assert looks.group_state(group) == described
     assert (described.state, len(described.members)) == ("stable", 2)
     assert sorted(place for given in described.members.values() for place in given) == [
-        TopicPartition(name, number) for name in sorted(names) for number in range(3)
+        TopicPartition(name, number) for name in sorted(names) for number in range(2)
     ]
     for consumer in consumers:
         consumer.close()
     assert looks.group_state(group) == tells.group_state(group) == GroupState("empty", {})
-    assert looks.partition_counts([*names, "none"]) == dict.fromkeys(names, 3)
+    assert looks.partition_counts([*names, "none"]) == dict.fromkeys(names, 2)
