@@ -56,9 +56,10 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_
 	live/test_example_on_broker live/test_page_on_broker live/test_read_store_on_broker \
 	live/test_script_on_broker) -k "not spark_cluster and not ships_the_project" -m "spark and not long"
 
-# A minute on two cores, and neither Java nor a broker: what one runs between two edits.
+# Under ninety seconds on two cores, and neither Java nor a broker: what one runs between two edits.
+# Some of the tests wait, so there is work for more processes than cores.
 test-quick: setup  ## Run the tests that need no broker and are done at once
-	$(BIN)/pytest -m "not spark and not broker and not slow and not long" -n auto --dist loadfile \
+	$(BIN)/pytest -m "not spark and not broker and not slow and not long" -n 3 --dist loadfile \
 		--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams tests/test_imports.py \
 		tests/test_rooms.py tests/test_face.py tests/test_recipe.py \
 		$(PYTEST_ARGS)

@@ -30,7 +30,7 @@ _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark who asks for the broker, so that `-m 'not broker'` leaves no one out, and take turns."""
     for item in items:
-        if {"broker", "secured"} & set(getattr(item, "fixturenames", ())):
+        if {"broker", "secured", "eastern"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("broker")
     live = (item.path for item in items if item.get_closest_marker("broker") is not None)
     if astray := outside_live(live):

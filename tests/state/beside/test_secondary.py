@@ -320,6 +320,7 @@ print(followed)
 """
 
 
+@pytest.mark.slow
 def test_a_store_that_is_emptied_again_and_again_ends_no_process_that_reads_it(
     tmp_path: Path,
 ) -> None:

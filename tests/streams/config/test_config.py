@@ -325,6 +325,7 @@ def test_librdkafka_accepts_what_is_produced(guarantee: str, more: dict[str, obj
     AdminClient(silent(config.admin_config()))
 
 
+@pytest.mark.slow
 def test_every_client_accepts_the_callbacks() -> None:
     callbacks = dict.fromkeys(("error_cb", "stats_cb", "throttle_cb"), lambda _: None)
     oauth = {

@@ -297,6 +297,7 @@ def test_who_does_not_read_is_let_go_and_the_others_go_on(
     assert [value for _, value in found] == list(range(len(told), 30))
 
 
+@pytest.mark.slow
 def test_who_catches_up_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         feeds_module,

@@ -56,6 +56,7 @@ def admin(
     return LiveAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=timeout_s)
 
 
+@pytest.mark.slow
 def test_what_was_asked_of_a_client_that_another_thread_replaced_is_asked_again() -> None:
     """The client goes with its last reference, and with it the answers that are still to come."""
     nowhere = LiveAdmin({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=3)

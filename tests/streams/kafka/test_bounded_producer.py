@@ -30,6 +30,7 @@ class BoundedHanging(BoundedProducer, Hanging):
     """The same, bounded."""
 
 
+@pytest.mark.slow
 def test_a_call_that_never_comes_back_leaves_an_unknown_outcome() -> None:
     """Long before task.timeout.ms: the brokers abort the transaction after its own time-out."""
     producer = TransactionalProducer(NOWHERE, make_client=BoundedHanging, timeout_s=300)

@@ -190,6 +190,7 @@ def test_a_commit_that_others_get_ahead_of_all_the_time_is_given_up(path: str) -
         assert first.positions("t@1", [0, 1]) == {1: next(offsets)}
 
 
+@pytest.mark.slow
 def test_writers_of_many_partitions_do_not_hinder_each_other(path: str) -> None:
     sink = DeltaSink(path, COLUMNS, create=True)
     sink.open("app/keep").close()
@@ -218,6 +219,7 @@ def test_writers_of_many_partitions_do_not_hinder_each_other(path: str) -> None:
 # -- the table's own maintenance -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_positions_last_over_checkpoints_and_whatever_is_cleaned_up(path: str) -> None:
     sink = DeltaSink(path, COLUMNS, create=True)
     with closing(sink.open("app/keep")) as connection:

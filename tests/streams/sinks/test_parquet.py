@@ -289,6 +289,7 @@ def _row(key: Any, value: Any) -> dict[str, Any]:
     return {"id": value, "name": key}
 
 
+@pytest.mark.slow
 def test_workers_successors_and_zombies(path: Path) -> None:
     """And processes that are killed while they write."""
     check_sink(
@@ -396,6 +397,7 @@ def objects_of(s3: dict[str, Any], path: str) -> list[Any]:
     return sorted((row["id"], row["name"]) for row in found)
 
 
+@pytest.mark.slow
 def test_objects_as_files(s3: dict[str, Any]) -> None:
     from obstore.store import S3Store
 

@@ -532,6 +532,7 @@ def test_a_partial_result_that_cannot_be_written_is_told_with_the_records_it_may
 # -- memory ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lists that are changed in place", "strings", "frozen classes"])
 def test_partial_results_that_grow_are_written_before_they_take_more_than_a_cache(
     name: str,

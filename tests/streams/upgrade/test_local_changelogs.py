@@ -348,6 +348,7 @@ def test_rows_that_were_in_memory_alone_are_not_there(tmp_path: Path) -> None:
     assert [task.refusal for task in plan.tasks] == ["the rows of counts were in memory alone"]
 
 
+@pytest.mark.slow
 def test_nothing_is_written_while_a_process_has_the_state(tmp_path: Path) -> None:
     lost = Lost(tmp_path, EXACTLY_ONCE)
     lost.driver.run()

@@ -65,6 +65,7 @@ dev = importlib.import_module("headrace.streams.cli.dev.dev")
 create = importlib.import_module("headrace.streams.cli.topics.create")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "code", "made"), [(None, 0, {"new": 4}), (3, 1, {})])
 def test_without_partitions_topics_stay_as_they_are(
     given: int | None,

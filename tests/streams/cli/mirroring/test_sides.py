@@ -72,7 +72,12 @@ def test_what_clusters_are_called(files: tuple[Path, Path]) -> None:
         (("--topics", "a", "--rename", "x"), 3, "--rename 'x' must have {topic} once"),
         (("--topics", "a", "--name", "a b"), 3, "--name 'a b' is no name of a mirror"),
         (("--topics", "a", "--set", "to.no.such=1"), 3, "no.such is unknown"),
-        (("--topics", "a", "--set", "from.bootstrap.servers=localhost:1"), 9, "localhost:1"),
+        pytest.param(
+            ("--topics", "a", "--set", "from.bootstrap.servers=localhost:1"),
+            9,
+            "localhost:1",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_begins(

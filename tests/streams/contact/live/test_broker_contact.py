@@ -60,6 +60,7 @@ def named(logs: list[EventDict], event: str) -> list[EventDict]:
     return [entry for entry in logs if entry["event"] == event]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("servers", "said"),
     [
@@ -105,6 +106,7 @@ def test_the_warning_comes_again_with_back_off() -> None:
     assert third - second > 1.5 * (second - first)
 
 
+@pytest.mark.slow
 def test_whoever_says_it_for_several_processes_leaves_one_of_them_a_line_for_debugging() -> None:
     # Whatever a test before this one has configured: at "info", debugging is not captured.
     structlog.reset_defaults()
@@ -121,6 +123,7 @@ def test_whoever_says_it_for_several_processes_leaves_one_of_them_a_line_for_deb
     assert [entry["log_level"] for entry in named(logs, "brokers_not_reached")] == ["debug"]
 
 
+@pytest.mark.slow
 def test_a_command_says_that_a_silent_broker_does_not_answer_before_it_gives_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -135,6 +138,7 @@ def test_a_command_says_that_a_silent_broker_does_not_answer_before_it_gives_up(
     assert len([line for line in said.splitlines() if "no broker" in line]) == 1
 
 
+@pytest.mark.slow
 def test_one_broker_that_refuses_does_not_end_the_wait_for_another_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -142,6 +142,7 @@ def test_brokers_are_known_with_tls_and_without(broker: str, secured: DevBroker)
     assert look(str(secured.settings()["bootstrap.servers"])) == "tls"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "protocol", "said"),
     [
@@ -162,6 +163,7 @@ def test_a_command_says_what_was_seen(kind: str, protocol: str, said: str) -> No
         assert misleading not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_an_application_that_waits_says_what_was_seen() -> None:
     waits = "brokers_not_reached"
     with one_of("silent") as address, capture_logs() as logs:

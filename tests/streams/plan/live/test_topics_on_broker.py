@@ -241,6 +241,7 @@ def test_a_topic_that_the_brokers_refuse_is_a_wrong_setting(
         admin.create([make(topics.name())])
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_given_up_in_time() -> None:
     settings = {**config("localhost:1").admin_config(), "log_level": 0}
     admin = LiveAdmin(settings, timeout_s=1.0)
