@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -16,19 +18,22 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from headrace.state.events.log import get_logger
 from headrace.streams.contact.denials import DENIED
 from headrace.streams.contact.rights import principal_of
-from headrace.streams.errors import (
-    FatalClientError,
-)
+from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.kafka.asking import GONE, Asking
 from headrace.streams.kafka.group_offsets import OpenGroup
+from headrace.streams.kafka.kafka_clients import new_admin
 from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.group_facts import GroupState, Member, places_in
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
 
 _CONFIGS_AGAIN_S = 0.5
+_LOOK_AGAIN_S = 0.2
 _CONFIGS = ("cleanup.policy", "max.message.bytes", "delete.retention.ms", "retention.ms")
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_UNIQUE = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 class LiveAdmin(Asking):
@@ -272,23 +277,54 @@ class LiveAdmin(Asking):
 
         self._ask("alter the configs of", [topic] if entries else [], send)
 
+    def group_state(self, group: str) -> GroupState:
+        """The state of a group, and what its members were given; one that is not there is dead.
+
+        Raises:
+            FatalClientError: not all brokers say so, for as long as calls are repeated.
+        """
+        give_up_at = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._listed(group)
+            except FatalClientError:
+                if time.monotonic() >= give_up_at and not self._waiting():
+                    raise
+            if self._stopping():
+                raise StopRequestedError(f"stopped while waiting for: describe the group {group}")
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _listed(self, group: str) -> GroupState:
+        """Ask all brokers once, by the older call of the client's two.
+
+        An admin client that describes a group ends the process where the connection to the
+        coordinator is lost at the wrong moment (librdkafka's assertion ``eonce->refcnt > 0``). This
+        call has no such moment. It fails while a broker is known and silent.
+        """
+        try:
+            # It is called outdated since there is the one that fails.
+            message = r"list_groups\(\) is deprecated"
+            warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
+            listed = self._client.list_groups(group, timeout=self._request_s)
+        except KafkaException as error:
+            # The next one asks the brokers that there are then.
+            self._client = new_admin(self._config, self._contact)
+            raise FatalClientError(
+                f"cannot describe the group {group}: {error.args[0].str()}; ask again later"
+            ) from error
+        found = next((one for one in listed if one.id == group and one.error is None), None)
+        return GroupState("dead", {}) if found is None else _state_of(found)
+
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """The partitions that a group's members have, or None while the group is not stable."""
+        """The partitions that a group's members have, or None while the group is not stable.
 
-        def send(some: list[str]) -> dict[str, Future[Any]]:
-            futures: dict[str, Future[Any]] = self._client.describe_consumer_groups(
-                some, request_timeout=self._request_s
-            )
-            return futures
-
-        found = self._ask("describe the group", [group], send)[group]
-        if found.state != confluent_kafka.ConsumerGroupState.STABLE:
+        Raises:
+            FatalClientError: not all brokers say so now.
+        """
+        found = self._listed(group)
+        if found.state != "stable":
             return None
-        return frozenset(
-            TopicPartition(place.topic, place.partition)
-            for member in found.members
-            for place in member.assignment.topic_partitions
-        )
+        return frozenset(place for places in found.members.values() for place in places)
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -313,6 +349,31 @@ def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, s
             if error.args[0].code() not in GONE:
                 return None
     return found
+
+
+def _state_of(listed: Any) -> GroupState:
+    """A group as it is listed."""
+    members = {
+        Member(_name_of(one), one.client_id, one.client_host): places_in(one.assignment)
+        for one in listed.members
+    }
+    ordered = dict(sorted(members.items(), key=lambda item: str(item[0])))
+    return GroupState(_spaced(listed.state), ordered)
+
+
+def _name_of(member: Any) -> str:
+    """The name of a member: a static one has that which it was given, any other its client's."""
+    name = _UNIQUE.sub("", member.id)
+    return str(member.id if name == member.client_id else name)
+
+
+def _spaced(state: str) -> str:
+    """Kafka's word as this calls it.
+
+    >>> _spaced("PreparingRebalance")
+    'preparing rebalance'
+    """
+    return _WORD.sub(" ", state).lower()
 
 
 def _client_place(place: TopicPartition, offset: int = -1) -> confluent_kafka.TopicPartition:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import struct
 import time
-import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
@@ -17,7 +14,6 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.kafka_clients import new_admin
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Layout, Member, Target
@@ -28,8 +24,6 @@ from headrace.streams.start_errors import ResetRefusedError
 _kafka: Any = confluent_kafka.admin
 _Group: Any = confluent_kafka.ConsumerGroupTopicPartitions
 
-_HEAD, _LENGTH, _NUMBER = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
-_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _LOOK_AGAIN_S = 0.1
 _TRANSACTION_MAX_MS = 900_000
 _NOT_EMPTY = frozenset(
@@ -50,23 +44,26 @@ class GroupAdmin(LiveAdmin):
         return tuple(self.group_state(group).members)
 
     def group_state(self, group: str) -> GroupState:
-        """The state of a group, and what its members were given; one that is not there is dead."""
+        """The state of a group (see `LiveAdmin`); one that this client may not see is an error.
 
+        Raises:
+            GroupDeniedError: this client may not see it.
+            FatalClientError: not all brokers say so, for as long as calls are repeated.
+        """
+        found = super().group_state(group)
+        if found.state == "dead":
+            # What one may not see is not listed either, and only this question is refused.
+            self._await_coordinator(group)
+        return found
+
+    def _await_coordinator(self, group: str) -> None:
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.describe_consumer_groups(
                 some, request_timeout=self._request_s
             )
             return futures
 
-        found = self._ask("describe the group", [group], send)[group]
-        members = {
-            Member(m.group_instance_id or m.member_id, m.client_id, m.host): tuple(
-                sorted(TopicPartition(p.topic, p.partition) for p in _given_to(m))
-            )
-            for m in found.members
-        }
-        ordered = dict(sorted(members.items(), key=lambda item: str(item[0])))
-        return GroupState(found.state.name.lower().replace("_", " "), ordered)
+        self._ask("describe the group", [group], send)
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         """All offsets of a group.
@@ -127,7 +124,7 @@ class GroupAdmin(LiveAdmin):
 
         # The client ends the process where a broker that is asked for offsets is not the group's
         # coordinator (yet): see `group_offsets`. This question is only repeated then.
-        self.group_state(group)
+        self._await_coordinator(group)
         answer = self._ask("list the offsets of the group", [group], send)[group]
         return list(answer.topic_partitions)
 
@@ -260,83 +257,25 @@ class GroupAdmin(LiveAdmin):
 
 
 class GroupLook(LiveAdmin):
-    """A group, looked at all the time by a process that is to outlive any broker.
-
-    An admin client that describes a group ends the process where the connection to the coordinator
-    is lost at the wrong moment (librdkafka's assertion ``eonce->refcnt > 0``). The older call that
-    lists groups has no such moment. It asks all brokers, and fails while one is known and silent.
-    """
-
-    def __init__(self, config: Mapping[str, Any], *, timeout_s: float) -> None:
-        super().__init__(config, timeout_s=timeout_s)
-        # It was followed by the one that fails.
-        message = r"list_groups\(\) is deprecated"
-        warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
+    """A group, looked at again and again by a process that is to outlive any broker."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """How many partitions those topics have that exist."""
         return {name: len(found.partitions) for name, found in self._described(names).items()}
 
-    def group_state(self, group: str) -> GroupState:
-        """The state of a group, and what its members were given; one that is not there is dead.
-
-        Raises:
-            FatalClientError: not all brokers say so.
-        """
-        try:
-            listed = self._client.list_groups(group, timeout=self._request_s)
-        except KafkaException as error:
-            # The next one asks the brokers that there are then.
-            self._client = new_admin(self._config, self._contact)
-            raise FatalClientError(
-                f"cannot describe the group {group}: {error.args[0].str()}; ask again later"
-            ) from error
-        found = next((one for one in listed if one.id == group and one.error is None), None)
-        if found is None:
-            return GroupState("dead", {})
-        members = {
-            Member(one.id, one.client_id, one.client_host): places_in(one.assignment)
-            for one in found.members
-        }
-        ordered = dict(sorted(members.items(), key=lambda item: str(item[0])))
-        return GroupState(_spaced(found.state), ordered)
-
-
-def places_in(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions that a member was given, as consumers write it down for each other.
-
-    >>> places_in(bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000003 00000000"))
-    (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=3))
-    """
-    if not assignment:
-        return ()
-    found, at = [], _HEAD.size
-    _, topics = _HEAD.unpack_from(assignment)
-    for _ in range(topics):
-        (length,) = _LENGTH.unpack_from(assignment, at)
-        at += _LENGTH.size
-        topic = assignment[at : at + length].decode()
-        at += length
-        (count,) = _NUMBER.unpack_from(assignment, at)
-        at += _NUMBER.size
-        for _ in range(count):
-            found.append(TopicPartition(topic, *_NUMBER.unpack_from(assignment, at)))
-            at += _NUMBER.size
-    return tuple(sorted(found))
-
-
-def _spaced(state: str) -> str:
-    """Kafka's word as this calls it.
-
-    >>> _spaced("PreparingRebalance")
-    'preparing rebalance'
-    """
-    return _WORD.sub(" ", state).lower()
-
-
-def _given_to(member: Any) -> Iterable[Any]:
-    """What a member was given; one that is just joining has nothing yet."""
-    return member.assignment.topic_partitions if member.assignment is not None else ()
+    def progress(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """What a group has committed, asked for until the brokers say it (see `LiveAdmin`)."""
+        asked = list(partitions)
+        give_up_at = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return super().progress(group, asked)
+            except FatalClientError:
+                if time.monotonic() >= give_up_at:
+                    raise
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _is_passing(places: Iterable[Any]) -> bool:

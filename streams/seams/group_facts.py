@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from headrace.streams.seams.clients import TopicPartition
+
+_HEAD, _LENGTH, _NUMBER = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
 
 TargetKind = Literal["earliest", "latest", "offset", "time"]
 
@@ -57,3 +60,26 @@ class GroupState:
 
     state: str
     members: Mapping[Member, tuple[TopicPartition, ...]]
+
+
+def places_in(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions that a member was given, as consumers write it down for each other.
+
+    >>> places_in(bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000003 00000000"))
+    (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=3))
+    """
+    if not assignment:
+        return ()
+    found, at = [], _HEAD.size
+    _, topics = _HEAD.unpack_from(assignment)
+    for _ in range(topics):
+        (length,) = _LENGTH.unpack_from(assignment, at)
+        at += _LENGTH.size
+        topic = assignment[at : at + length].decode()
+        at += length
+        (count,) = _NUMBER.unpack_from(assignment, at)
+        at += _NUMBER.size
+        for _ in range(count):
+            found.append(TopicPartition(topic, *_NUMBER.unpack_from(assignment, at)))
+            at += _NUMBER.size
+    return tuple(sorted(found))

@@ -8,7 +8,7 @@ from typing import Protocol
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.group_facts import GroupState
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.views.overview import InputLag, Overview, TaskView, owner_of
@@ -23,8 +23,10 @@ class ViewedCluster(Protocol):
     def group_state(self, group: str) -> GroupState:
         """A group's state, and who has what."""
 
-    def committed(self, group: str, *, decided: bool) -> Mapping[TopicPartition, CommittedOffset]:
-        """All offsets of a group."""
+    def progress(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """What a group has committed, whatever is about to be; without what it never has."""
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that is still there."""
@@ -50,8 +52,8 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
     facts = describe_as(cluster, names)
     counts = {name: fact.partitions for name, fact in facts.items()}
     group = cluster.group_state(application_id)
-    committed = cluster.committed(application_id, decided=False)
     places = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
+    committed = cluster.progress(application_id, places) if places else {}
     begins = cluster.start_offsets(places) if places else {}
     ends = cluster.stable_offsets(places) if places else {}
     present = [plan for plan in plans if all(t in counts for t in plan.topics.all_sources)]
@@ -71,18 +73,17 @@ def _inputs(
     plan: SubPlan,
     task: TaskId,
     counts: Mapping[str, int],
-    committed: Mapping[TopicPartition, CommittedOffset],
+    committed: Mapping[TopicPartition, int],
     begins: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> Iterator[InputLag]:
     internal = {topic.name for topic in plan.topics.repartition_sources}
     for place in plan.inputs(task.partition, counts):
-        offset = committed.get(place)
         yield InputLag(
             task=task,
             place=place,
             internal=place.topic in internal,
-            committed=None if offset is None else offset.offset,
+            committed=committed.get(place),
             begin=begins[place],
             end=ends[place],
         )

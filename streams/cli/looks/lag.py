@@ -13,7 +13,7 @@ from rich.table import Table
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.cli.tables import columns, json_option, show
 from headrace.streams.kafka.broker_contact import reach
-from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.group_admin import GroupLook
 from headrace.streams.views.look import look
 from headrace.streams.views.overview import InputLag, Overview, TaskView, by_topic
 
@@ -25,7 +25,7 @@ def _look(target: str, settings: dict[str, Any]) -> Overview:
     app = load(target, settings)
     config = app.config
     reach(config.admin_config())
-    cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
     return look(config.application_id, app.plans, cluster)
 
 

@@ -19,7 +19,7 @@ from headrace.streams.cli.looks.served import Served, shown_served
 from headrace.streams.cli.options import load, said_errors, settings_option
 from headrace.streams.cli.tables import columns
 from headrace.streams.kafka.broker_contact import reach
-from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.group_admin import GroupLook
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.views.look import look
 from headrace.streams.views.overview import Overview, TaskView
@@ -105,7 +105,7 @@ def top(
         app = load(target, settings)
         config = app.config
         reach(config.admin_config())
-        cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+        cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
 
         def seen() -> Look:
             return Look(look(config.application_id, app.plans, cluster), time.monotonic())

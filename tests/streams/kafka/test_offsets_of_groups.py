@@ -108,16 +108,40 @@ def test_who_looks_at_a_group_all_the_time_does_not_have_it_described(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """That ends the process where the connection to the coordinator is lost meanwhile."""
-    named = [
-        path.relative_to(ROOT).as_posix()
-        for top in ("streams/queries", "streams/feeds", "streams_web")
+    tops = ("streams", "streams_web", "spark_bridge")
+    texts = {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for top in tops
         for path in (ROOT / top).rglob("*.py")
-        if "GroupAdmin(" in path.read_text() or "describe_consumer_groups" in path.read_text()
-    ]
-    assert named == []
+    }
+    describing = {name for name, text in texts.items() if "describe_consumer_groups" in text}
+    assert describing == {"streams/kafka/group_admin.py"}
+    looping = ("streams/queries", "streams/feeds", "streams_web", "streams/cli/looks/top.py",
+               "streams/cli/looks/lag.py", "streams/worker", "streams/upkeep")  # fmt: skip
+    assert not [n for n, text in texts.items() if n.startswith(looping) and "GroupAdmin(" in text]
     look = GroupLook({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=1)
     monkeypatch.setattr(
         type(look._client), "describe_consumer_groups", lambda *_, **__: pytest.fail("described")
     )
-    with pytest.raises(FatalClientError, match=r"cannot describe the group g: .*ask again later"):
-        look.group_state("g")
+    for ask in (look.group_state, look.assigned):
+        with pytest.raises(
+            FatalClientError, match=r"cannot describe the group g: .*ask again later"
+        ):
+            ask("g")
+
+
+def test_what_a_command_looks_for_is_asked_again_while_a_broker_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    look = GroupLook({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=30)
+    said: list[Any] = [FatalClientError("not now"), FatalClientError("not now"), {HERE: 7}]
+
+    def progress(*_: Any) -> Any:
+        answer = said.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(LiveAdmin, "progress", progress)
+    assert look.progress("g", iter([HERE])) == {HERE: 7}
+    assert said == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import confluent_kafka
+from confluent_kafka.admin import AdminClient
 
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin, GroupLook
@@ -28,16 +29,31 @@ def test_what_a_group_has_committed(topics: Topics) -> None:
     assert admin.progress(group, places) == {TopicPartition(topic, 1): 7}
 
 
+def _described(bootstrap: str, group: str) -> dict[str, list[TopicPartition]]:
+    """What each member was given, by the newer of the client's two questions."""
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    found = client.describe_consumer_groups([group])
+    return {
+        one.group_instance_id or one.member_id: sorted(
+            TopicPartition(p.topic, p.partition) for p in one.assignment.topic_partitions
+        )
+        for one in found[group].result(PATIENCE_S).members
+    }
+
+
 def test_a_group_is_listed_as_it_is_described(topics: Topics) -> None:
-    """Who looks at it all the time asks in another way than commands do, and is told the same."""
-    names, group = [topics.create(n, partitions=2) for n in ("a", "b")], topics.name("group")
+    """The question that may end the process is not put; the other one tells the same."""
+    names, group = [topics.create(n, partitions=3) for n in ("a", "b")], topics.name("group")
     config = {"bootstrap.servers": topics.bootstrap}
-    looks, tells = GroupLook(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
-    assert looks.group_state(group) == GroupState("dead", {})
-    consumers = [
-        confluent_kafka.Consumer({**config, "group.id": group, "client.id": f"c{n}"})
-        for n in range(2)
+    look, admin = GroupLook(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
+    assert look.group_state(group) == admin.group_state(group) == GroupState("dead", {})
+    assert look.assigned(group) is None
+    kinds: list[dict[str, str]] = [
+        {"client.id": "dynamic"},
+        {"client.id": "static", "group.instance.id": "pod-7-0"},
+        {"client.id": "pod-8-0", "group.instance.id": "pod-8-0"},
     ]
+    consumers = [confluent_kafka.Consumer({**config, "group.id": group, **one}) for one in kinds]
     for consumer in consumers:
         consumer.subscribe(names)
 
@@ -47,13 +63,18 @@ def test_a_group_is_listed_as_it_is_described(topics: Topics) -> None:
         return all(len(consumer.assignment()) == 2 for consumer in consumers)
 
     wait_until(all_are_given)
-    described = tells.group_state(group)
-    assert looks.group_state(group) == described
-    assert (described.state, len(described.members)) == ("stable", 2)
-    assert sorted(place for given in described.members.values() for place in given) == [
-        TopicPartition(name, number) for name in sorted(names) for number in range(2)
-    ]
+    found = look.group_state(group)
+    assert found == admin.group_state(group)
+    assert found.state == "stable"
+    described = _described(topics.bootstrap, group)
+    listed = {member.id: list(places) for member, places in found.members.items()}
+    # Of a member that has its client's name one cannot tell whether it is static.
+    last = next(name for name in listed if name.startswith("pod-8-0-"))
+    assert {**listed, "pod-8-0": listed[last]}.items() >= described.items()
+    assert listed["pod-7-0"] == described["pod-7-0"]
+    everything = {TopicPartition(name, number) for name in names for number in range(3)}
+    assert {place for places in listed.values() for place in places} == everything
+    assert look.assigned(group) == everything
     for consumer in consumers:
         consumer.close()
-    assert looks.group_state(group) == tells.group_state(group) == GroupState("empty", {})
-    assert looks.partition_counts([*names, "none"]) == dict.fromkeys(names, 2)
+    assert look.partition_counts([*names, "none"]) == dict.fromkeys(names, 3)
