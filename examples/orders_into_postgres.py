@@ -37,8 +37,11 @@ def database() -> str:
 def each_order() -> ExternalSink:
     """A row for each order; `row` says where its columns are looked for."""
     columns = {"order_id": str, "customer": str, "item": str, "cents": int}
-    row = lambda key, order: {"order_id": key, **order}  # noqa: E731
-    return PostgresSink(database, "orders", columns, row=row, create=True)
+    return PostgresSink(database, "orders", columns, row=order_row, create=True)
+
+
+def order_row(key: str, order: Order) -> dict[str, str | int]:
+    return {"order_id": key, **order}
 
 
 def each_customer() -> ExternalSink:
