@@ -100,8 +100,9 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
     """The bytes that a producer would write for a JSON document.
 
     The serde writes what it can: numbers, text, dicts for JSON and Avro. A serde of its user's
-    class takes no dict; where it reads JSON, the document itself is the bytes. An object with the
-    one field ``base64`` is the bytes themselves, which the serde may not be able to read.
+    class takes no dict; where it reads JSON, it writes what it has read of the document, with the
+    fields in its own order. An object with the one field ``base64`` is the bytes themselves, which
+    the serde may not be able to read.
 
     Args:
         document: what JSON gave, other than null.
@@ -134,7 +135,7 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
             raise SerdeError(f"{refused}; and its JSON is no such value: {unread}") from refused
         if isinstance(read, int | float):  # eight bytes are a number, whatever they mean
             raise
-        return data
+        return serde.serialize(read)
 
 
 def _takes_bytes(serde: Serde[Any]) -> bool:

@@ -183,6 +183,10 @@ class Followers:
         held = self._held_locks()
         return bool(held) and lock_of(follower.path) not in held
 
+    def is_held(self, follower: Follower) -> bool:
+        """Whether a worker of this host holds the files."""
+        return lock_of(follower.path) in self._held_locks()
+
     def are_at_work(self) -> bool:
         """Whether a worker runs on this host."""
         return bool(self._held_locks())

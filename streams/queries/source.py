@@ -197,6 +197,9 @@ class Source:
             state, age_ms = None if self.store.is_global else "running", 0
         elif told is not None and state == "running":
             age_ms = round(1000 * max(age_s, told.age_s))
+        elif self.store.is_global and part.follower is not None:
+            # Whoever holds its files takes every change at once, and tells of none.
+            age_ms = round(1000 * age_s) if self.followers.is_held(part.follower) else age_ms
         return Place(
             partition=part.shown_partition,
             offset=position.offset,

@@ -140,8 +140,11 @@ class Asked:
         most_s = self._span("max_age", AGE_MAX_S)
         old = [place for place in places if place.age_ms / 1000 > most_s]
         if old:
+            which = (
+                "this global table" if old[0].partition is None else f"partition {old[0].partition}"
+            )
             raise TooOldError(
-                f"partition {old[0].partition} may lack changes of {old[0].age_ms / 1000:g} s: no "
+                f"{which} may lack changes of {old[0].age_ms / 1000:g} s: no "
                 f"worker of this host has its task now, or it is silent; max_age= is {most_s:g} s "
                 "here, and a longer one has the rows as they are"
             )

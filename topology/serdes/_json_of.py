@@ -18,6 +18,7 @@ from msgspec import inspect
 
 from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes.json_schemas import stripped
+from headrace.topology.serdes.whole import defaults_in, making_whole
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class JsonOfSerde(Generic[T]):
         encode = msgspec.json.Encoder(order="sorted").encode
         for name, value in (
             ("immutable", findings.immutable),
-            ("decoder", decoder),
+            ("decoder", making_whole(decoder, defaults_in(findings.seen))),
             ("_encode", _with_other_keys(encode) if findings.has_other_keys else encode),
             ("_findings", findings),
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -292,6 +293,33 @@ def test_a_global_table_is_read_too(tmp_path: Path) -> None:
         wait_for(lambda: rates.get("EUR") == 1.5)
         (row,) = rates.all()
         assert (row.key, row.timestamp, row.partition) == ("EUR", 5, None)
+
+
+def test_a_global_table_grows_old_only_where_no_worker_holds_it(tmp_path: Path) -> None:
+    """Most are not changed for hours."""
+    builder = StreamsBuilder()
+    builder.global_table("rates", key=serdes.string, value=serdes.double, store="rates")
+    builder.stream("words", value=serdes.string).to("out")
+    topology = builder.build()
+    hour_ms = 3_600_000
+    app = KafkaStreams(topology, {**SETTINGS, "state.dir": str(tmp_path)})
+    late = Queries(
+        app.config, app.plans, app.global_plans, now_ms=lambda: time.time_ns() // 10**6 + hour_ms
+    )
+    try:
+        with asked(topology, tmp_path) as (driver, queries):
+            driver.input("rates").send("EUR", 1.5)
+            driver.run()
+            wait_for(lambda: queries.store("rates").get("EUR") == 1.5)
+            rates = late.store("rates")
+            assert rates.get("EUR") == 1.5
+            (place,) = rates.places()
+            assert place.age_ms < hour_ms
+        time.sleep(followers.LOOK_EVERY_S)
+        (place,) = rates.places()
+        assert place.age_ms >= hour_ms
+    finally:
+        late.close()
 
 
 def test_a_key_is_found_wherever_a_processor_keeps_it(tmp_path: Path) -> None:

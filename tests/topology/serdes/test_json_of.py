@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple, NotRequired, TypedDict, assert_type
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -364,3 +365,46 @@ def test_what_is_no_class_is_refused_without_what_it_holds(given: Any, said: str
 def test_a_list_of_what_is_no_serde_is_refused() -> None:
     with pytest.raises(TopologyError, match=r"inner must be a serde, .* write serdes\.json_of"):
         serdes.list_of(Item)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Its default is a class's attribute, which objects that were read may lack."""
+
+    name: str
+    floor: int = 0
+    inner: Shelf | None = None
+
+
+@dataclass(frozen=True)
+class Room:
+    shelves: tuple[Shelf, ...] = ()
+    by_name: dict[str, Shelf] = field(default_factory=dict)
+
+
+class Hall(msgspec.Struct, frozen=True):
+    shelf: Shelf
+    size: int = 1
+
+
+@pytest.mark.parametrize(
+    ("cls", "made", "left_out"),
+    [
+        (Shelf, Shelf("a"), b'{"name":"a"}'),
+        (Shelf, Shelf("a", 2, Shelf("b")), b'{"name":"a","floor":2,"inner":{"name":"b"}}'),
+        (Room, Room((Shelf("a"),)), b'{"shelves":[{"name":"a"}]}'),
+        (Room, Room(by_name={"x": Shelf("a")}), b'{"by_name":{"x":{"name":"a"}}}'),
+        (Hall, Hall(Shelf("a")), b'{"shelf":{"name":"a"}}'),
+        (tuple[str, Shelf], ("k", Shelf("a")), b'["k",{"name":"a"}]'),
+        (list[Shelf], [Shelf("a")], b'[{"name":"a"}]'),
+    ],
+)
+def test_equal_objects_have_equal_bytes_whatever_a_document_leaves_out(
+    cls: Any, made: object, left_out: bytes
+) -> None:
+    """As keys they are one, wherever they come from."""
+    serde = serdes.json_of(cls)
+    read = serde.deserialize(left_out)
+    assert read == made
+    assert serde.serialize(read) == serde.serialize(made)
+    assert serde.normalise(made) == made
