@@ -18,7 +18,7 @@ from msgspec import inspect
 
 from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes.json_schemas import stripped
-from headrace.topology.serdes.whole import defaults_in, making_whole
+from headrace.topology.serdes.whole import gaps_in, making_whole
 
 T = TypeVar("T")
 
@@ -56,7 +56,8 @@ class Findings:
     has_float: bool = False
     has_other_keys: bool = False
     comparable: bool = True
-    seen: set[Any] = field(default_factory=set)
+    inner: dict[Any, tuple[str, ...]] = field(default_factory=dict)
+    """The classes that were seen, and which of their fields may hold other objects."""
 
     def look(self, kind: inspect.Type, where: str) -> None:
         """Look at one type and, in it, at all others."""
@@ -89,13 +90,18 @@ class Findings:
 
     def _look_into(self, kind: Any) -> None:
         cls = kind.cls
-        if cls in self.seen:
+        if cls in self.inner:
             return
-        self.seen.add(cls)
+        self.inner[cls] = tuple(one.name for one in kind.fields if not _is_plain(one.type))
         self.immutable &= _is_frozen(kind)
         self.comparable &= cls.__eq__ is not object.__eq__
         for one in kind.fields:
             self.look(one.type, f"field {one.name!r} of {cls.__name__}")
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether what a field holds is no object of a class, and holds none."""
+    return all(isinstance(one, _IMMUTABLE) for one in getattr(kind, "types", (kind,)))
 
 
 def _is_frozen(kind: Any) -> bool:
@@ -131,7 +137,7 @@ class JsonOfSerde(Generic[T]):
         encode = msgspec.json.Encoder(order="sorted").encode
         for name, value in (
             ("immutable", findings.immutable),
-            ("decoder", making_whole(decoder, defaults_in(findings.seen))),
+            ("decoder", making_whole(decoder, gaps_in(findings.inner))),
             ("_encode", _with_other_keys(encode) if findings.has_other_keys else encode),
             ("_findings", findings),
         ):
