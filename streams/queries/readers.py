@@ -1,8 +1,8 @@
 """Stores as whoever queries them sees them: key and value objects over committed rows, to be read.
 
-The words are those of stores in processors. Times are milliseconds since 1970. Rows of a range are
-read some at a time, so that any range takes little memory; what is committed meanwhile is in those
-that follow.
+The words are those of stores in processors. Times are milliseconds since 1970 or datetimes. Rows of
+a range are read some at a time, so that any range takes little memory; what is committed meanwhile
+is in those that follow.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from headrace.streams.queries.answers import Found, Page, Place, Row
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
 from headrace.streams.queries.kept import KeptStore
 from headrace.streams.queries.source import Source
+from headrace.streams.queries.times import Time, ms_of
 from headrace.streams.queries.walk import Cursor, Scan, Step
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
@@ -342,18 +343,21 @@ class _TimedReader(StoreReader[K, V]):
 class WindowReader(_TimedReader[K, V]):
     """The rows of a window store, or of a windowed table."""
 
-    def get(self, key: Any, start: int) -> V | None:
+    def get(self, key: Any, start: Time) -> V | None:
         """The value of the key's window that begins at `start`, or None."""
         found = next(self.fetch(key, start, start), None)
         return None if found is None else found.value
 
-    def fetch(self, key: Any, start: int, end: int) -> Iterator[Row[K, V]]:
+    def fetch(
+        self, key: Any, start: Time | None = None, end: Time | None = None
+    ) -> Iterator[Row[K, V]]:
         """The key's windows that begin between two times, both inclusive, by their start."""
-        return self.rows(self.of_key(self.encoded(key), start, end))
+        bounds = ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)
+        return self.rows(self.of_key(self.encoded(key), *bounds))
 
-    def fetch_all(self, start: int, end: int) -> Iterator[Row[K, V]]:
+    def fetch_all(self, start: Time | None = None, end: Time | None = None) -> Iterator[Row[K, V]]:
         """All windows that begin between two times, both inclusive, by start, then by key."""
-        return self.rows(self.of_times(start, end))
+        return self.rows(self.of_times(ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)))
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
         """The scan of `fetch`."""
@@ -370,13 +374,17 @@ class SessionReader(_TimedReader[K, V]):
         """The sessions of a key, by end, then by start."""
         return self.find_sessions(key, 0, LAST_MS)
 
-    def find_sessions(self, key: Any, earliest_end: int, latest_start: int) -> Iterator[Row[K, V]]:
+    def find_sessions(
+        self, key: Any, earliest_end: Time, latest_start: Time
+    ) -> Iterator[Row[K, V]]:
         """The sessions of a key that end and begin within bounds, both inclusive, by end."""
-        return self.rows(self.of_key(self.encoded(key), earliest_end, latest_start))
+        bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_start, otherwise=LAST_MS)
+        return self.rows(self.of_key(self.encoded(key), *bounds))
 
-    def find_sessions_by_end(self, earliest_end: int, latest_end: int) -> Iterator[Row[K, V]]:
+    def find_sessions_by_end(self, earliest_end: Time, latest_end: Time) -> Iterator[Row[K, V]]:
         """The sessions of all keys that end between two times, both inclusive, by end."""
-        return self.rows(self.of_times(earliest_end, latest_end))
+        bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_end, otherwise=LAST_MS)
+        return self.rows(self.of_times(*bounds))
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
         """The scan of `find_sessions`."""
@@ -418,9 +426,10 @@ class VersionedReader(KeyValueReader[K, V]):
             row = self._shown(data, found[1][TIMESTAMP.size + 1 :], since, found[0])
         return Found(row=row, places=source.shown_places())
 
-    def get(self, key: K, *, as_of: int | None = None) -> V | None:
+    def get(self, key: K, *, as_of: Time | None = None) -> V | None:
         """The value of a key that is valid now, or was at a time, or None."""
-        found = self.find(key) if as_of is None else self.find_as_of(key, as_of)
+        when = None if as_of is None else ms_of(as_of, otherwise=0)
+        found = self.find(key) if when is None else self.find_as_of(key, when)
         return None if found.row is None else found.row.value
 
 

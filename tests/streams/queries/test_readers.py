@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,14 @@ def test_windows_are_found_by_key_and_by_time(tmp_path: Path) -> None:
             (Windowed("a", Window(0, 60_000)), 1),
             (Windowed("a", Window(60_000, 120_000)), 2),
         ]
+        one = datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
+        assert counts.get("a", one) == counts.get("a", one.replace(tzinfo=None)) == 2
+        assert [row.value for row in counts.fetch("a", one, one + MINUTE)] == [2]
+        assert [row.value for row in counts.fetch("a", end=one)] == [1, 2]
+        assert [row.value for row in counts.fetch("a")] == [1, 2, 1]
+        assert len(list(counts.fetch_all(one))) == 4
+        with pytest.raises(WrongQueryError, match=r"a time is a datetime or milli.*, and no str"):
+            counts.fetch("a", "1970-01-01")
         found = [(r.key.key, r.key.window.start_ms) for r in counts.fetch_all(60_000, 120_000)]
         assert found == [("a", 60_000), ("ab", 60_000), ("b", 120_000)]
         assert (counts.count(), len(list(counts.all()))) == (5, 5)
@@ -234,6 +242,8 @@ def test_sessions_are_found_by_key_and_by_time(tmp_path: Path) -> None:
         found = visits.find_sessions("a", 50_001, 250_000)
         assert [row.key.window.start_ms for row in found] == [200_000]
         assert [row.key.window.start_ms for row in visits.find_sessions("a", 0, 10)] == [0]
+        begin = datetime(1970, 1, 1, tzinfo=UTC)
+        assert [row.key.window.start_ms for row in visits.find_sessions("a", begin, begin)] == [0]
         found = visits.find_sessions_by_end(50_000, 205_000)
         assert [row.key.key for row in found] == ["a", "a"]
 
@@ -250,6 +260,7 @@ def test_versions_are_found_as_of_a_time(tmp_path: Path) -> None:
         found = [prices.get("a", as_of=time) for time in (9, 10, 19, 20, 30, 39, 40, 99)]
         assert found == [None, "x", "x", "y", None, None, "z", "z"]
         assert (prices.get("a"), prices.get("b"), prices.get("b", as_of=5)) == ("z", None, None)
+        assert prices.get("a", as_of=datetime(1970, 1, 1, 0, 0, 0, 20_000, tzinfo=UTC)) == "y"
         assert [(row.key, row.value, row.timestamp) for row in prices.all()] == [("a", "z", 40)]
 
 
