@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from headrace.state.codec import TIMESTAMP, decode_timestamped, encode_timestamped
 from headrace.state.store import CommittedStore, Delta
@@ -25,6 +25,8 @@ Change = tuple[bytes, bytes | None, int]
 """Key, value or None, and timestamp, as in the changelog."""
 
 Changes = Sequence[Change]
+
+_LAYOUT_PREFIX = b"layout/"
 
 TIMES_BYTES: Mapping[LayoutName, int] = {
     "plain": 0,
@@ -156,6 +158,24 @@ LAYOUTS: Mapping[LayoutName, Layout] = {
     "session": _Timed(session_end, _SESSION_SUFFIX_BYTES),
     "versioned": Versioned(),
 }
+
+
+def note_layouts(notes: Any, layouts: Mapping[str, LayoutName]) -> None:
+    """Keep beside the rows how those of each store lie, for whoever reads them elsewhere.
+
+    Args:
+        notes: a RocksDB's own family.
+        layouts: by the names of the stores.
+    """
+    for name, layout in layouts.items():
+        if noted_layout(notes, name) != layout:
+            notes[_LAYOUT_PREFIX + name.encode()] = layout.encode()
+
+
+def noted_layout(notes: Any, name: str) -> str | None:
+    """What `note_layouts` has kept of a store; older files have nothing."""
+    found: bytes | None = notes.get(_LAYOUT_PREFIX + name.encode())
+    return None if found is None else found.decode(errors="replace")
 
 
 class TimeIndexed:

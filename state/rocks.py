@@ -45,6 +45,7 @@ from headrace.state.errors import (
 )
 from headrace.state.events.log import get_logger
 from headrace.state.file_list import FileList, list_of_files
+from headrace.state.layout import LayoutName, note_layouts
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
 
@@ -216,34 +217,35 @@ class RocksTaskState:
         self._restored: set[str] | None = None  # by the bulk restore under way
         self._is_marked = False
         path.mkdir(parents=True, exist_ok=True)
-        names = [spec.name for spec in specs]
+        layouts = {spec.name: spec.layout for spec in specs}
         found = list_of_files(path)
         with failures():
-            self._db = self._open(names)
+            self._db = self._open(layouts)
         opened = list_of_files(path)
         self._list_name = None if opened is None else opened.name
         self._kept_files: FileList | None = None
         try:
             self._require_whole(found)
-            self._read(names)
+            self._read(layouts)
             # The list is a new one, whose end may be lost before anything is written.
             self.write({}, {})
         except BaseException:
             self.close()
             raise
 
-    def _read(self, names: Sequence[str]) -> None:
+    def _read(self, layouts: Mapping[str, LayoutName]) -> None:
         with failures():
             self._check_format()
+            note_layouts(self._db, layouts)
             self._is_marked = self._db.get(_RESTORING_KEY) is not None
-            for name in names:
+            for name in layouts:
                 family = family_of(name)
                 self._columns[name] = self._db.get_column_family(family)
                 self._handles[name] = self._db.get_column_family_handle(family)
                 self._stores[name] = RocksStore(self._columns[name])
                 self._positions[name] = read_position(self._db, name, self._path)
 
-    def _open(self, names: Sequence[str]) -> Rdict:
+    def _open(self, names: Iterable[str]) -> Rdict:
         options = row_options(self._memory)
         options.create_if_missing(True)
         options.create_missing_column_families(True)

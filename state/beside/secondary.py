@@ -17,6 +17,7 @@ from pathlib import Path
 from rocksdict import AccessType, DbClosedError, Rdict
 
 from headrace.state.errors import StateError, UnknownStoreError
+from headrace.state.layout import noted_layout
 from headrace.state.rocks import (
     RocksMemory,
     RocksStore,
@@ -108,6 +109,11 @@ class RocksSecondary:
         """Whether rows may be ahead of their positions, as they come from changelogs."""
         with failures():
             return is_restoring(self._db)
+
+    def layout(self, name: str) -> str | None:
+        """How the rows of a store lie; None where older files do not say."""
+        with failures():
+            return noted_layout(self._db, name)
 
     def store(self, name: str) -> RocksStore:
         """Return a store's rows.

@@ -19,6 +19,7 @@ from headrace.state.errors import StateError, UnknownStoreError
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import CommittedStore, Position
 from headrace.streams.queries.errors import NotReadableError
+from headrace.streams.queries.kept import KINDS, Kind
 
 FOLLOW_EVERY_S = 0.02
 """So old may what is read be, beyond what a commit takes to be on disk: longer where it takes long
@@ -63,11 +64,12 @@ class Follower:
 
     @contextmanager
     def read(
-        self, family: str, *, fresh: bool = False
+        self, family: str, kind: Kind, *, fresh: bool = False
     ) -> Iterator[tuple[CommittedStore, Position, float]]:
         """Read a store: its rows, its position, and how long ago that was looked at, in seconds.
 
         Args:
+            kind: what the application has the store as.
             fresh: look now, and not only where the last look is some time ago.
 
         Raises:
@@ -80,6 +82,7 @@ class Follower:
                 position = secondary.position(family)
                 if position is None or secondary.is_restoring:
                     raise NotReadableError("its rows come from the changelog; ask again later")
+                _require_kind(kind, secondary.layout(family))
                 self._require_reached(family, position)
                 age_s = self._monotonic_s() - self._followed_s
                 yield secondary.store(family), position, age_s
@@ -135,6 +138,15 @@ class Follower:
         secondary, self._secondary = self._secondary, None
         if secondary is not None:
             secondary.close()
+
+
+def _require_kind(kind: Kind, layout: str | None) -> None:
+    """See that rows lie as those of such a store: others would not be found, or read wrongly."""
+    if layout is not None and KINDS.get(layout, layout) != kind:
+        raise NotReadableError(
+            f"its files hold a {KINDS.get(layout, layout)} store, and the application that was "
+            f"named has it as a {kind} store; name the application that has written them"
+        )
 
 
 class Followers:

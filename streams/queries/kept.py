@@ -15,7 +15,7 @@ from headrace.topology.graph.graph import SubTopology
 from headrace.topology.serdes import Serde
 
 Kind = Literal["key-value", "window", "session", "versioned"]
-_KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, Kind] = {
     "plain": "key-value", "window": "window", "session": "session", "versioned": "versioned"
 }  # fmt: skip
 
@@ -76,7 +76,7 @@ def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[KeptS
             yield KeptStore(
                 store.name,
                 store.name,
-                _KINDS[store.spec.layout],
+                KINDS[store.spec.layout],
                 plan.id,
                 store.key or config.default_key_serde,
                 plan.value_serdes[store.name],

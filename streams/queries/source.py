@@ -121,7 +121,7 @@ class Source:
         newest: tuple[int, Part] | None = None
         for follower in self.followers.of_tables(self.store.together):
             try:
-                with follower.read(self.store.family) as (_, position, _):
+                with follower.read(self.store.family, self.store.kind) as (_, position, _):
                     if newest is None or position.wall_ms > newest[0]:
                         newest = position.wall_ms, Part(NO_PARTITION, follower, None)
             except NotReadableError:
@@ -151,7 +151,11 @@ class Source:
                 return
             if part.follower is None:
                 raise NotReadableError("its worker has not begun with it; ask again later")
-            with part.follower.read(self.store.family, fresh=fresh) as (rows, position, age_s):
+            with part.follower.read(self.store.family, self.store.kind, fresh=fresh) as (
+                rows,
+                position,
+                age_s,
+            ):
                 place = self._place(part, position, age_s)
                 if self.age is not None and not any_age:
                     follower = part.follower

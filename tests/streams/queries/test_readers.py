@@ -333,6 +333,25 @@ def test_a_global_table_grows_old_only_where_no_worker_holds_it(tmp_path: Path) 
         late.close()
 
 
+def test_files_of_another_kind_of_store_are_not_taken_for_empty_ones(tmp_path: Path) -> None:
+    """Its rows would not be found where the other kind looks for them."""
+    builder = StreamsBuilder()
+    history = Materialized("counts", history=timedelta(days=1))
+    builder.table("words", key=serdes.string, value=serdes.string, store=history)
+    other = builder.build()
+    with asked(counting(), tmp_path) as (driver, queries):
+        send(driver, "a")
+        driver.commit()
+        assert queries.store("counts").get("a") == 1
+    app = KafkaStreams(other, {**SETTINGS, "state.dir": str(tmp_path)})
+    with app.queries() as queries:
+        for ask in (lambda s: s.get("a"), lambda s: s.count(), lambda s: list(s.all())):
+            with pytest.raises(
+                NotReadableError, match=r"hold a key-value store, and .* has it as a versioned"
+            ):
+                ask(queries.store("counts"))
+
+
 def test_a_key_is_found_wherever_a_processor_keeps_it(tmp_path: Path) -> None:
     """No partitioner has put it there."""
     builder = StreamsBuilder()
