@@ -31,6 +31,8 @@ from headrace.streams.secrets import Secret
 
 R = TypeVar("R")
 
+TARGET_MAX = 60_000
+"""Servers end a connection whose first line is longer than some 64 KiB."""
 AGAIN_MIN_S = 0.05
 AGAIN_MAX_S = 0.5
 SILENT_S = 30.0
@@ -109,7 +111,7 @@ class Asker:
         headers = {**self._sent(None), "Accept": EVENTS}
 
         def asks(host: HttpHost, _: float) -> EventStream:
-            target = f"/api/stores/{quote(store, safe='')}/{path}?{said}"
+            target = _short(f"/api/stores/{quote(store, safe='')}/{path}?{said}")
             found = host.listen(target, headers=headers, silent_s=SILENT_S)
             if isinstance(found, EventStream):
                 return found
@@ -155,7 +157,7 @@ class Asker:
                 parameters["min_position"] = ",".join(f"{p}:{at}" for p, at in reached.items())
                 parameters["wait"] = f"{max(0, round(1000 * min(left_s, WAIT_MAX_S)))}ms"
         base = f"/api/stores/{quote(store, safe='')}"
-        return f"{base}/{path}?{urlencode(parameters)}" if path else base
+        return _short(f"{base}/{path}?{urlencode(parameters)}" if path else base)
 
     def _sent(self, body: bytes | None) -> dict[str, str]:
         found = dict(self._headers)
@@ -183,6 +185,16 @@ class Asker:
         """End the connections."""
         for host in self._hosts:
             host.close()
+
+
+def _short(target: str) -> str:
+    """See that servers take an address; where it is too long they only cut the connection."""
+    if len(target) > TARGET_MAX:
+        raise WrongQueryError(
+            f"what is asked is {len(target):,} characters of an address, and {TARGET_MAX:,} are "
+            "the most; get(key) and get_many(keys) take longer keys"
+        )
+    return target
 
 
 def _read(reply: Reply) -> dict[str, Any]:

@@ -26,6 +26,8 @@ PAGE_ROWS = 1_000
 KEYS_MAX = 10_000
 """So many keys are asked for in one request."""
 Time = int | datetime
+KEY_IN_ADDRESS_MAX = 4_000
+"""Longer keys are asked for as many keys are: in what is sent, and not in the address."""
 """Milliseconds since 1970, or a time."""
 ANY: Any = Any
 """What JSON has, as it is."""
@@ -165,7 +167,10 @@ class RemoteStore(Generic[K, V]):
             as_of: of a versioned store, the version that was valid then.
         """
         when = None if as_of is None else _time(as_of)
-        found = self._asker.ask(self.name, "get", {**_key(key), "as_of": when})
+        given = _key(key)
+        if when is None and len(given["key"] or "") > KEY_IN_ADDRESS_MAX:
+            return next(self._rows_of([to_document(key)]))
+        found = self._asker.ask(self.name, "get", {**given, "as_of": when})
         if found is not None and "rows" in found:
             raise WrongQueryError(
                 f"store {self.name!r} has windows; ask with fetch(key, start, end) or find_sessions"
@@ -191,10 +196,14 @@ class RemoteStore(Generic[K, V]):
         found: list[V | None] = []
         given = iter(keys)
         while some := [to_document(key) for key in islice(given, KEYS_MAX)]:
-            body = msgspec.json.encode({"keys": some})
-            answer = self._asker.ask(self.name, "get", {}, body) or {}
-            found += [None if row is None else self._row(row).value for row in answer["rows"]]
+            found += [None if row is None else row.value for row in self._rows_of(some)]
         return found
+
+    def _rows_of(self, documents: list[Any]) -> Iterator[Row[K, V] | None]:
+        """The rows of some keys in their order, which are not put into the address."""
+        body = msgspec.json.encode({"keys": documents})
+        answer = self._asker.ask(self.name, "get", {}, body) or {}
+        return (None if row is None else self._row(row) for row in answer["rows"])
 
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None

@@ -37,6 +37,8 @@ from tests.support.hosts import Hosts
 
 KEYS = [f"k{n:02d}" for n in range(20)]
 
+LONG = "x" * 200_000
+
 
 @dataclass(frozen=True)
 class Price:
@@ -72,6 +74,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         hosts.send("prices", ("tea", {"cents": 3}), timestamp=10)
         hosts.send("prices", ("tea", {"cents": 2}), timestamp=20)
         hosts.send("documents", ("7", "text"), (7, "number"), ({"a": [1]}, "object"))
+        hosts.send("documents", (LONG, "long"))
         yield hosts
         hosts.close()
 
@@ -247,3 +250,17 @@ def test_the_command_asks_an_application_that_runs(hosts: Hosts, tmp_path: Path)
     assert "there are: counts" in run("get", "count", "k", *where).stderr
     found = run("scan", "counts", "--prefix", "k", "--reverse", *where)
     assert "a prefix goes with neither" in found.stderr
+
+
+def test_a_key_that_is_too_long_for_an_address_is_found_all_the_same(hosts: Hosts) -> None:
+    with connected(hosts) as app:
+        documents = app.store("documents")
+        row = documents.find(LONG)
+        assert row is not None
+        assert (row.key, row.value) == (LONG, "long")
+        assert documents.get(LONG + "y") is None
+        assert LONG in documents
+        with pytest.raises(
+            WrongQueryError, match=r"2\d\d,\d+ characters of an address, and 60,000"
+        ):
+            next(documents.range(LONG, None))
