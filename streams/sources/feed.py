@@ -26,13 +26,13 @@ from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import Clock, TopicPartition
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.seams.topic_facts import NewTopic
-from headrace.streams.sources.source import Batch, Position, Source, SourceError
+from headrace.streams.sources.source import Batch, Position, Row, Source, SourceError
 from headrace.streams.worker_errors import (
     AbortableError,
     OutcomeUnknownError,
     ProducerFencedError,
 )
-from headrace.topology import serdes
+from headrace.topology import SerdeError, serdes
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 
@@ -162,11 +162,21 @@ class Feed:
 
     def _send(self, producer: TransactionalProducer, batch: Batch) -> None:
         for row in batch.rows:
-            key = None if row.key is None else self._key.serialize(row.key)
-            value = None if row.value is None else self._value.serialize(row.value)
+            key, value = self._written(row, batch.part)
             time_ms = self._clock.now_ms() if row.timestamp_ms is None else row.timestamp_ms
             producer.send(self._topic, value, key, -1, time_ms, list(row.headers) or None)
         producer.pressure(self._timeout_s)
+
+    def _written(self, row: Row, part: str) -> tuple[bytes | None, bytes | None]:
+        try:
+            key = None if row.key is None else self._key.serialize(row.key)
+            return key, None if row.value is None else self._value.serialize(row.value)
+        except SerdeError as error:
+            where = str(row.where) or f"a row of {part!r}"
+            raise SourceError(
+                f"{where} cannot be written to {self._topic}: {error}; have the source make it a "
+                "value of the serde, or leave it out"
+            ) from error
 
     def _commit_row(self, producer: TransactionalProducer, part: str, position: Position) -> None:
         value = json.dumps(position).encode()

@@ -7,13 +7,16 @@ in one transaction, so a source needs to do no more than give the same rows agai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Protocol
+from uuid import UUID
 
 from headrace.streams.errors import StreamsError
+from headrace.streams.lines.documents import BASE64, as_base64
 
 Position = Any
 """Where a part stands: any JSON but null."""
@@ -36,12 +39,14 @@ class Row:
         key: as that of keys takes it.
         timestamp_ms: milliseconds since 1970; None takes the time at which it is written.
         headers: in order.
+        where: what says for an error, as text, which row of the source it is.
     """
 
     value: Any = field(repr=False)
     key: Any = field(default=None, repr=False)
     timestamp_ms: int | None = None
     headers: Sequence[tuple[str, bytes | None]] = ()
+    where: object = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +108,28 @@ def replayable(function: Callable[[Positions], Iterable[Batch]]) -> Source:
 def plain(value: Any) -> Any:
     """What JSON can say of a value of a database or of a frame.
 
+    Bytes become an object with the field ``base64``; what is no number becomes null.
+
     >>> plain({"at": datetime(2024, 5, 1, 12, tzinfo=UTC), "price": [Decimal("1.50")]})
     {'at': '2024-05-01T12:00:00+00:00', 'price': ['1.50']}
+    >>> plain([b"\xff", float("nan"), UUID(int=7)])
+    [{'base64': '/w=='}, None, '00000000-0000-0000-0000-000000000007']
     """
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
-    if isinstance(value, date):  # a datetime is one, too
+    if isinstance(value, (date, time)):  # a datetime is a date, too
         return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return as_base64(bytes(value))
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value) if isinstance(value, (Decimal, UUID)) else value
+
+
+def _text_of(key: Any) -> str:
+    return str(key[BASE64] if isinstance(key, dict) and key.keys() == {BASE64} else key)
 
 
 def time_ms(value: Any) -> int | None:
@@ -163,7 +180,8 @@ class Fields:
                     f"{where}: field {self.timestamp!r} is no time; it must be milliseconds since "
                     "1970, or such as 2026-01-31T09:00:00Z"
                 )
-        return Row(plain(value), key if key is None else str(plain(key)), at)
+        text = None if key is None else _text_of(plain(key))
+        return Row(plain(value), text, at, where=where)
 
     @staticmethod
     def _field(value: Mapping[str, Any], name: str, where: object) -> Any:

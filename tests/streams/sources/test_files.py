@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from headrace import serdes
 from headrace.sources import Files, SourceError
 
 
@@ -56,6 +58,23 @@ def test_parquet_is_read_from_any_row(tmp_path: Path) -> None:
     assert positions == {"a.parquet": 2500}
     (tmp_path / "b.parquet").write_bytes(b"PAR1")  # its end is not written yet
     assert read(source, positions) == []
+
+
+def test_what_json_has_no_word_for_is_written_in_another_way(tmp_path: Path) -> None:
+    columns = {
+        "data": [b"\xff\x00", b"text"],
+        "ratio": [float("nan"), 0.5],
+        "at": [time(9, 30), None],
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = read(Files(str(tmp_path / "*.parquet")), {})
+    assert found == [
+        {"data": {"base64": "/wA="}, "ratio": None, "at": "09:30:00"},
+        {"data": {"base64": "dGV4dA=="}, "ratio": 0.5, "at": None},
+    ]
+    assert [serdes.json.deserialize(serdes.json.serialize(value)) for value in found] == found
+    (batch,) = Files(str(tmp_path / "*.parquet"), key="data").read({})
+    assert [row.key for row in batch.rows] == ["/wA=", "dGV4dA=="]
 
 
 def test_batches_go_on_from_each_of_their_positions(tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ def test_a_source_that_fails_leaves_nothing_uncommitted(topics: Topics) -> None:
     assert _values(topics, topic) == list(range(10))
 
 
+def test_a_row_that_the_serde_does_not_take_is_named(topics: Topics) -> None:
+    out = topics.create("numbers")
+    rows = [Row({"n": 1}), Row({"n": {1, 2}}, where="row 2 of the list")]
+    source = replayable(lambda at: [] if at else [Batch("p", 1, rows)])
+    with pytest.raises(SourceError, match=f"row 2 of the list cannot be written to {out}: serde"):
+        _feed(topics, source, out, topics.name("feed")).run()
+    assert _values(topics, out) == []
+
+
 def test_a_topic_that_is_missing_is_named_with_what_to_do(topics: Topics) -> None:
     missing = topics.name("missing")
     with pytest.raises(MissingTopicError, match=f"headrace topics create {missing}"):
