@@ -32,6 +32,8 @@ from typing import Protocol, TypeAlias
 # Encoded rows by key, at most one entry per key; None deletes.
 Delta: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 
+NO_COMMIT = -1
+
 
 @dataclass(frozen=True, slots=True)
 class Position:
@@ -40,7 +42,8 @@ class Position:
     Args:
         topic_id: The changelog topic's id; "" for a store without a changelog.
         offset: The next changelog offset to apply.
-        commit_id: The commit that wrote the rows.
+        commit_id: The commit that wrote the rows; `NO_COMMIT` while a restore from the beginning
+            has not come to its end, so that some rows are older than the others.
         wall_ms: Wall-clock time of that commit in milliseconds.
     """
 

@@ -17,7 +17,7 @@ from headrace.state.beside.files import global_files, held_locks, lock_of, task_
 from headrace.state.beside.secondary import RocksSecondary
 from headrace.state.errors import StateError, UnknownStoreError
 from headrace.state.rocks import RocksMemory
-from headrace.state.store import CommittedStore, Position
+from headrace.state.store import NO_COMMIT, CommittedStore, Position
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.queries.kept import KINDS, Kind
 
@@ -82,6 +82,11 @@ class Follower:
                 position = secondary.position(family)
                 if position is None or secondary.is_restoring:
                     raise NotReadableError("its rows come from the changelog; ask again later")
+                if position.commit_id == NO_COMMIT:
+                    raise NotReadableError(
+                        "a restore of its rows was broken off, so some of them are old; ask the "
+                        "host that has its task, or start a worker here, which goes on with it"
+                    )
                 _require_kind(kind, secondary.layout(family))
                 self._require_reached(family, position)
                 age_s = self._monotonic_s() - self._followed_s

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from headrace.state.store import Position
+from headrace.state.store import NO_COMMIT, Position
 from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError
@@ -200,7 +200,7 @@ class Restorer:
             task.state.drop_store(store)
             position = None
         if plan.begin >= plan.end:
-            if position is None:
+            if position is None or position.commit_id == NO_COMMIT:
                 # That nothing is there is a fact, too, and may be asked for later. It does not say
                 # that the rows of the other stores are of the offsets' commit.
                 empty = Position(facts.topic_id, facts.end, _last_commit_id(task), now_ms)
@@ -208,7 +208,7 @@ class Restorer:
             return None
         since_ms = now_ms if position is None else position.wall_ms
         # Some of a store's rows are of no commit at all, whatever the other stores are of.
-        since_id = 0 if position is None else position.commit_id
+        since_id = NO_COMMIT if position is None else position.commit_id
         return _StoreRestore(store, place, plan, facts, since_ms, since_id, now_ms)
 
     def _are_complete(self, task: Task) -> None:
@@ -396,7 +396,7 @@ class Restorer:
 
 def _last_commit_id(task: Task) -> int:
     positions = [task.state.position(store) for store in task.spec.restored_from]
-    return max((p.commit_id for p in positions if p is not None), default=0)
+    return max((0, *(p.commit_id for p in positions if p is not None)))
 
 
 def changelog_changes(records: Iterable[ReceivedMessage]) -> Changes:

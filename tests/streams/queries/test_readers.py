@@ -29,6 +29,7 @@ from headrace import (
     serdes,
 )
 from headrace.state.rocks import RocksTaskState
+from headrace.state.store import NO_COMMIT
 from headrace.streams.queries import followers, readers
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
@@ -454,6 +455,12 @@ def test_rows_that_are_restored_are_not_read(tmp_path: Path) -> None:
         wait_for(lambda: is_refused(counts))
         state.end_restore({"counts": position})
         wait_for(lambda: reads(counts, "a") == 1)
+        # As a first restore leaves it that was broken off by a stop.
+        state.write({}, {"counts": replace(position, commit_id=NO_COMMIT)})
+        wait_for(lambda: is_refused(counts))
+        for ask in (lambda: counts.get("a"), counts.count, lambda: list(counts.all())):
+            with pytest.raises(NotReadableError, match=r"was broken off, so some .* are old; ask"):
+                ask()
 
 
 def is_refused(counts: Any) -> bool:

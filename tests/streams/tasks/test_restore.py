@@ -12,7 +12,7 @@ import pytest
 from headrace.state.codec import decode_timestamped, encode_timestamped
 from headrace.state.errors import StoreCorruptedError
 from headrace.state.rocks import RocksMemory, RocksTaskState
-from headrace.state.store import Position, TaskState
+from headrace.state.store import NO_COMMIT, Position, TaskState
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import COMMIT_ID, Progress
@@ -409,6 +409,29 @@ class TestInterruptions:
         position = bench.state.position("rows")
         assert position is not None
         assert (position.offset, position.wall_ms) == (4, NOW_MS)
+
+    @pytest.mark.parametrize("committed", [0, 7])
+    def test_rows_are_of_no_commit_until_a_first_restore_has_come_to_its_end(
+        self, committed: int, bench: Bench
+    ) -> None:
+        """Whoever reads them beside the worker would take old rows for those of now."""
+        if committed:
+            bench.committed = Progress(1, {COMMIT_ID: committed}).encode()
+        bench.write(10)
+        restorer, task, _ = bench.begin(batch=4)
+        restorer.advance(0, 0)
+        restorer.forget(task)
+        for _ in range(2):
+            position = bench.state.position("rows")
+            assert position is not None
+            assert position.commit_id == NO_COMMIT
+            restorer, task, _ = bench.begin(batch=2)
+            restorer.advance(0, 0)
+            restorer.forget(task)
+        assert bench.restore() == 2
+        position = bench.state.position("rows")
+        assert position is not None
+        assert position.commit_id == committed
 
     def test_a_task_that_moves_away_after_its_restore_is_not_handed_out(
         self, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
