@@ -33,6 +33,10 @@ class NotReadableError(QueryError):
         self.remaining = remaining
 
 
+class UnfinishedError(NotReadableError):
+    """The files are of a restore that has not come to its end; its worker goes on with it."""
+
+
 class TooOldError(NotReadableError):
     """The rows are older than whoever asks accepts, or not as far as he waits for."""
 

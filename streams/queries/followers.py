@@ -18,7 +18,7 @@ from headrace.state.beside.secondary import RocksSecondary
 from headrace.state.errors import StateError, UnknownStoreError
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import NO_COMMIT, CommittedStore, Position
-from headrace.streams.queries.errors import NotReadableError
+from headrace.streams.queries.errors import NotReadableError, UnfinishedError
 from headrace.streams.queries.kept import KINDS, Kind
 
 FOLLOW_EVERY_S = 0.02
@@ -81,12 +81,9 @@ class Follower:
                 secondary = self._current(fresh=fresh)
                 position = secondary.position(family)
                 if position is None or secondary.is_restoring:
-                    raise NotReadableError("its rows come from the changelog; ask again later")
+                    raise UnfinishedError("its rows come from the changelog")
                 if position.commit_id == NO_COMMIT:
-                    raise NotReadableError(
-                        "a restore of its rows was broken off, so some of them are old; ask the "
-                        "host that has its task, or start a worker here, which goes on with it"
-                    )
+                    raise UnfinishedError("a restore of its rows was broken off, so some are old")
                 _require_kind(kind, secondary.layout(family))
                 self._require_reached(family, position)
                 age_s = self._monotonic_s() - self._followed_s

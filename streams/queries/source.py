@@ -11,7 +11,12 @@ from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
 from headrace.streams.queries.ages import AgeLimit
 from headrace.streams.queries.answers import Place
-from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError, TooOldError
+from headrace.streams.queries.errors import (
+    NotReadableError,
+    StoreInMemoryError,
+    TooOldError,
+    UnfinishedError,
+)
 from headrace.streams.queries.followers import Follower, Followers
 from headrace.streams.queries.kept import KeptStore
 from headrace.streams.queries.partitions import likely_count
@@ -175,10 +180,22 @@ class Source:
             what = f"task {self.store.sub_topology}_{part.partition} of store"
             if self.store.is_global:
                 what = "global table"
+            advice = ""
+            if isinstance(error, UnfinishedError):
+                advice = self._unfinished(part)
             raise NotReadableError(
-                f"{what} {self.store.name!r} cannot be read now{more}: {error}",
+                f"{what} {self.store.name!r} cannot be read now{more}: {error}{advice}",
                 remaining=remaining,
             ) from error
+
+    def _unfinished(self, part: Part) -> str:
+        """What to do about rows that are not whole."""
+        if part.told is not None or (part.follower and self.followers.is_held(part.follower)):
+            return "; ask again later"
+        return (
+            "; no worker of this host has the task now, so nobody goes on with that: ask the host "
+            "that has it, or start a worker here"
+        )
 
     def _asked(self, part: Part) -> AskedRows:
         told, store = part.told, self.store

@@ -144,14 +144,14 @@ class _Files:
         self._max_age = max_age
         self._is_said = False
 
-    def _reader(self, name: str) -> StoreReader[Any, Any]:
+    def _reader(self, name: str, *, only: frozenset[int] | None = None) -> StoreReader[Any, Any]:
         """A store; that nothing of the application runs here is said once."""
         from headrace.streams.queries.ages import AgeLimit
         from headrace.streams.queries.errors import QueryError
 
         most_ms = None if self._max_age is None else round(1000 * self._max_age.total_seconds())
         age = AgeLimit(most_ms, advice="take them as they are with --max-age, such as 24h")
-        reader = self._queries.reader(name, age=age)
+        reader = self._queries.reader(name, only=only, age=age)
         if self._is_said or self._queries.are_at_work():
             return reader
         try:
@@ -185,8 +185,12 @@ class _Files:
                 "refused": None,
             }
             try:
-                one["places"] = [asdict(place) for place in reader.places()]
-                one["rows"] = reader.approximate_num_entries() if one["places"] else None
+                places = reader.places()
+                one["places"] = [asdict(place) for place in places]
+                readable = frozenset(p.partition for p in places if p.partition is not None)
+                if places:
+                    counting = self._reader(name, only=readable or None)
+                    one["rows"] = counting.approximate_num_entries()
             except TooOldError as error:
                 one["refused"] = str(error)
             except QueryError:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace import TopologyTestDriver, serdes
+from headrace.state.beside.files import task_files
 from headrace.state.directory import StateDirectory
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.spec import StoreSpec
+from headrace.state.store import NO_COMMIT, Position
 from headrace.streams.cli.main import main
 from headrace.streams.errors import FatalClientError
 from headrace.streams.feeds import feeds
@@ -183,6 +188,27 @@ def test_what_a_task_has_left_behind_is_refused(target: str, stopped: Path, tmp_
         assert run("get", "counts", "the", *here).exit_code == 0
     assert run("get", "counts", "the", *here, "--max-age", "10s").exit_code != 0
     assert run("get", "counts", "the", *here, "--max-age", "then").exit_code == 2
+
+
+def test_a_restore_that_was_broken_off_is_told_and_the_other_partitions_are_counted(
+    target: str, stopped: Path
+) -> None:
+    (row,) = lines(run("get", "counts", "the", "--app", target, "--json"))
+    whole = row["partition"]
+    path = task_files(stopped / "asked")[f"0_{1 - whole}"]
+    memory = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
+    state = RocksTaskState(path, [StoreSpec("counts")], memory=memory)
+    position = state.position("counts") or Position("", 0, 0, 0)
+    state.write({}, {"counts": replace(position, commit_id=NO_COMMIT)})
+    state.close()
+    here = ("--app", target, "--state-dir", str(stopped), "--max-age", "1000000h")
+    for question in (("scan", "counts"), ("export", "counts"), ("get", "counts", "other")):
+        found = run(*question, *here)
+        assert found.exit_code != 0, question
+        assert "a restore of its rows was broken off, so some are old; no worker" in found.stderr
+    assert run("get", "counts", "the", *here).exit_code == 0
+    rows = {line.split()[0]: line.split() for line in run("list", *here).stdout.splitlines()[1:]}
+    assert (rows["counts"][4], rows["counts"][-1]) == (str(whole), "~2")
 
 
 def test_the_files_of_a_stopped_application_are_read_and_their_age_is_said_once(
