@@ -1,8 +1,9 @@
 """Rows into PostgreSQL beside a loop by hand: ``python -m benchmarks.sinks``.
 
 One worker and the loop take turns over the same topic, into a table of their own, beside broker and
-server on the same machine. A rate is that of the middle of a run: from a fifth of the way to four
-fifths, by the positions in the database. Each table is compared with what was written.
+server on the same machine; the worker with a topic in front of its sink, and with `direct=True`. A
+rate is that of the middle of a run: from a fifth of the way to four fifths, by the positions in the
+database. Each table is compared with what was written.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import psycopg
 from benchmarks.jobs.job import Record
 from benchmarks.measure.cluster import Cluster, cluster
 
-PEERS = ("headrace", "by-hand")
+PEERS = ("headrace", "direct", "by-hand")
 LOOK_S, QUIET_S, TIMEOUT_S = 0.05, 1.0, 300.0
 
 
@@ -147,27 +148,38 @@ def reached_s(samples: Sequence[tuple[float, int]], total: float) -> float:
 @click.option("--keys", default=50_000, show_default=True)
 @click.option("--pairs", default=3, show_default=True)
 @click.option("--partitions", default=2, show_default=True)
+@click.option("--peer", "peers", multiple=True, type=click.Choice(PEERS), default=PEERS)
+@click.option("--appended", is_flag=True, help="Rows that are appended alone.")
 def main(
-    bootstrap: str | None, database: str | None, count: int, keys: int, pairs: int, partitions: int
+    bootstrap: str | None,
+    database: str | None,
+    count: int,
+    keys: int,
+    pairs: int,
+    partitions: int,
+    peers: Sequence[str],
+    *,
+    appended: bool,
 ) -> None:
     """Measure rows that are appended and rows under keys."""
     with cluster(bootstrap) as place, server(database) as url:
         bench = Bench(place, url, count, keys, partitions)
-        for keyed in (False, True):
-            rates: dict[str, list[float]] = {peer: [] for peer in PEERS}
+        for keyed in (False,) if appended else (False, True):
+            rates: dict[str, list[float]] = {peer: [] for peer in peers}
             for number in range(pairs):
-                for peer in PEERS if number % 2 else PEERS[::-1]:
+                for peer in peers if number % 2 else peers[::-1]:
                     rates[peer].append(bench.run(peer, keyed=keyed))
-            ratios = [a / b for a, b in zip(rates["headrace"], rates["by-hand"], strict=True)]
             click.echo(f"{'upserted' if keyed else 'appended'}, median (lowest-highest):")
-            for name, found in (*rates.items(), ("ratio", ratios)):
-                digits = 2 if name == "ratio" else 0
-                low, middle, high = (f"{one:,.{digits}f}" for one in _spread(found))
-                click.echo(f"  {name:9} {middle} ({low}-{high})")
+            for peer in peers:
+                ratios = [a / b for a, b in zip(rates[peer], rates["by-hand"], strict=True)]
+                click.echo(f"  {peer:9} {_said(rates[peer], 0)}, ratio {_said(ratios, 2)}")
 
 
-def _spread(found: Sequence[float]) -> tuple[float, float, float]:
-    return min(found), statistics.median(found), max(found)
+def _said(found: Sequence[float], digits: int) -> str:
+    low, middle, high = (
+        f"{one:,.{digits}f}" for one in (min(found), statistics.median(found), max(found))
+    )
+    return f"{middle} ({low}-{high})"
 
 
 if __name__ == "__main__":

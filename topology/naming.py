@@ -49,7 +49,7 @@ class Names:
 
     def repartition(self, prefix: str) -> RepartitionNames:
         """Name a repartition topic and its nodes after a given or generated name."""
-        topic = prefix if prefix.endswith(_REPARTITION) else prefix + _REPARTITION
+        topic = repartition_topic(prefix)
         # The numbers are used up in this order even where the names do not show them.
         numbered = [self._numbered(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
         if _GENERATED.fullmatch(prefix):
@@ -59,6 +59,11 @@ class Names:
     def _numbered(self, prefix: str) -> str:
         number, self._next = self._next, self._next + 1
         return f"{prefix}{number:010d}"
+
+
+def repartition_topic(prefix: str) -> str:
+    """The topic that is named after a given or generated name."""
+    return prefix if prefix.endswith(_REPARTITION) else prefix + _REPARTITION
 
 
 def legal(name: str, what: str = "name") -> str:

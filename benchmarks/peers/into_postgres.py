@@ -37,15 +37,22 @@ _UPSERT = (
 
 
 def run_application(
-    bootstrap: str, run: str, source: str, database: str, state: str, *, keyed: bool
+    bootstrap: str,
+    run: str,
+    source: str,
+    database: str,
+    state: str,
+    *,
+    keyed: bool,
+    direct: bool,
 ) -> None:
-    """The application: one step."""
+    """The application: one step, which may read the source itself."""
     key: dict[str, Any] = {"key": "id"} if keyed else {}
     row = None if keyed else _row
     sink = PostgresSink(database, "rows", COLUMNS, row=row, create=True, **key)
     builder = StreamsBuilder()
     stream = builder.stream(source, key=serdes.string, value=serdes.json)
-    stream.to_sink(sink, name="keep")
+    stream.to_sink(sink, name="keep", direct=direct)
     settings = {
         "application.id": run,
         "bootstrap.servers": bootstrap,
@@ -117,7 +124,7 @@ def _write(cursor: Any, messages: Sequence[Any], *, keyed: bool) -> None:
 
 
 @click.command()
-@click.argument("peer", type=click.Choice(["headrace", "by-hand"]))
+@click.argument("peer", type=click.Choice(["headrace", "direct", "by-hand"]))
 @click.option("--bootstrap", required=True)
 @click.option("--run", required=True)
 @click.option("--source", required=True)
@@ -127,12 +134,13 @@ def _write(cursor: Any, messages: Sequence[Any], *, keyed: bool) -> None:
 def main(
     peer: str, bootstrap: str, run: str, source: str, database: str, state: str, *, keyed: bool
 ) -> None:
-    """Run one of both."""
+    """Run one of them."""
     with suppress(KeyboardInterrupt):
-        if peer == "headrace":
-            run_application(bootstrap, run, source, database, state, keyed=keyed)
-        else:
+        if peer == "by-hand":
             run_loop(bootstrap, run, source, database, keyed=keyed)
+            return
+        direct = peer == "direct"
+        run_application(bootstrap, run, source, database, state, keyed=keyed, direct=direct)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from headrace.streams.config.config import StreamsConfig
@@ -97,6 +97,17 @@ class DeployedTopic:
         return self.key, self.value
 
 
+@dataclass(frozen=True, slots=True)
+class DeployedSink:
+    """A table outside of Kafka that reads its topic itself, by the name of its step.
+
+    One that has a topic in front is known by that.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+
+
 _KNOWN_HERE = frozenset({"fixed", "unsaid"})
 """What is not kept, as it follows from the program."""
 
@@ -105,10 +116,11 @@ D = TypeVar("D", DeployedStore, DeployedTopic)
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The stores and repartition topics of an application."""
+    """The stores and repartition topics of an application, and sinks that have no such topic."""
 
     stores: tuple[DeployedStore, ...] = ()
     topics: tuple[DeployedTopic, ...] = ()
+    sinks: tuple[DeployedSink, ...] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], config: StreamsConfig) -> Deployment:
@@ -117,6 +129,11 @@ class Deployment:
         return cls(
             tuple(store for sub in subs for store in _stores(sub, config)),
             tuple(topic for sub in subs for topic in _topics(sub, subs, config)),
+            tuple(
+                DeployedSink(sub.outside.name, _reads(sub))
+                for sub in subs
+                if sub.outside is not None and sub.outside.reads_directly
+            ),
         )
 
     def encode(self) -> str:
@@ -131,11 +148,13 @@ class Deployment:
         return text
 
     def _text(self) -> str:
-        plain = {
+        plain: dict[str, Any] = {
             "format": FORMAT,
             "stores": [_plain(store) for store in self.stores],
             "topics": [_plain(topic) for topic in self.topics],
         }
+        if self.sinks:  # older versions know of none
+            plain["sinks"] = [asdict(sink) for sink in self.sinks]
         data = json.dumps(plain, separators=(",", ":"), sort_keys=True).encode()
         return base64.b85encode(zlib.compress(data, 9)).decode() + _END
 
@@ -158,6 +177,7 @@ class Deployment:
         return Deployment(
             tuple(replace(store, step="", spans=()) for store in bare.stores),
             tuple(replace(topic, reads=()) for topic in bare.topics),
+            self.sinks,
         )
 
     def _changed(self, instead: Mapping[str, str]) -> Deployment:
@@ -169,7 +189,8 @@ class Deployment:
                 one, key_schema=instead.get(key, key), value_schema=instead.get(value, value)
             )
 
-        return Deployment(tuple(map(changed, self.stores)), tuple(map(changed, self.topics)))
+        stores, topics = tuple(map(changed, self.stores)), tuple(map(changed, self.topics))
+        return Deployment(stores, topics, self.sinks)
 
     @classmethod
     def decode(cls, text: str) -> Deployment | None:
@@ -190,6 +211,10 @@ class Deployment:
             return cls(
                 tuple(_read(DeployedStore, store) for store in plain["stores"]),
                 tuple(_read(DeployedTopic, topic) for topic in plain["topics"]),
+                tuple(
+                    DeployedSink(sink["name"], tuple(sink["reads"]))
+                    for sink in plain.get("sinks", ())
+                ),
             )
         except (binascii.Error, zlib.error, ValueError, KeyError, TypeError):
             return None
@@ -197,8 +222,10 @@ class Deployment:
 
 def change_code(before: Deployment, after: Deployment) -> str:
     """A short name of one change, for a setting that accepts this one and no other."""
-    both = f"{before!r}\n{after!r}".encode()
-    return hashlib.sha256(both).hexdigest()[:8]
+    both = f"{before!r}\n{after!r}"
+    if before.sinks or after.sinks:
+        both += f"\n{before.sinks!r}\n{after.sinks!r}"
+    return hashlib.sha256(both.encode()).hexdigest()[:8]
 
 
 def is_accepted(setting: str | None, code: str) -> bool:

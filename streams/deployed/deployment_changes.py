@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from headrace.streams.deployed.deployed_joins import JoinStores, changed_joins, join_of
 from headrace.streams.deployed.deployment import (
+    DeployedSink,
     DeployedStore,
     DeployedTopic,
     Deployment,
@@ -23,6 +24,7 @@ from headrace.streams.deployed.deployment import (
 )
 from headrace.topology.checks.dropped_fields import dropped_fields
 from headrace.topology.checks.unnamed import is_generated
+from headrace.topology.naming import repartition_topic
 from headrace.topology.serdes.serde_schemas import EXCLUSIVE, unreadable
 
 _NUMBER = re.compile(r"[0-9]{10}")
@@ -71,6 +73,7 @@ that are still in it are lost: let the deployed version read it to its end, with
     """
     found = [*_store_changes(before.stores, after.stores, application_id)]
     found += _topic_changes(before.topics, after.topics, application_id)
+    found += _sink_changes(before.sinks, after)
     return sorted(found, key=lambda change: not change.refused)
 
 
@@ -219,6 +222,30 @@ def _topic_changes(
             f"repartition topic {application_id}-{old.name} is not read any more, and records "
             "that are still in it are lost",
             _READ_TO_ITS_END,
+        )
+
+
+def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator[Change]:
+    """Sinks that begin where the group is, which may be behind what they have written."""
+    same = {sink.name for sink in after.sinks}
+    gone = [sink for sink in before if sink.name not in same]
+    new = [sink for sink in after.sinks if sink.name not in {one.name for one in before}]
+    fronts = {topic.name for topic in after.topics}
+    for sink in gone:
+        reads = ", ".join(sink.reads)
+        renamed = next((one.name for one in new if one.reads == sink.reads), None)
+        if repartition_topic(sink.name) in fronts:
+            now = f"to_sink({sink.name!r}) read {reads} itself, and has a topic in front of it now"
+        elif renamed is not None:
+            now = f"to_sink({sink.name!r}), which reads {reads} itself, is called {renamed!r} now"
+        else:
+            continue
+        yield Change(
+            True,
+            f"{now}, so it begins where the group is, and may write rows again that were written "
+            "since the last commit",
+            "keep it as it is, or stop the deployed version in order, so that its last commit has "
+            "all rows, and accept the change",
         )
 
 

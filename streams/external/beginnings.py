@@ -12,6 +12,7 @@ from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
 from headrace.topology.external_sink import SinkBatching, SinkUnavailableError
+from headrace.topology.graph.graph import Node
 
 
 class Waiting(Protocol):
@@ -73,24 +74,30 @@ def _ask_one(
     }
 
 
-def begun_at(start: Offsets, beginning: Beginning, node: str, log: Log) -> Offsets:
+def begun_at(start: Offsets, beginning: Beginning, node: Node, log: Log, *, told: bool) -> Offsets:
     """Where a task begins, of which the group says `start`.
 
     The group's offset follows behind the sink's, and is past it by what holds no record, such as
     the marks of transactions. A sink that is before what was committed once has gone back, as one
     does that is restored from a backup: it is written again from there.
+
+    Args:
+        node: what writes to the sink.
+        told: whether the group says it; else `start` is where the topic begins, or where it ends.
     """
     if beginning.position is None:
         return start
     ((place, committed),) = start.items()
-    written = Progress.decode(committed.metadata).values.get(f"written.{node}", -1)
+    written = Progress.decode(committed.metadata).values.get(f"written.{node.name}", -1)
     position = beginning.position
     if position >= written:
-        position = max(position, committed.offset)
+        # Records of a source that are gone are not to be passed over without a word.
+        if told or not node.reads_directly:
+            position = max(position, committed.offset)
     else:
         log.warning(
             "sink_went_back",
-            sink=node,
+            sink=node.name,
             partition=str(place),
             position=position,
             committed=written,

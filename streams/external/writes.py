@@ -162,7 +162,10 @@ class SinkWrites:
         messages: Sequence[Any],
         next_offset: int,
     ) -> None:
-        """Write rows; one that is refused is found by halves, and the others are written."""
+        """Write rows; one that is refused is found by halves, and the others are written.
+
+        Those of one record go together, or not at all: its offset is in one batch.
+        """
         try:
             self._write_batch(task, outbox, rows, next_offset)
         except SinkRefusedError as error:
@@ -172,15 +175,14 @@ class SinkWrites:
                     kept = [rows[at] for at in left], [messages[at] for at in left]
                     self._write_rows(task, outbox, *kept, next_offset)
                     return
-            if len(rows) > 1:
-                at = _refused(rows, error)
-                half = len(rows) // 2 if at is None else max(1, at)
-                middle = rows[half].offset
-                self._write_rows(task, outbox, rows[:half], messages[:half], middle)
-                self._write_rows(task, outbox, rows[half:], messages[half:], next_offset)
-                return
             if not rows:
                 raise  # a position that is refused is no row's fault
+            if rows[0].offset != rows[-1].offset:
+                cut = _cut(rows, error)
+                middle = rows[cut].offset
+                self._write_rows(task, outbox, rows[:cut], messages[:cut], middle)
+                self._write_rows(task, outbox, rows[cut:], messages[cut:], next_offset)
+                return
             self._connections.stumbled_over(outbox.node, error)
             task.facts.refused(outbox.node, error.with_traceback(None), messages[0], rows[0])
             self._send_letters()
@@ -194,10 +196,12 @@ class SinkWrites:
         messages: Sequence[Any],
         errors: Sequence[SinkRefusedError],
     ) -> Sequence[int]:
-        """Ask about all rows that are refused; returns where those are that are not."""
-        refused = {error.offset: error for error in errors}
+        """Ask about all records whose rows are refused; returns where those are that are not."""
+        refused = {error.offset: error for error in reversed(errors)}
+        asked: set[int] = set()
         for row, message in zip(rows, messages, strict=True):
-            if row.offset in refused:
+            if row.offset in refused and row.offset not in asked:
+                asked.add(row.offset)
                 error = refused[row.offset].with_traceback(None)
                 task.facts.refused(outbox.node, error, message, row)
         self._send_letters()
@@ -222,8 +226,13 @@ class SinkWrites:
             self._commit_letters()
 
 
-def _refused(rows: Sequence[SinkRow], error: SinkRefusedError) -> int | None:
-    """Where to cut so that the refused row comes first; None where that is not known."""
-    if error.offset is None:
-        return None
-    return next((i for i, row in enumerate(rows) if row.offset == error.offset), None)
+def _cut(rows: Sequence[SinkRow], error: SinkRefusedError) -> int:
+    """Where to cut rows of several records: before the refused one, else about in the middle."""
+    found = (i for i, row in enumerate(rows) if row.offset == error.offset)
+    cut = next(found, len(rows) // 2)
+    while cut and rows[cut - 1].offset == rows[cut].offset:
+        cut -= 1
+    if cut:
+        return cut
+    # It is of the first record, which then is alone.
+    return next(i for i, row in enumerate(rows) if row.offset != rows[0].offset)

@@ -18,6 +18,7 @@ from headrace.streams.plan.topic_plan import (
 )
 from headrace.streams.records.handlers import Stage
 from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.checks.direct_sinks import refuse_shared_sinks
 from headrace.topology.checks.key_meetings import refuse_unequal_keys
 from headrace.topology.checks.loops import refuse_loops
 from headrace.topology.compile.codegen import CompileOptions
@@ -138,6 +139,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         raise TopologyError("the topology reads no topic; begin with builder.stream or .table")
     options = config.compile_options
     topology = optimized(topology, config)
+    refuse_shared_sinks(topology)
     refuse_unequal_keys(topology, options.default_key)
     _refuse_lost_letters(topology, config)
     topology = bound_to_topics(

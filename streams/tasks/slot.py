@@ -71,6 +71,11 @@ class Slot:
     """What its sink says, where it writes to a table outside of Kafka."""
 
     @property
+    def reads_directly(self) -> bool:
+        """Whether it writes to such a table, and reads a topic that it does not write itself."""
+        return self.plan.outside is not None and self.plan.outside.reads_directly
+
+    @property
     def reads(self) -> bool:
         """Whether the task is there and gets records."""
         return self.task is not None and self.task.phase is Phase.RUNNING

@@ -327,7 +327,9 @@ class Tasks:
             if slot.beginning.error is not None:
                 self._sinks.unavailable(node.name, slot.beginning.error)
                 return
-            group, start = start, begun_at(start, slot.beginning, node.name, self._log)
+            told = None not in committed.values()
+            group = start
+            start = begun_at(start, slot.beginning, node, self._log, told=told)
             if start != group:
                 slot.is_committed = False  # the group is to follow, also where no record comes
             if slot.beginning.position is not None:
@@ -389,7 +391,14 @@ class Tasks:
         )
         if slot.beginning is not None:
             told = slot.beginning
-            slot.task.facts.outbox.begin(told.source, told.position, told.batching)
+            slot.task.facts.outbox.begin(
+                told.source,
+                told.position,
+                told.batching,
+                is_first=slot.reads_directly
+                and told.position is None
+                and None in committed.values(),
+            )
         if self._restorer.begin(slot.task, facts):
             slot.task.become(Phase.RESTORING)
         else:

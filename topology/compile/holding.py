@@ -37,6 +37,13 @@ def hold_of(
     return "bytes"
 
 
+def has_its_own(sub: SubTopology, node: Node) -> bool:
+    """Whether nobody else can have got hold of the keys and values that a node is given."""
+    return _is_alone_above(sub, node) and not any(
+        other.changes_key for other in sub.nodes if other is not node
+    )
+
+
 def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
     below = sub.children(node.name)
     return all(child.is_unseeing and _is_unseen_below(sub, child) for child in below)

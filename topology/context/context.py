@@ -93,6 +93,7 @@ class OperatorContext:
             does, it raises the error.
         at_once: whether its results meet what came another way, so that none may wait.
         in_runs: whether they meet records of other sources, so that none may wait for the next run.
+        has_its_own: whether nobody else can have got hold of the keys and values that it is given.
     """
 
     node: str
@@ -111,3 +112,4 @@ class OperatorContext:
     failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
     at_once: bool = False
     in_runs: bool = False
+    has_its_own: bool = False

@@ -143,6 +143,11 @@ class OperatorSpec:
         """The table outside of Kafka that it writes, which has a sub-topology of its own then."""
         return None
 
+    @property
+    def reads_directly(self) -> bool:
+        """Whether that sub-topology has no topic of its own, and reads one of the input."""
+        return False
+
     def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
         """Whether it may look for any key in a store, and not for that of its record alone."""
         return False

@@ -8,6 +8,7 @@ from typing import Any
 from typing_extensions import TypeVar
 
 from headrace.topology.arguments import checked
+from headrace.topology.checks.direct_sinks import refuse_shared_sinks
 from headrace.topology.checks.loops import refuse_loops
 from headrace.topology.dsl.global_table import GlobalKTable, global_table
 from headrace.topology.dsl.kstream import KStream
@@ -227,12 +228,13 @@ class StreamsBuilder:
 
         Raises:
             TopologyError: two stores or nodes have one name, topics are read in two ways that do
-                not go together, or records come round to the topic that they were read from.
+                not go together, records come round to the topic that they were read from, or a
+                sink that is to read a topic directly is not alone with it.
         """
         steps = list(self._draft.steps())
         nodes = tuple(node for step in steps for node in step.nodes)
         refuse_loops(nodes)
-        return Topology(
-            nodes,
-            (*(store for step in steps for store in step.stores), *self._draft.state_stores),
-        )
+        stores = (store for step in steps for store in step.stores)
+        topology = Topology(nodes, (*stores, *self._draft.state_stores))
+        refuse_shared_sinks(topology)
+        return topology

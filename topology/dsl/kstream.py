@@ -292,6 +292,7 @@ class KStream(Calling[K, V]):
         name: str,
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
+        direct: bool = False,
     ) -> None:
         """Write each record to a table outside of Kafka, exactly once.
 
@@ -303,9 +304,13 @@ class KStream(Calling[K, V]):
             name: of the step; positions are kept under it, so it stays as it is.
             key: serde of the topic's keys; None takes that of the stream.
             value: serde of the topic's values; None takes that of the stream.
+            direct: whether there is no such topic: the task reads that of the stream itself, with
+                steps in between that have no state. Nothing else may be made of that topic then.
 
         Raises:
-            TopologyError: it is no sink, or the name is not legal or is taken.
+            TopologyError: it is no sink, the name is not legal or is taken, or there are serdes for
+                a topic that there is none of; `StreamsBuilder.build` says where it cannot be
+                direct.
 
         Example:
             >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
@@ -317,7 +322,12 @@ class KStream(Calling[K, V]):
             ...     [row.value for row in driver.sink("store-orders").rows]
             [{'id': 7, 'price': 9.5}]
         """
-        add_external_sink(self._with_serdes(key, value), sink, name)
+        if direct and (key is not None or value is not None):
+            raise TopologyError(
+                f"to_sink({name!r}, direct=True) has no topic of its own, whose serdes key= and "
+                "value= are; leave them out, and give serdes to stream()"
+            )
+        add_external_sink(self._with_serdes(key, value), sink, name, direct=direct)
 
     def to_table(
         self,

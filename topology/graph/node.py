@@ -168,6 +168,11 @@ class Node:
     # What it keeps.
 
     @property
+    def keeps_nothing(self) -> bool:
+        """Whether what becomes of a record in it depends on that record alone."""
+        return False
+
+    @property
     def stores(self) -> tuple[str, ...]:
         """The names of the stores that it reads or writes, its own ones first."""
         return ()
@@ -248,6 +253,11 @@ class Node:
         """The table outside of Kafka that it writes, if any: then it is all that its task does."""
         return None
 
+    @property
+    def reads_directly(self) -> bool:
+        """Whether it writes such a table and has no topic of its own in front."""
+        return False
+
     def looks_anywhere(self, store: str) -> bool:  # noqa: ARG002
         """Whether it may look for any key in a store, and not for that of its record alone."""
         return False
@@ -309,6 +319,11 @@ class Source(Node):
     @property
     def leaves_value_alone(self) -> bool:
         """A value is decoded for it anew."""
+        return True
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Records come as they are."""
         return True
 
     @property

@@ -106,6 +106,11 @@ class Stateless(Node):
         return self.op in _UNSEEING
 
     @property
+    def keeps_nothing(self) -> bool:
+        """Those of tables have to do with the rows before."""
+        return not self.maps_table
+
+    @property
     def maps_table(self) -> bool:
         """Filters and mappings of tables do."""
         return self.op != "pass" and not self.stream
@@ -146,6 +151,11 @@ class Fused(Node):
         """Records stay as they are."""
         return True
 
+    @property
+    def keeps_nothing(self) -> bool:
+        """The same record gets the same answer each time."""
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class Branch(Node):
@@ -157,6 +167,11 @@ class Branch(Node):
 
     predicates: tuple[Function | None, ...] = ()
     children: tuple[str, ...] = ()
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Predicates are asked about each record by itself."""
+        return True
 
     @property
     def reads_key(self) -> bool:
@@ -310,6 +325,7 @@ class Operator(Node):
     row_kind = _asked("row_kind")
     is_processor = _asked("is_processor")
     writes_outside = _asked("writes_outside")
+    reads_directly = _asked("reads_directly")
     repartition_advice = _asked("repartition_advice")
     serde_arguments = _asked("serde_arguments")
     tells_old = _asked("is_table")

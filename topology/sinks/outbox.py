@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.external_sink import ExternalSink, SinkBatching, SinkRow
+from headrace.topology.sinks.snapshot import snapshot
 
 ROW_BYTES = 1_000
 """About what a row takes besides its record's bytes; measured with dicts of five fields."""
@@ -19,7 +20,10 @@ ROW_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class WriteOutside(OperatorSpec):
-    """Keeps the records of a topic for an external sink; it is all that its sub-topology does."""
+    """Keeps records for an external sink; it is all that its sub-topology is for.
+
+    `direct` is one that reads a source topic itself, with steps without state in between.
+    """
 
     needs_record: ClassVar[bool] = True
     """Rows know which records they are."""
@@ -27,11 +31,17 @@ class WriteOutside(OperatorSpec):
     is_timed: ClassVar[bool] = False
 
     sink: ExternalSink
+    direct: bool = False
 
     @property
     def writes_outside(self) -> ExternalSink:
         """Where to."""
         return self.sink
+
+    @property
+    def reads_directly(self) -> bool:
+        """As it was given."""
+        return self.direct
 
     def make(self, context: OperatorContext, /) -> Outbox:
         """Make what keeps the rows of one task."""
@@ -46,11 +56,14 @@ class Outbox:
     it has gone back.
     """
 
-    __slots__ = ("_facts", "_written", "batching", "bytes", "messages", "node", "pending",
-                 "position", "rows", "since_s", "source")  # fmt: skip
+    __slots__ = ("_copies", "_facts", "_is_first", "_written", "batching", "bytes", "messages",
+                 "node", "pending", "position", "rows", "since_s", "source")  # fmt: skip
 
     def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
         del spec
+        # Who made an object that goes on may change it later; rows are written then.
+        self._copies = not context.has_its_own
+        self._is_first = False
         self.node = context.node
         self.pending: dict[Any, Any] = {}
         self.source = ""
@@ -72,6 +85,8 @@ class Outbox:
         """Keep one record."""
         del old, headers
         message = self._facts.record
+        if self._copies:
+            key, value = snapshot(key), snapshot(value)
         self.rows.append(SinkRow(key, value, timestamp, message.offset()))
         self.messages.append(message)
         self.bytes += ROW_BYTES + len(message.key() or b"") + len(message.value() or b"")
@@ -79,25 +94,33 @@ class Outbox:
     @property
     def is_held(self) -> bool:
         """Whether there are rows that the sink wants to be collected."""
-        return self.batching is not None and bool(self.rows)
+        return self.batching is not None and bool(self.rows) and not self._is_first
 
     def flush(self) -> None:
         """What is kept goes nowhere downstream."""
 
     def begin(
-        self, source: str, position: int | None, batching: SinkBatching | None = None
+        self,
+        source: str,
+        position: int | None,
+        batching: SinkBatching | None = None,
+        *,
+        is_first: bool = False,
     ) -> None:
         """The sink was asked where it is.
 
         Args:
             source: what its positions are of.
             batching: how long it wants rows to be collected.
+            is_first: whether nobody says yet where to begin: the first rows are not collected.
         """
         self.source, self.position, self.batching = source, position, batching
+        self._is_first = is_first
 
     def wrote(self, next_offset: int) -> None:
         """The sink has everything before an offset."""
         self.position = self._written.value = next_offset
+        self._is_first = False
 
     def take(self) -> tuple[Sequence[SinkRow], Sequence[Any]]:
         """Take the rows, and the records that they are of."""

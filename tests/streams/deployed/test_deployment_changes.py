@@ -25,6 +25,7 @@ from headrace.streams.testing.memory_worker import EventLog
 from headrace.topology import (
     JoinWindows,
     Materialized,
+    MemorySink,
     Processor,
     SessionWindows,
     SlidingWindows,
@@ -855,3 +856,58 @@ def test_what_does_not_fit_is_said_and_the_rest_is_kept() -> None:
     deployed(MINUTE).check()
     with pytest.raises(TopologyChangedError, match="the size of store counts was 60000 ms"):
         deployed(2 * MINUTE).check()
+
+
+# -- tables outside of Kafka -------------------------------------------------------------------
+
+
+def _kept(name: str = "keep", *, direct: bool, topic: str = "lines") -> Write:
+    return lambda b: _lines(b, topic).to_sink(MemorySink(), name=name, direct=direct)
+
+
+def test_a_sink_that_reads_directly_from_now_on_leaves_its_topic_unread() -> None:
+    refused, _ = _changes(_kept(direct=False), _kept(direct=True))
+    (change,) = refused
+    assert change.startswith("repartition topic <application.id>-keep-repartition is not read any")
+
+
+def test_a_sink_that_has_a_topic_in_front_from_now_on_begins_where_the_group_is() -> None:
+    (change,), _ = _changes(_kept(direct=True), _kept(direct=False))
+    assert change == (
+        "to_sink('keep') read lines itself, and has a topic in front of it now, so it begins where "
+        "the group is, and may write rows again that were written since the last commit: keep it "
+        "as it is, or stop the deployed version in order, so that its last commit has all rows, "
+        "and accept the change"
+    )
+
+
+def test_a_sink_that_reads_directly_keeps_its_name() -> None:
+    (change,), _ = _changes(_kept(direct=True), _kept("kept", direct=True))
+    assert change.startswith("to_sink('keep'), which reads lines itself, is called 'kept' now, so")
+
+
+def test_sinks_that_read_directly_may_stay_go_and_come() -> None:
+    other = _kept("kept", direct=True, topic="words")
+    for before, after in [
+        (_kept(direct=True), _kept(direct=True)),
+        (_kept(direct=True), other),
+        (_count(store="counts"), _both(_count(store="counts"), other)),
+    ]:
+        assert _changes(before, after)[0] == []
+
+
+def _both(one: Write, other: Write) -> Write:
+    def write(builder: StreamsBuilder) -> None:
+        one(builder)
+        other(builder)
+
+    return write
+
+
+def test_sinks_are_kept_with_the_description_and_are_part_of_the_code_of_a_change() -> None:
+    front, direct = _deployment(_kept(direct=False)), _deployment(_kept(direct=True))
+    renamed = _deployment(_kept("kept", direct=True))
+    for one in (front, direct, renamed, direct.fitting()):
+        assert Deployment.decode(one.encode()) == one
+    codes = {change_code(direct, front), change_code(direct, renamed), change_code(front, direct)}
+    assert len(codes) == 3

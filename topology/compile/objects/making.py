@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from headrace.state.buffer import Buffer
 from headrace.topology.compile.codegen import CompileOptions
+from headrace.topology.compile.holding import has_its_own
 from headrace.topology.compile.needs import needs_old
 from headrace.topology.compile.objects.meeting import meets_others
 from headrace.topology.context.context import (
@@ -99,6 +100,7 @@ class OperatorMaker:
             failed=self._failed(node.name),
             at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
             in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
+            has_its_own=has_its_own(self._sub, node),
         )
 
     def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:

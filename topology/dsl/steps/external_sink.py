@@ -1,7 +1,8 @@
 """What `to_sink` of a stream or a table adds to a draft.
 
-A topic of its own comes in front in any case: an external sink is a sub-topology of its own, whose
-commit is that of the sink, and what it reads must be committed before.
+A topic of its own comes in front, unless it is said to be direct: an external sink is a
+sub-topology of its own, whose commit is that of the sink, and what it reads must be committed
+before.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from headrace.topology.naming import legal
 from headrace.topology.sinks.outbox import WriteOutside
 
 
-def add_external_sink(edge: Edge, sink: Any, name: str, *, table: bool = False) -> None:
+def add_external_sink(
+    edge: Edge, sink: Any, name: str, *, table: bool = False, direct: bool = False
+) -> None:
     """Add the topic, and the step behind it.
 
     Args:
         sink: where the records go.
         name: of the step; the topic is named after it.
         table: whether the records are the changes of a table.
+        direct: whether there is no such topic; `checks.direct_sinks` says where that is right.
 
     Raises:
         TopologyError: it is no sink, or has no keys for the rows of a table.
@@ -34,6 +38,9 @@ def add_external_sink(edge: Edge, sink: Any, name: str, *, table: bool = False) 
             "has no key; give it key=, or write each change with .to_stream().to_sink(...)"
         )
     legal(name)
+    if direct:
+        edge.draft.add(Operator(name, (edge.node,), spec=WriteOutside(sink, direct=True)))
+        return
     behind = edge.repartitioned(name)
     # Rows without a key are rows all the same.
     behind.draft.keep_null_keys(behind.node)
