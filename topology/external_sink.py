@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.windows import duration_ms
@@ -84,9 +84,8 @@ class SinkRefusedError(Exception):
         return f"{where}: {self.reason}" if where else self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class SinkRow:
-    """A record on its way out.
+class SinkRow(NamedTuple):
+    """A record on its way out; one is made for each record, so it is a tuple.
 
     Args:
         key: decoded.
@@ -95,10 +94,14 @@ class SinkRow:
         offset: of the record that it is.
     """
 
-    key: Any = field(repr=False)
-    value: Any = field(repr=False)
+    key: Any
+    value: Any
     timestamp: int
     offset: int
+
+    def __repr__(self) -> str:
+        """Nothing of what is in it, which is nobody's business in a log."""
+        return f"SinkRow(timestamp={self.timestamp}, offset={self.offset})"
 
 
 @dataclass(frozen=True, slots=True)

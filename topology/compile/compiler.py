@@ -312,22 +312,22 @@ class _Assembler:
         self._gen.writer = outer
         return own
 
-    @property
-    def _needs_record(self) -> bool:
-        return any(node.needs_record for node in self._gen.sub.nodes)
-
     def _process(self, node: Source) -> None:
         gen = self._gen
         w = gen.writer
+        asking = [one for one in gen.sub.nodes if one.needs_record]
+        # What writes to a table outside asks which record it is, and nothing else.
+        has_turns = any(one.writes_outside is None for one in asking)
         with w.block(f"def process_{gen.ordinal(node)}(batch):"):
             w.line("stream_time = -1")
             with w.block("for m in batch:"):
                 with w.of(node):
                     flow = source.emit(gen, node)
-                    if self._needs_record:
-                        w.line("task.begin(m, timestamp)")
+                    if asking:
+                        begin = "task.begin(m, timestamp)" if has_turns else "task.record = m"
+                        w.line(begin)
                     self._children(node, flow)
-                if self._needs_record:
+                if has_turns:
                     # Of no node: punctuators run here, and the task knows whose.
                     w.line("task.end()")
             gathered.emit_run_ended(gen)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext
@@ -56,8 +57,9 @@ class Outbox:
     it has gone back.
     """
 
-    __slots__ = ("_copies", "_facts", "_is_first", "_written", "batching", "bytes", "messages",
-                 "node", "pending", "position", "rows", "since_s", "source")  # fmt: skip
+    __slots__ = ("_bytes", "_copies", "_counted", "_facts", "_is_first", "_written", "batching",
+                 "messages", "node", "pending", "position", "rows", "since_s",
+                 "source")  # fmt: skip
 
     def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
         del spec
@@ -76,7 +78,7 @@ class Outbox:
         self.rows: list[SinkRow] = []
         self.messages: list[Any] = []
         """The records that the rows are of."""
-        self.bytes = 0
+        self._bytes = self._counted = 0
         self._facts = context.task
         self._written = context.number("written")
         context.task.outbox = self
@@ -89,7 +91,19 @@ class Outbox:
             key, value = snapshot(key), snapshot(value)
         self.rows.append(SinkRow(key, value, timestamp, message.offset()))
         self.messages.append(message)
-        self.bytes += ROW_BYTES + len(message.key() or b"") + len(message.value() or b"")
+
+    @property
+    def bytes(self) -> int:
+        """About what the rows take; those of one record share what it has."""
+        messages = self.messages
+        before = messages[self._counted - 1] if self._counted else None
+        for message in islice(messages, self._counted, None):
+            self._bytes += ROW_BYTES
+            if message is not before:
+                self._bytes += len(message.key() or b"") + len(message.value() or b"")
+            before = message
+        self._counted = len(messages)
+        return self._bytes
 
     @property
     def is_held(self) -> bool:
@@ -125,5 +139,6 @@ class Outbox:
     def take(self) -> tuple[Sequence[SinkRow], Sequence[Any]]:
         """Take the rows, and the records that they are of."""
         taken = self.rows, self.messages
-        self.rows, self.messages, self.bytes, self.since_s = [], [], 0, None
+        self.rows, self.messages, self.since_s = [], [], None
+        self._bytes = self._counted = 0
         return taken
