@@ -14,7 +14,6 @@ Hot path: `write_full` is called once a turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from typing import Any
 
 from headrace.streams.external.connections import SinkConnections
 from headrace.streams.external.letters import Letters
@@ -28,7 +27,7 @@ from headrace.topology.external_sink import (
     SinkRow,
     SinkUnavailableError,
 )
-from headrace.topology.sinks.outbox import Outbox
+from headrace.topology.sinks.outbox import Kept, Outbox
 
 ROWS_MAX = 10_000
 """So many rows of a task are written before their commit is due."""
@@ -88,7 +87,7 @@ class SinkWrites:
             if outbox.batching is not None:
                 is_full = self._is_due(outbox)
             else:
-                is_full = len(outbox.rows) >= ROWS_MAX or outbox.bytes >= BYTES_MAX or is_late
+                is_full = len(outbox.kept) >= ROWS_MAX or outbox.bytes >= BYTES_MAX or is_late
             if is_full:
                 self._write(task, outbox)
         if is_late:
@@ -103,7 +102,7 @@ class SinkWrites:
         assert batching is not None
         if outbox.since_s is None:
             outbox.since_s = now_s
-        if len(outbox.rows) >= batching.max_rows or outbox.bytes >= batching.max_bytes:
+        if len(outbox.kept) >= batching.max_rows or outbox.bytes >= batching.max_bytes:
             return True
         return now_s - outbox.since_s >= batching.every_s
 
@@ -137,10 +136,10 @@ class SinkWrites:
         ((_, next_offset),) = task.next_offset.items()
         if not task.moved or next_offset == outbox.position:
             return
-        rows, messages = outbox.take()
+        rows, kept = outbox.take()
         try:
             self._send_letters()
-            self._write_rows(task, outbox, rows, messages, next_offset)
+            self._write_rows(task, outbox, rows, kept, next_offset)
         except SinkFencedError as error:
             self._log.warning(
                 "sink_fenced",
@@ -159,7 +158,7 @@ class SinkWrites:
         task: Task,
         outbox: Outbox,
         rows: Sequence[SinkRow],
-        messages: Sequence[Any],
+        kept: Sequence[Kept],
         next_offset: int,
     ) -> None:
         """Write rows; one that is refused is found by halves, and the others are written.
@@ -170,21 +169,21 @@ class SinkWrites:
             self._write_batch(task, outbox, rows, next_offset)
         except SinkRefusedError as error:
             if error.others is not None:
-                left = self._let_go(task, outbox, rows, messages, [error, *error.others])
+                left = self._let_go(task, outbox, rows, kept, [error, *error.others])
                 if len(left) < len(rows):
-                    kept = [rows[at] for at in left], [messages[at] for at in left]
-                    self._write_rows(task, outbox, *kept, next_offset)
+                    fine = [rows[at] for at in left], [kept[at] for at in left]
+                    self._write_rows(task, outbox, *fine, next_offset)
                     return
             if not rows:
                 raise  # a position that is refused is no row's fault
             if rows[0].offset != rows[-1].offset:
                 cut = _cut(rows, error)
                 middle = rows[cut].offset
-                self._write_rows(task, outbox, rows[:cut], messages[:cut], middle)
-                self._write_rows(task, outbox, rows[cut:], messages[cut:], next_offset)
+                self._write_rows(task, outbox, rows[:cut], kept[:cut], middle)
+                self._write_rows(task, outbox, rows[cut:], kept[cut:], next_offset)
                 return
             self._connections.stumbled_over(outbox.node, error)
-            task.facts.refused(outbox.node, error.with_traceback(None), messages[0], rows[0])
+            task.facts.refused(outbox.node, error.with_traceback(None), kept[0][3], rows[0])
             self._send_letters()
             self._write_batch(task, outbox, (), next_offset)
 
@@ -193,13 +192,13 @@ class SinkWrites:
         task: Task,
         outbox: Outbox,
         rows: Sequence[SinkRow],
-        messages: Sequence[Any],
+        kept: Sequence[Kept],
         errors: Sequence[SinkRefusedError],
     ) -> Sequence[int]:
         """Ask about all records whose rows are refused; returns where those are that are not."""
         refused = {error.offset: error for error in reversed(errors)}
         asked: set[int] = set()
-        for row, message in zip(rows, messages, strict=True):
+        for row, (_, _, _, message) in zip(rows, kept, strict=True):
             if row.offset in refused and row.offset not in asked:
                 asked.add(row.offset)
                 error = refused[row.offset].with_traceback(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -210,7 +211,7 @@ class _Connection:
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._columns
         there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
-        values = [self._encoded(row, columns.values(row)) for row in there]
+        values = self._all_encoded(there, columns.all_values(there))
         keys = [self._encoded(row, columns.key_of(row), columns.key) for row in gone]
 
         def culprit(*, is_client: bool) -> SinkRefusedError | None:
@@ -256,6 +257,15 @@ class _Connection:
             cursor.execute(self._upsert, list(map(as_array, zip(*values, strict=True))))
         if keys:
             cursor.execute(self._delete, list(map(as_array, zip(*keys, strict=True))))
+
+    def _all_encoded(
+        self, rows: Sequence[SinkRow], values: Sequence[tuple[Any, ...]]
+    ) -> Sequence[tuple[Any, ...]]:
+        """The values as the server takes them; mostly they are so already."""
+        for at, _, plain in self._encoders:
+            if not {plain, type(None)}.issuperset(map(type, map(itemgetter(at), values))):
+                return [self._encoded(*one) for one in zip(rows, values, strict=True)]
+        return values
 
     def _encoded(
         self, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()

@@ -35,7 +35,7 @@ from headrace.topology.compile import (
 )
 from headrace.topology.compile.codegen import CompileOptions, Flow, Generator, Hold, Writer
 from headrace.topology.compile.holding import hold_of
-from headrace.topology.compile.objects import gathered
+from headrace.topology.compile.objects import gathered, keeping
 from headrace.topology.compile.objects.making import OperatorMaker
 from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.environment import Message, TaskEnvironment
@@ -244,6 +244,8 @@ class _Assembler:
     def __init__(self, gen: Generator) -> None:
         self._gen = gen
         self._functions: dict[str, Writer] = {}
+        self._loop: Writer | None = None
+        """Writes the loop over a batch."""
 
     def assemble(self) -> Writer:
         gen = self._gen
@@ -301,6 +303,8 @@ class _Assembler:
         if node.gathers:
             w.line(f"operator_{i}.released_by(release_{i})")
         w.line(f"process_{i} = operator_{i}.process")
+        if keeping.is_kept(self._gen, node):
+            keeping.emit_keeper(self._gen, node, w)
 
     def _topic_name(self, node: Source, topic: str) -> str:
         return f"{self._gen.options.application_id}-{topic}" if node.internal else topic
@@ -314,7 +318,7 @@ class _Assembler:
 
     def _process(self, node: Source) -> None:
         gen = self._gen
-        w = gen.writer
+        w = self._loop = gen.writer
         asking = [one for one in gen.sub.nodes if one.needs_record]
         # What writes to a table outside asks which record it is, and nothing else.
         has_turns = any(one.writes_outside is None for one in asking)
@@ -404,6 +408,9 @@ class _Assembler:
 
     def _operator(self, node: Operator, flow: Flow) -> None:
         gen = self._gen
+        if keeping.is_kept(gen, node) and gen.writer is self._loop:
+            keeping.emit_kept(gen, node, flow)
+            return
 
         def call(flow: Flow) -> None:
             value = flow.value_object if node.reads_value else flow.value_or_bytes

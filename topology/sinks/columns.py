@@ -81,7 +81,9 @@ class Columns:
         Raises:
             SinkRefusedError: the record has nothing for one of them.
         """
-        given = self._given(row)
+        return self._values_of(row, self._given(row))
+
+    def _values_of(self, row: SinkRow, given: Any) -> tuple[Any, ...]:
         taken = self._taken(given)
         if taken is not None:
             if not self.key:
@@ -89,6 +91,33 @@ class Columns:
             if self._has_plain_key and type(row.key) in _PLAIN:
                 return (*taken[: self._key_at], row.key, *taken[self._key_at :])
         return self._looked_for(row, given)
+
+    def all_values(self, rows: Sequence[SinkRow]) -> list[tuple[Any, ...]]:
+        """The same of some rows, in less time.
+
+        Raises:
+            SinkRefusedError: a record has nothing for a column.
+        """
+        if self.key:
+            return [self.values(row) for row in rows]
+        found = []
+        given_of, takers = self._row, self._takers
+        for row in rows:
+            given = row[1]
+            if given_of is not None:
+                try:
+                    given = given_of(row[0], given)
+                except Exception as error:
+                    raise self._raised(error, row) from error
+            take = takers.get(type(given))
+            if take is None:
+                found.append(self._values_of(row, given))
+                continue
+            try:
+                found.append(tuple(take(given)))
+            except (KeyError, AttributeError):
+                found.append(self._looked_for(row, given))
+        return found
 
     def _taken(self, given: Any) -> Sequence[Any] | None:
         """The values of the columns beside the key; None where they are to be looked for."""
@@ -117,9 +146,13 @@ class Columns:
         try:
             return self._row(row.key, row.value)
         except Exception as error:
-            place = place_of(self._row)
-            reason = f"row= raised {type(error).__name__}{f' ({place})' if place else ''}"
-            raise self.refused(reason, None, row) from error
+            raise self._raised(error, row) from error
+
+    def _raised(self, error: Exception, row: SinkRow) -> SinkRefusedError:
+        assert self._row is not None
+        place = place_of(self._row)
+        reason = f"row= raised {type(error).__name__}{f' ({place})' if place else ''}"
+        return self.refused(reason, None, row)
 
     def key_of(self, row: SinkRow) -> tuple[Any, ...]:
         """What names the row, in the order of the key.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -17,6 +18,11 @@ from headrace.topology.sinks.snapshot import snapshot
 
 ROW_BYTES = 1_000
 """About what a row takes besides its record's bytes; measured with dicts of five fields."""
+
+Kept = tuple[Any, Any, int, Any]
+"""Key, value and timestamp of a row, and the message that it is of."""
+_ROW = partial(tuple.__new__, SinkRow)
+"""Makes a row of a tuple, in a third of the time that a call of the class takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,7 @@ class Outbox:
     """
 
     __slots__ = ("_bytes", "_copies", "_counted", "_facts", "_is_first", "_written", "batching",
-                 "messages", "node", "pending", "position", "rows", "since_s",
-                 "source")  # fmt: skip
+                 "kept", "node", "pending", "position", "since_s", "source")  # fmt: skip
 
     def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
         del spec
@@ -75,9 +80,8 @@ class Outbox:
         """How long rows are collected; None where they are written with each commit."""
         self.since_s: float | None = None
         """When the first of them was seen, by the clock of who writes them."""
-        self.rows: list[SinkRow] = []
-        self.messages: list[Any] = []
-        """The records that the rows are of."""
+        self.kept: list[Kept] = []
+        """What rows are to be made of; always the same list."""
         self._bytes = self._counted = 0
         self._facts = context.task
         self._written = context.number("written")
@@ -86,29 +90,31 @@ class Outbox:
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         """Keep one record."""
         del old, headers
-        message = self._facts.record
         if self._copies:
             key, value = snapshot(key), snapshot(value)
-        self.rows.append(SinkRow(key, value, timestamp, message.offset()))
-        self.messages.append(message)
+        self.kept.append((key, value, timestamp, self._facts.record))
 
     @property
     def bytes(self) -> int:
         """About what the rows take; those of one record share what it has."""
-        messages = self.messages
-        before = messages[self._counted - 1] if self._counted else None
-        for message in islice(messages, self._counted, None):
+        if not self._copies:  # no step makes several rows of a record
+            sizes = [len(one[3].value() or b"") for one in self.kept[self._counted :]]
+            self._bytes += sum(sizes) + ROW_BYTES * len(sizes)
+            self._counted = len(self.kept)
+            return self._bytes
+        before = self.kept[self._counted - 1][3] if self._counted else None
+        for _, _, _, message in islice(self.kept, self._counted, None):
             self._bytes += ROW_BYTES
             if message is not before:
                 self._bytes += len(message.key() or b"") + len(message.value() or b"")
             before = message
-        self._counted = len(messages)
+        self._counted = len(self.kept)
         return self._bytes
 
     @property
     def is_held(self) -> bool:
         """Whether there are rows that the sink wants to be collected."""
-        return self.batching is not None and bool(self.rows) and not self._is_first
+        return self.batching is not None and bool(self.kept) and not self._is_first
 
     def flush(self) -> None:
         """What is kept goes nowhere downstream."""
@@ -136,9 +142,10 @@ class Outbox:
         self.position = self._written.value = next_offset
         self._is_first = False
 
-    def take(self) -> tuple[Sequence[SinkRow], Sequence[Any]]:
-        """Take the rows, and the records that they are of."""
-        taken = self.rows, self.messages
-        self.rows, self.messages, self.since_s = [], [], None
+    def take(self) -> tuple[Sequence[SinkRow], Sequence[Kept]]:
+        """Take the rows, and what they are made of."""
+        kept = self.kept[:]
+        self.kept.clear()
+        self.since_s = None
         self._bytes = self._counted = 0
-        return taken
+        return [_ROW((k, v, timestamp, m.offset())) for k, v, timestamp, m in kept], kept
