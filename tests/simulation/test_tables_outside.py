@@ -16,7 +16,7 @@ from headrace.streams.simulation.world.faults import SINK_CALLS
 from headrace.streams.sinks.duckdb import DuckDbSink
 from headrace.streams.sinks.parquet import ParquetSink
 from headrace.topology import MemorySink, SinkBatching, StreamsBuilder, Topology, serdes
-from tests.simulation.blocks import run_each
+from tests.simulation.blocks import RunSeed, run_each
 
 SEEDS = 80
 KEYS = 5
@@ -28,6 +28,15 @@ def topology(batching: SinkBatching | None = None) -> Topology:
     rows.filter(lambda _, n: n % 7 != 3).to_sink(MemorySink(batching=batching), name="events")
     counted = MemorySink(keyed=True, batching=batching)
     rows.group_by_key().count(store="counts").to_sink(counted, name="counted")
+    return builder.build()
+
+
+def direct(batching: SinkBatching | None = None) -> Topology:
+    """Each record is two rows, which no topic is in front of."""
+    builder = StreamsBuilder()
+    rows = builder.stream("rows", key=serdes.string, value=serdes.integer)
+    twice = rows.filter(lambda _, n: n % 7 != 3).flat_map_values(lambda n: [n, -n])
+    twice.to_sink(MemorySink(batching=batching), name="events", direct=True)
     return builder.build()
 
 
@@ -62,15 +71,42 @@ def run_seed(
     return problems, result.faults
 
 
-def run_block(first: int, last: int) -> tuple[dict[int, list[str]], Counter[tuple[str, str]]]:
-    return run_each(run_seed, first, last)
+def run_direct_seed(
+    seed: int, state_dir: Path | None = None
+) -> tuple[list[str], Counter[tuple[str, str]]]:
+    """At least once, as often as not: nothing is written again in front of the sink."""
+    batching = SinkBatching(every=timedelta(minutes=1)) if seed % 2 else None
+    guarantee = "at_least_once" if seed % 4 < 2 else "exactly_once_v2"
+    simulation = Simulation(
+        direct(batching),
+        inputs=inputs(),
+        settings={"processing.guarantee": guarantee},
+        workers=1 + seed % 3,
+        faults=FaultPlan(rate=0.05, twins=1.0 if seed % 4 == 1 else 0.0),
+    )
+    result = simulation.run(seed, state_dir=state_dir)
+    found: dict[str, list[int]] = {}
+    for row in result.sink("events"):
+        found.setdefault(row.key, []).append(row.value)
+    wanted = {key: [one for n in kept for one in (n, -n)] for key, kept in expected().items()}
+    problems = list(result.problems)
+    if found != wanted:
+        problems.append(f"events: {found}")
+    return problems, result.faults
+
+
+def run_block(
+    run: RunSeed, first: int, last: int
+) -> tuple[dict[int, list[str]], Counter[tuple[str, str]]]:
+    return run_each(run, first, last)
 
 
 @pytest.mark.slow
-def test_no_row_is_doubled_or_lost() -> None:
+@pytest.mark.parametrize("run", [run_seed, run_direct_seed])
+def test_no_row_is_doubled_or_lost(run: RunSeed) -> None:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         half = SEEDS // 2
-        blocks = [pool.submit(run_block, first, first + half) for first in (0, half)]
+        blocks = [pool.submit(run_block, run, first, first + half) for first in (0, half)]
         results = [block.result() for block in blocks]
     failed = {seed: words for found, _ in results for seed, words in found.items()}
     assert not failed

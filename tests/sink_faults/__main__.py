@@ -19,7 +19,7 @@ _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _WHOLE = {"postgres": (100, 1_000_000, 1_500.0)}
 _LESS = (30, 100_000, 600.0)
 _QUICK = {"postgres": (5, 10_000, 25.0)}
-_QUICK_LESS = (2, 5_000, 8.0)
+_QUICK_LESS = (2, 5_000, 30.0)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -25,6 +25,8 @@ _OTHERS = "application_name LIKE 'worker-%'"
 class PostgresTarget:
     """A server of its own, which workers reach through a proxy."""
 
+    _locked: tuple[str, ...] = ("headrace_positions", "upserted")
+
     def __init__(self) -> None:
         self._server = PostgresServer()
         self._proxy = Proxy(self._server.socket)
@@ -37,7 +39,7 @@ class PostgresTarget:
         )
 
     @staticmethod
-    def sinks(address: str, worker: str) -> tuple[ExternalSink, ExternalSink]:
+    def sinks(address: str, worker: str) -> tuple[ExternalSink, ExternalSink | None]:
         address += f" application_name=worker-{worker}"
         return (
             PostgresSink(address, "appended", COLUMNS, row=as_row, create=True),
@@ -65,7 +67,7 @@ class PostgresTarget:
             the workers that do.
         """
         # Rows are there and wait for their position to move, or it has moved and waits for them.
-        table = choose.choice(("headrace_positions", "upserted"))
+        table = choose.choice(self._locked)
         with psycopg.connect(self._server.url) as holder:
             holder.execute("SET lock_timeout = '5s'")
             holder.execute(f"LOCK TABLE {table} IN SHARE MODE")
@@ -157,3 +159,41 @@ class PostgresTarget:
     def close(self) -> None:
         self._proxy.close()
         self._server.close()
+
+
+class DirectTarget(PostgresTarget):
+    """The same with one table, whose sink reads the topic itself and has two rows a record."""
+
+    _locked = ("headrace_positions",)
+
+    def start(self, directory: Path) -> str:
+        address = super().start(directory)
+        # Which row of a key is its last one, the order says in which they were written.
+        with psycopg.connect(self._server.url, autocommit=True) as connection:
+            connection.execute(
+                "CREATE TABLE pairs (n bigserial PRIMARY KEY, id text, part int, value text)"
+            )
+        return address
+
+    @staticmethod
+    def sinks(address: str, worker: str) -> tuple[ExternalSink, None]:
+        address += f" application_name=worker-{worker}"
+        columns = {"id": str, "part": int, "value": str}
+        return PostgresSink(address, "pairs", columns, row=_as_part), None
+
+    def appended(self) -> Sequence[tuple[str, str]]:
+        """The rows of one part; those of the other too, where the two are not alike."""
+        halves = [
+            self._rows(f"SELECT id, value FROM pairs WHERE part = {part} AND value IS NOT NULL")
+            for part in (0, 1)
+        ]
+        return halves[0] if sorted(halves[0]) == sorted(halves[1]) else halves[0] + halves[1]
+
+    def upserted(self) -> Sequence[tuple[str, str]]:
+        last = dict(self._rows("SELECT id, value FROM pairs ORDER BY n"))
+        return [(key, value) for key, value in last.items() if value is not None]
+
+
+def _as_part(key: Any, value: Any) -> dict[str, Any]:
+    part, text = value
+    return {"id": key, "part": part, "value": text}

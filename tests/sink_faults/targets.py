@@ -29,8 +29,12 @@ class Target(Protocol):
         """Have it ready; returns what a worker's `sinks` are made of."""
 
     @staticmethod
-    def sinks(address: str, worker: str) -> tuple[ExternalSink, ExternalSink]:
-        """What appends, and what writes rows under their keys; made in a worker's process."""
+    def sinks(address: str, worker: str) -> tuple[ExternalSink, ExternalSink | None]:
+        """What appends, and what writes rows under their keys; made in a worker's process.
+
+        Where there is only the one, it reads the topic directly, and has two rows of each record:
+        their values are ``(0, value)`` and ``(1, value)``.
+        """
 
     def strikes(self) -> Mapping[str, Strike]:
         """Its own kinds of faults."""
@@ -56,10 +60,13 @@ class Target(Protocol):
 def targets() -> Mapping[str, type[Target]]:
     """All kinds, by name."""
     from tests.sink_faults.files import JournalTarget, SqliteTarget
-    from tests.sink_faults.server import PostgresTarget
+    from tests.sink_faults.lake import ParquetTarget
+    from tests.sink_faults.server import DirectTarget, PostgresTarget
 
     return {
         "postgres": PostgresTarget,
         "sqlite": SqliteTarget,
         "journal": JournalTarget,
+        "parquet": ParquetTarget,
+        "direct": DirectTarget,
     }

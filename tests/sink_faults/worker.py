@@ -41,9 +41,14 @@ class Plan:
     def topology(self) -> Topology:
         """The application."""
         worker = self.settings["worker.id"]
-        appended, upserted = targets()[self.target].sinks(self.address, worker)
+        target = targets()[self.target]
+        appended, upserted = target.sinks(self.address, worker)
         builder = StreamsBuilder()
         stream = builder.stream(self.input, key=serdes.string, value=serdes.string)
+        if upserted is None:
+            twice = stream.flat_map_values(lambda value: [(0, value), (1, value)])
+            twice.to_sink(appended, name="append", direct=True)
+            return builder.build()
         stream.filter(lambda _, value: value is not None).to_sink(appended, name="append")
         stream.to_sink(upserted, name="upsert")
         return builder.build()

@@ -78,6 +78,10 @@ def topology(source: str, target: str) -> Topology:
     builder = StreamsBuilder()
     appended, counted = sinks(target)
     stream = builder.stream(source, key=serdes.string, value=serdes.string)
+    if target.endswith(".direct.db"):
+        twice = stream.flat_map_values(lambda value: [value, f"{value} again"])
+        twice.to_sink(appended, name="keep-events", direct=True)
+        return builder.build()
     stream.to_sink(appended, name="keep-events")
     stream.group_by_key().count(store="counts").to_sink(counted, name="keep-counts")
     return builder.build()

@@ -110,3 +110,44 @@ def test_each_record_is_one_row_when_a_worker_stands_still(scenario: Scenario) -
             other.stop()
         zombie.stop()
     scenario.check()
+
+
+class Direct(Scenario):
+    """A sink that reads the topic itself, and has two rows of each record."""
+
+    def is_complete(self) -> bool:
+        try:
+            return len(self.query("SELECT id FROM events")) >= 2 * len(self.sent)
+        except sqlite3.OperationalError:
+            return False  # nobody has made the table yet
+
+    def check(self) -> None:
+        rows = self.query("SELECT id, value FROM events ORDER BY rowid")
+        for key in {key for key, _ in self.sent}:
+            found = [value for one, value in rows if one == key]
+            sent = [value for one, value in self.sent if one == key]
+            assert found == [text for value in sent for text in (value, f"{value} again")]
+
+
+@pytest.fixture
+def direct(topics: Topics, tmp_path: Path) -> Direct:
+    path = tmp_path / "rows.direct.db"
+    return Direct(topics, tmp_path, str(path), query_of(path))
+
+
+@pytest.mark.parametrize("point", ["sink_written", "offsets_sent", "transaction_committed"])
+def test_the_rows_of_each_record_are_there_once_without_a_topic_in_front(
+    point: str, direct: Direct
+) -> None:
+    """Also at least once: what is committed to Kafka is the offset alone."""
+    direct.settings["processing.guarantee"] = (
+        "at_least_once" if point == "sink_written" else "exactly_once_v2"
+    )
+    direct.write()
+    with direct.start(die_at=point, die_on=2) as app:
+        assert app.wait() == -signal.SIGKILL, app.text()[-4000:]
+    direct.write()
+    with direct.start("other") as app:
+        wait_until(lambda: direct.is_complete() or not app.running, what=f"all rows; {direct.log}")
+        app.stop()
+    direct.check()
