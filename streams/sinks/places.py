@@ -26,6 +26,7 @@ _ABANDONED_S = 3600.0
 _CODE = re.compile(r"(?<=<Code>)\w+")
 _REASON = re.compile(r"status code: \d+|Connection refused|dns error|timed out")
 """What of a store's text says why, and nothing of a key or a row."""
+_DENIED = re.compile(r"status code: 40[13]\b")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -244,19 +245,26 @@ def _of_store(address: str, *, is_missing: Exception | None = None) -> Iterator[
         NotImplementedError,
     )
     where = f"the store of objects at {address or 'its root'}"
+
+    def not_allowed(said: str) -> SinkUnusableError:
+        return SinkUnusableError(
+            f"{where} says {said}; see that the address, the user and its rights to list, read and "
+            "put objects are right"
+        )
+
     try:
         yield
     except exceptions.AlreadyExistsError as error:
         raise FileExistsError(address) from error
     except permanent as error:
-        raise SinkUnusableError(
-            f"{where} says {type(error).__name__}; see that the address, the user and its rights "
-            "to list, read and put objects are right"
-        ) from error
+        raise not_allowed(type(error).__name__) from error
     except (exceptions.NotFoundError, FileNotFoundError) as error:
         nothing = SinkUnusableError(f"{where}: there is none; make the bucket")
         raise is_missing or nothing from error
     except (exceptions.BaseError, OSError) as error:
+        # A listing has no error of its own for it.
+        if denied := _DENIED.search(str(error)):
+            raise not_allowed(denied[0]) from error
         reason = _CODE.search(str(error)) or _REASON.search(str(error))
         said = reason[0] if reason else type(error).__name__
         if "NoSuchBucket" in said:
