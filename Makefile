@@ -72,7 +72,8 @@ chaos: setup  ## Kill workers and brokers of a real cluster, check what comes ou
 	$(BIN)/python -m tests.chaos $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(CHAOS_ARGS)
 
-# QUICK=1 takes two minutes of the half hour; TARGET=postgres, sqlite or journal takes one.
+# QUICK=1 takes three minutes of the half hour; TARGET=postgres, sqlite, journal, parquet or direct
+# takes one.
 chaos-sinks: setup  ## Kill workers, a database and a broker under sinks, check every row
 	$(BIN)/python -m tests.sink_faults $(if $(QUICK),--quick) $(if $(SEED),--seed $(SEED)) \
 		$(if $(TARGET),--target $(TARGET)) $(CHAOS_ARGS)

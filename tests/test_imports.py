@@ -26,7 +26,7 @@ HOMES = {
     "uvicorn": ("streams_web/",),
     "psycopg": ("streams/sinks/postgres_errors.py",),
     "deltalake": ("streams/sinks/delta.py",),
-    "pyiceberg": ("streams/sinks/iceberg.py",),
+    "pyiceberg": ("streams/sinks/iceberg.py", "streams/sinks/iceberg_rest.py"),
     "duckdb": ("streams/sinks/duckdb.py",),
     "obstore": ("streams/sinks/places.py", "streams/sinks/parquet.py"),
 }

@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, require
+from headrace.streams.sinks.iceberg_rest import load_bounded
 from headrace.streams.sinks.table_rows import TableRows, said
 from headrace.topology.external_sink import (
     SinkBatch,
@@ -61,7 +62,8 @@ class IcebergSink:
         every: how long rows are collected for one commit at most.
         max_rows: with so many rows it is made earlier.
         max_bytes: the same of their memory, as far as it is known.
-        timeout: how long a commit is tried again that others' commits get ahead of.
+        timeout: how long a commit is tried again that others' commits get ahead of, and how long
+            each answer of a REST catalog is waited for that is loaded here.
 
     Raises:
         TopologyError: what is given does not fit.
@@ -130,14 +132,10 @@ class IcebergSink:
         )
 
     def _connect(self) -> Any:
-        from pyiceberg.catalog import load_catalog
-
         if callable(self._catalog):
             return self._catalog()
         try:
-            if isinstance(self._catalog, str):
-                return load_catalog(self._catalog)
-            return load_catalog(**self._catalog)
+            return load_bounded(self._catalog, self._timeout_s)
         except ValueError as error:
             raise SinkUnusableError(
                 f"the catalog of table {self._columns.table} cannot be loaded: {said(error)}"

@@ -25,7 +25,7 @@ _QUICK_LESS = (2, 5_000, 30.0)
 def main(arguments: Sequence[str]) -> int:
     """Run what is asked for; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.sink_faults", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two minutes, not half an hour")
+    parser.add_argument("--quick", action="store_true", help="three minutes, not half an hour")
     parser.add_argument("--seed", type=int, help="of faults and input; random without")
     parser.add_argument("--target", action="append", choices=list(targets()), help="all without")
     parser.add_argument("--faults", type=int)
