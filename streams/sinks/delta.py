@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, require
-from headrace.streams.sinks.table_rows import TableRows, said
+from headrace.streams.sinks.table_rows import TableRows, partitioning, said
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
@@ -59,6 +59,7 @@ class DeltaSink:
         row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
             in the value and in the key.
         create: make the table where it is not there.
+        partition_by: the columns whose values divide the files of a table that is made.
         every: how long rows are collected for one commit at most.
         max_rows: with so many rows it is made earlier.
         max_bytes: the same of their memory, as far as it is known.
@@ -92,6 +93,7 @@ class DeltaSink:
         key: str | Sequence[str] = (),
         row: Row | None = None,
         create: bool = False,
+        partition_by: str | Sequence[str] = (),
         every: timedelta = timedelta(minutes=1),
         max_rows: int = 100_000,
         max_bytes: int = 128 << 20,
@@ -101,6 +103,7 @@ class DeltaSink:
         self._uri = str(uri)
         self._columns = ArrowColumns(self._uri, columns, key, row)
         self._create = require_bool("create", create)
+        self._parts = partitioning(self._columns, partition_by, create=create)
         self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
         self._options = storage_options
         self._timeout_s = duration_ms("timeout", timeout, at_least=1) / 1000
@@ -146,7 +149,13 @@ class DeltaSink:
                     f"there is no Delta table at {self._uri}; make it, or give create=True"
                 ) from error
         schema = _schema_of(self._columns)
-        DeltaTable.create(self._uri, schema, mode="ignore", storage_options=options)
+        DeltaTable.create(
+            self._uri,
+            schema,
+            mode="ignore",
+            partition_by=self._parts or None,
+            storage_options=options,
+        )
         return DeltaTable(self._uri, storage_options=options)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, require
 from headrace.streams.sinks.iceberg_rest import load_bounded
-from headrace.streams.sinks.table_rows import TableRows, said
+from headrace.streams.sinks.table_rows import TableRows, partitioning, said
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
@@ -59,6 +59,7 @@ class IcebergSink:
         row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
             in the value and in the key.
         create: make the table and its namespace where they are not there.
+        partition_by: the columns whose values divide the files of a table that is made.
         every: how long rows are collected for one commit at most.
         max_rows: with so many rows it is made earlier.
         max_bytes: the same of their memory, as far as it is known.
@@ -94,6 +95,7 @@ class IcebergSink:
         key: str | Sequence[str] = (),
         row: Row | None = None,
         create: bool = False,
+        partition_by: str | Sequence[str] = (),
         every: timedelta = timedelta(minutes=1),
         max_rows: int = 100_000,
         max_bytes: int = 128 << 20,
@@ -102,6 +104,7 @@ class IcebergSink:
         self._catalog = catalog
         self._columns = ArrowColumns(table, columns, key, row)
         self._create = require_bool("create", create)
+        self._parts = partitioning(self._columns, partition_by, create=create)
         self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
         self._timeout_s = duration_ms("timeout", timeout, at_least=1) / 1000
         self._was_open = False
@@ -142,14 +145,24 @@ class IcebergSink:
             ) from error
 
     def _load(self, catalog: Any) -> Any:
-        from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+        from pyiceberg.exceptions import (
+            CommitFailedException,
+            NoSuchTableError,
+            TableAlreadyExistsError,
+        )
 
         name = self._columns.table
         if self._create and not self._was_open and not catalog.table_exists(name):
             schema = _schema_of(self._columns)
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
-            with suppress(TableAlreadyExistsError):
-                catalog.create_table(name, schema)
+            with (
+                # Another worker may have made it since.
+                suppress(TableAlreadyExistsError, CommitFailedException),
+                catalog.create_table_transaction(name, schema) as transaction,
+                transaction.update_spec() as spec,
+            ):
+                for name_of_part in self._parts:
+                    spec.add_identity(name_of_part)
         try:
             return catalog.load_table(name)
         except NoSuchTableError as error:

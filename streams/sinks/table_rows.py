@@ -11,12 +11,35 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows
+from headrace.topology.errors import TopologyError
 from headrace.topology.external_sink import SinkRow, SinkUnusableError
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _QUERY = re.compile(r"\?[^\s)\"']+")
 _SECRETS = re.compile(r"(?<=://)[^@/\s]+(?=@)")
 _SAID_MAX = 300
+
+
+def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: bool) -> list[str]:
+    """The columns whose values divide the files of a table that is made here.
+
+    Raises:
+        TopologyError: none is made, or there is no such column, or no other one.
+    """
+    parts = [given] if isinstance(given, str) else list(given)
+    if parts and not create:
+        raise TopologyError(
+            f"table {columns.table} is partitioned by whoever makes it; give create=True with "
+            "partition_by=, or leave that out"
+        )
+    unknown = [name for name in parts if name not in columns.names]
+    if unknown or (parts and set(parts) == set(columns.names)):
+        what = f"{unknown[0]}, which is none" if unknown else "all"
+        raise TopologyError(
+            f"partition_by= of table {columns.table} names {what} of its columns "
+            f"{', '.join(columns.names)}; name some of them"
+        )
+    return parts
 
 
 class TableRows:
