@@ -6,24 +6,36 @@ moment of each write alone, and rows are collected for fewer of these.
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, is_alike, require
-from headrace.streams.sinks.sqlite import POSITIONS, on_conflict, quoted, require_place
+from headrace.streams.sinks.sql import (
+    POSITIONS,
+    asking,
+    definition,
+    fenced,
+    full,
+    moving,
+    on_conflict,
+    quoted,
+)
+from headrace.streams.sinks.sqlite import require_place
 from headrace.topology.errors import TopologyError
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
-    SinkFencedError,
     SinkRefusedError,
     SinkUnavailableError,
     SinkUnusableError,
@@ -154,8 +166,8 @@ class DuckDbSink:
             "partition INTEGER, next BIGINT NOT NULL, PRIMARY KEY (name, source, partition))"
         )
         if self._create:
-            database.execute(_definition(columns))
-        table, names = _full(columns.table), ", ".join(map(quoted, columns.names))
+            database.execute(definition(full(columns.table), columns, _TYPES, "JSON"))
+        table, names = full(columns.table), ", ".join(map(quoted, columns.names))
         # What DuckDB hands out for its own types is what it takes for them.
         found = database.sql(f"SELECT {names} FROM {table} LIMIT 0").to_arrow_table().schema  # noqa: S608
         known = {
@@ -164,6 +176,17 @@ class DuckDbSink:
             if isinstance(kind, str) or is_alike(kind, found.field(name).type)
         }
         return ArrowRows(columns, known)
+
+
+@cache
+def _turn(path: str) -> threading.Lock:
+    """Whose turn it is among the threads of this process.
+
+    DuckDB's own lock is the process's: a thread that opens the file while another one closes it can
+    meet a file that is half written.
+    """
+    del path
+    return threading.Lock()
 
 
 class _File:
@@ -176,8 +199,14 @@ class _File:
     @contextmanager
     def opened(self) -> Iterator[Any]:
         """Open it, as soon as nobody else has it."""
-        with _told(self.path), closing(self._connected()) as database:
-            yield database
+        turn = _turn(os.path.realpath(self.path))
+        if not turn.acquire(timeout=self._timeout_s):
+            raise SinkUnavailableError(f"{self.path}: another thread has it open")
+        try:
+            with _told(self.path), closing(self._connected()) as database:
+                yield database
+        finally:
+            turn.release()
 
     def _connected(self) -> Any:
         import duckdb
@@ -200,7 +229,7 @@ class _Connection:
         self._rows = rows
         columns = rows.columns
         names = ", ".join(map(quoted, columns.names))
-        table = _full(columns.table)
+        table = full(columns.table)
         self._insert = f"INSERT INTO {table} ({names}) SELECT {names} FROM headrace_rows"  # noqa: S608
         if columns.key:
             self._insert += on_conflict(columns)
@@ -208,9 +237,8 @@ class _Connection:
         self._delete = f"DELETE FROM {table} WHERE ({keys}) IN (SELECT ({keys}) FROM headrace_gone)"  # noqa: S608
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        asked = f"SELECT partition, next FROM {POSITIONS} WHERE name = ? AND source = ?"  # noqa: S608
         with self._file.opened() as database:
-            found = dict(database.execute(asked, [self._name, source]).fetchall())
+            found = dict(database.execute(asking(), [self._name, source]).fetchall())
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def write(self, batch: SinkBatch, /) -> None:
@@ -231,40 +259,11 @@ class _Connection:
 
     def _move(self, database: Any, batch: SinkBatch) -> None:
         """Move the position, if it is where it is believed to be."""
-        place = [self._name, batch.source, batch.partition]
-        if batch.expected is None:
-            statement = f"INSERT INTO {POSITIONS} VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"  # noqa: S608
-            moved = database.execute(statement, [*place, batch.next])
-        else:
-            statement = (
-                f"UPDATE {POSITIONS} SET next = ? WHERE name = ? AND source = ? "  # noqa: S608
-                "AND partition = ? AND next = ?"
-            )
-            moved = database.execute(statement, [batch.next, *place, batch.expected])
-        if moved.fetchone()[0] != 1:
-            raise SinkFencedError(
-                f"partition {batch.partition} of {batch.source} is not at {batch.expected} in "
-                f"{POSITIONS} of {self._file.path}: another worker has written, or an answer was "
-                "lost"
-            )
+        if database.execute(*moving(self._name, batch)).fetchone()[0] != 1:
+            raise fenced(batch, f" of {self._file.path}")
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _full(table: str) -> str:
-    return ".".join(quoted(part) for part in table.split("."))
-
-
-def _definition(columns: ArrowColumns) -> str:
-    lines = [
-        f"{quoted(name)} {kind if isinstance(kind, str) else _TYPES.get(kind, 'JSON')}"
-        f"{'' if name in columns.nullable or kind is object else ' NOT NULL'}"
-        for name, kind in columns.types.items()
-    ]
-    if columns.key:
-        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, columns.key))})")
-    return f"CREATE TABLE IF NOT EXISTS {_full(columns.table)} ({', '.join(lines)})"
 
 
 @contextmanager

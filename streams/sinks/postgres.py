@@ -19,11 +19,19 @@ from headrace.streams.sinks.postgres_errors import (
     told,
 )
 from headrace.streams.sinks.postgres_waits import bounded
-from headrace.streams.sinks.sqlite import POSITIONS, on_conflict, quoted
+from headrace.streams.sinks.sql import (
+    POSITIONS,
+    asking,
+    definition,
+    fenced,
+    full,
+    moving,
+    on_conflict,
+    quoted,
+)
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import (
     SinkBatch,
-    SinkFencedError,
     SinkRefusedError,
     SinkRow,
     SinkUnavailableError,
@@ -120,7 +128,11 @@ class PostgresSink:
                 for setting, value in _settings(self._timeout_ms):
                     connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
                 if self._create:
-                    _make(connection, self._columns.table, _definition(self._columns))
+                    _make(
+                        connection,
+                        self._columns.table,
+                        definition(full(self._columns.table), self._columns, _TYPES, "jsonb"),
+                    )
                 _make(connection, POSITIONS, _POSITIONS)
                 types = self._types(connection)
             self._was_open = True
@@ -161,7 +173,7 @@ class PostgresSink:
             connection.execute(
                 "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
                 "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
-                (_full(table),),
+                (full(table),),
             ).fetchall()
         )
         missing = [name for name in self._columns.names if name not in found]
@@ -185,7 +197,7 @@ class _Connection:
         self._encoders = _encoders(types)
         self._of_key = _encoders([types[columns.names.index(name)] for name in columns.key])
         names = ", ".join(map(quoted, columns.names))
-        table = _full(columns.table)
+        table = full(columns.table)
         self._copy = f"COPY {table} ({names}) FROM STDIN"
         # What is an array itself cannot be a row of one.
         self._by_row = any(kind.endswith("[]") for kind in types)
@@ -202,8 +214,7 @@ class _Connection:
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with told():
             rows = self._connection.execute(
-                f"SELECT partition, next FROM {POSITIONS} "  # noqa: S608
-                "WHERE name = %s AND source = %s AND partition = ANY(%s)",
+                f"{asking('%s')} AND partition = ANY(%s)",
                 (self._name, source, list(partitions)),
             )
             return dict(rows.fetchall())
@@ -239,7 +250,7 @@ class _Connection:
             if self.positions(batch.source, [batch.partition]).get(batch.partition) != (
                 batch.expected
             ):
-                raise self._fenced(batch) from error
+                raise fenced(batch) from error
             raise
 
     def _append(self, cursor: Any, values: Sequence[tuple[Any, ...]]) -> None:
@@ -316,27 +327,9 @@ class _Connection:
 
     def _move(self, cursor: Any, batch: SinkBatch) -> None:
         """Move the position, if it is where it is believed to be; others wait for the row."""
-        place = (self._name, batch.source, batch.partition)
-        if batch.expected is None:
-            cursor.execute(
-                f"INSERT INTO {POSITIONS} VALUES (%s, %s, %s, %s) "  # noqa: S608
-                "ON CONFLICT DO NOTHING",
-                (*place, batch.next),
-            )
-        else:
-            cursor.execute(
-                f"UPDATE {POSITIONS} SET next = %s WHERE name = %s AND source = %s "  # noqa: S608
-                "AND partition = %s AND next = %s",
-                (batch.next, *place, batch.expected),
-            )
+        cursor.execute(*moving(self._name, batch, "%s"))
         if cursor.rowcount != 1:
-            raise self._fenced(batch)
-
-    def _fenced(self, batch: SinkBatch) -> SinkFencedError:
-        return SinkFencedError(
-            f"partition {batch.partition} of {batch.source} is not at {batch.expected} in "
-            f"{POSITIONS}: another worker has written, or an answer was lost"
-        )
+            raise fenced(batch)
 
     def close(self) -> None:
         """Close the connection."""
@@ -360,28 +353,13 @@ def _settings(timeout_ms: int) -> Iterator[tuple[str, str]]:
     yield "TimeZone", "UTC"
 
 
-def _make(connection: Any, table: str, definition: str) -> None:
+def _make(connection: Any, table: str, statement: str) -> None:
     """Make a table where it is not there, without a word of those who may not."""
-    full = table if table == POSITIONS else _full(table)
-    if connection.execute("SELECT to_regclass(%s)", (full,)).fetchone()[0] is None:
+    name = table if table == POSITIONS else full(table)
+    if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()[0] is None:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            connection.execute(definition)
-
-
-def _full(table: str) -> str:
-    return ".".join(quoted(part) for part in table.split("."))
-
-
-def _definition(columns: Columns) -> str:
-    lines = [
-        f"{quoted(name)} {kind if isinstance(kind, str) else _TYPES.get(kind, 'jsonb')}"
-        f"{'' if name in columns.nullable or kind is object else ' NOT NULL'}"
-        for name, kind in columns.types.items()
-    ]
-    if columns.key:
-        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, columns.key))})")
-    return f"CREATE TABLE IF NOT EXISTS {_full(columns.table)} ({', '.join(lines)})"
+            connection.execute(statement)
 
 
 def _plain(kind: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from headrace.streams.sinks.sqlite import POSITIONS
+from headrace.streams.sinks.sql import POSITIONS
 from headrace.topology.external_sink import (
     SinkRefusedError,
     SinkRow,

@@ -15,9 +15,17 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from headrace.streams.sinks.sql import (
+    POSITIONS,
+    asking,
+    definition,
+    fenced,
+    moving,
+    on_conflict,
+    quoted,
+)
 from headrace.topology.external_sink import (
     SinkBatch,
-    SinkFencedError,
     SinkRefusedError,
     SinkRow,
     SinkUnavailableError,
@@ -26,9 +34,6 @@ from headrace.topology.external_sink import (
 from headrace.topology.sinks.columns import Columns, Row, Types, require_bool, utc
 from headrace.topology.sinks.encoding import as_json, said_of
 from headrace.topology.windows import duration_ms
-
-POSITIONS = "headrace_positions"
-"""The table that positions are kept in."""
 
 _TYPES: Mapping[type, str] = {
     bool: "INTEGER",
@@ -129,7 +134,8 @@ class SqliteSink:
             "next INTEGER NOT NULL, PRIMARY KEY (name, source, partition)) WITHOUT ROWID"
         )
         if self._create:
-            database.execute(_definition(self._columns))
+            table = quoted(self._columns.table)
+            database.execute(definition(table, self._columns, _TYPES, "TEXT"))
         table = self._columns.table
         there = [row[1] for row in database.execute(f"PRAGMA table_info({quoted(table)})")]
         if not there:
@@ -161,9 +167,8 @@ class _Connection:
         self._delete = f"DELETE FROM {quoted(columns.table)} WHERE {named}"  # noqa: S608
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        asked = f"SELECT partition, next FROM {POSITIONS} WHERE name = ? AND source = ?"  # noqa: S608
         with _told(self._path):
-            found = dict(self._database.execute(asked, (self._name, source)).fetchall())
+            found = dict(self._database.execute(asking(), (self._name, source)).fetchall())
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def write(self, batch: SinkBatch, /) -> None:
@@ -208,21 +213,8 @@ class _Connection:
 
     def _move(self, batch: SinkBatch) -> None:
         """Move the position, if it is where it is believed to be."""
-        place = (self._name, batch.source, batch.partition)
-        if batch.expected is None:
-            statement = f"INSERT OR IGNORE INTO {POSITIONS} VALUES (?, ?, ?, ?)"  # noqa: S608
-            moved = self._database.execute(statement, (*place, batch.next))
-        else:
-            statement = (
-                f"UPDATE {POSITIONS} SET next = ? WHERE name = ? AND source = ? "  # noqa: S608
-                "AND partition = ? AND next = ?"
-            )
-            moved = self._database.execute(statement, (batch.next, *place, batch.expected))
-        if moved.rowcount != 1:
-            raise SinkFencedError(
-                f"partition {batch.partition} of {batch.source} is not at {batch.expected} in "
-                f"{POSITIONS} of {self._path}: another worker has written, or an answer was lost"
-            )
+        if self._database.execute(*moving(self._name, batch)).rowcount != 1:
+            raise fenced(batch, f" of {self._path}")
 
     def close(self) -> None:
         """Close the file."""
@@ -239,31 +231,6 @@ def require_place(path: Path) -> None:
     writable = path if path.exists() else place
     if not os.access(writable, os.W_OK):
         raise SinkUnusableError(f"{path}: {writable} may not be written to; give the right")
-
-
-def quoted(name: str) -> str:
-    """A name of SQL as it is."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def on_conflict(columns: Columns) -> str:
-    """What an insert does where the key is there."""
-    key = ", ".join(map(quoted, columns.key))
-    if not columns.others:
-        return f" ON CONFLICT ({key}) DO NOTHING"
-    changes = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in columns.others)
-    return f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
-
-
-def _definition(columns: Columns) -> str:
-    lines = [
-        f"{quoted(name)} {kind if isinstance(kind, str) else _TYPES.get(kind, 'TEXT')}"
-        f"{'' if name in columns.nullable or kind is object else ' NOT NULL'}"
-        for name, kind in columns.types.items()
-    ]
-    if columns.key:
-        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, columns.key))})")
-    return f"CREATE TABLE IF NOT EXISTS {quoted(columns.table)} ({', '.join(lines)})"
 
 
 def _iso(moment: datetime) -> str:
