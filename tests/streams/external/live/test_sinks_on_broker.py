@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import sqlite3
 from collections import Counter
@@ -151,3 +152,44 @@ def test_the_rows_of_each_record_are_there_once_without_a_topic_in_front(
         wait_until(lambda: direct.is_complete() or not app.running, what=f"all rows; {direct.log}")
         app.stop()
     direct.check()
+
+
+@pytest.mark.long
+def test_a_step_changes_its_form_only_where_that_is_accepted_and_has_each_row_once(
+    scenario: Scenario,
+) -> None:
+    """Drained and stopped in order, neither form leaves a row to the other one."""
+    path = Path(scenario.target)
+    direct = path.with_name("same.direct.db")
+    path.touch()
+    direct.symlink_to(path)
+    wanted: list[tuple[str, str]] = []
+    for target, times in [(path, 1), (direct, 2), (path, 1)]:
+        scenario.target = str(target)
+        before = len(scenario.sent)
+        scenario.write(300)
+        new = scenario.sent[before:]
+        wanted += new
+        if times == 2:
+            wanted += [(key, f"{value} again") for key, value in new]
+        if before:
+            with scenario.start() as refused:
+                assert refused.wait() > 0
+            told = "keep-events-repartition is not read" if times == 2 else "to_sink('keep-events')"
+            assert told in refused.text()
+            codes = re.findall(r"topology\.change\.accept=(\w{8})", refused.text())
+            scenario.settings["topology.change.accept"] = codes[-1]
+        _run_until_written(scenario, len(wanted))
+        assert sorted(scenario.query("SELECT id, value FROM events")) == sorted(wanted)
+
+
+def _run_until_written(scenario: Scenario, count: int) -> None:
+    def is_written() -> bool:
+        try:
+            return len(scenario.query("SELECT id FROM events")) >= count
+        except sqlite3.OperationalError:
+            return False  # nobody has made the table yet
+
+    with scenario.start() as app:
+        wait_until(lambda: is_written() or not app.running, what=f"all rows; {scenario.log}")
+        app.stop()
