@@ -165,7 +165,8 @@ class ArrowRows:
 
     def _unfit(self, name: str, value: Any) -> str:
         kind = self.schema.field(name).type
-        return f"a {type(value).__name__} does not fit into {kind}; write row= that makes one"
+        advice = self.columns.advice(name)
+        return f"a {type(value).__name__} does not fit into {kind}; {advice}"
 
     def _culprit(
         self, field: Any, values: Sequence[Any], rows: Sequence[SinkRow], error: Exception

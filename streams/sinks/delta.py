@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, require
+from headrace.streams.sinks.places import require_writable
 from headrace.streams.sinks.table_rows import TableRows, partitioning, said
 from headrace.topology.external_sink import (
     SinkBatch,
@@ -124,6 +125,8 @@ class DeltaSink:
         import pyarrow
 
         with _told(self._columns, is_first=not self._was_open):
+            if not self._was_open:
+                require_writable(f"{self._uri}/_delta_log")
             table = self._load()
             _require_changes(self._columns, table)
             rows = TableRows(self._columns, pyarrow.schema(table.schema().to_arrow()))

@@ -22,6 +22,7 @@ from typing import Any
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, require
 from headrace.streams.sinks.iceberg_rest import load_bounded
+from headrace.streams.sinks.places import require_writable
 from headrace.streams.sinks.table_rows import TableRows, partitioning, said
 from headrace.topology.external_sink import (
     SinkBatch,
@@ -125,6 +126,8 @@ class IcebergSink:
             catalog = self._connect()
             try:
                 table = self._load(catalog)
+                if not self._was_open:
+                    require_writable(f"{table.location()}/metadata")
                 rows = TableRows(self._columns, table.schema().as_arrow())
             except BaseException:
                 catalog.close()
@@ -154,6 +157,7 @@ class IcebergSink:
         name = self._columns.table
         if self._create and not self._was_open and not catalog.table_exists(name):
             schema = _schema_of(self._columns)
+            require_writable(catalog.properties.get("warehouse", "none://"))
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             with (
                 # Another worker may have made it since.

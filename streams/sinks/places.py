@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
 from headrace.topology.external_sink import SinkUnavailableError, SinkUnusableError
 
@@ -28,6 +29,21 @@ _REASON = re.compile(r"status code: \d+|Connection refused|dns error|timed out")
 """What of a store's text says why, and nothing of a key or a row."""
 _DENIED = re.compile(r"status code: 40[13]\b")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+
+
+def require_writable(address: str) -> None:
+    """See that something can be made at an address, if that is a directory of this machine.
+
+    Raises:
+        SinkUnusableError: the right is missing, which no other attempt gives.
+    """
+    parts = urlsplit(address)
+    if parts.scheme not in ("", "file"):
+        return
+    path = Path(unquote(parts.path) if parts.scheme else address).absolute()
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SinkUnusableError(f"{path}: {there} may not be written to; give the right")
 
 
 class Place(Protocol):

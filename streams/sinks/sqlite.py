@@ -274,7 +274,7 @@ def _encode(
     columns: Columns, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
 ) -> tuple[Any, ...]:
     """Values as SQLite takes them."""
-    if all(type(value) in _PLAIN for value in values):
+    if all(type(value) in _PLAIN and value == value for value in values):
         return values
     encoded = []
     for name, value in zip(names or columns.names, values, strict=True):
@@ -287,7 +287,10 @@ def _encode(
             except Exception as error:  # whatever the value's own class raises
                 raise columns.refused(said_of(error), name, row) from error
         if not isinstance(value, (int, float, str, bytes, type(None))):
-            reason = f"SQLite has no type for a {type(value).__name__}; write row= that makes one"
+            reason = f"SQLite has no type for a {type(value).__name__}; {columns.advice(name)}"
+            raise columns.refused(reason, name, row)
+        if value != value:
+            reason = f"SQLite has no NaN, and would take it for NULL; {columns.advice(name)}"
             raise columns.refused(reason, name, row)
         encoded.append(value)
     return tuple(encoded)

@@ -33,7 +33,8 @@ class Columns:
     What a record has for them is looked for by name: in its value, if that is a mapping, a
     dataclass, a `msgspec.Struct` or a named tuple, and in its key. A value that is none of these
     goes into the only column that nothing else is for, and so does a key. The columns of the key
-    are taken from the key of the record, as a deleted row has no value. Windowed keys also have
+    are taken from the key of the record, as a deleted row has no value; where the value has
+    another one of that name, the row is refused. Windowed keys also have
     ``window_start`` and ``window_end``.
 
     Args:
@@ -89,6 +90,8 @@ class Columns:
             if not self.key:
                 return tuple(taken)
             if self._has_plain_key and type(row.key) in _PLAIN:
+                if type(given) not in _PLAIN:
+                    self._require_same(self.key[0], row.key, _said(given, self.key[0]), row)
                 return (*taken[: self._key_at], row.key, *taken[self._key_at :])
         return self._looked_for(row, given)
 
@@ -138,7 +141,25 @@ class Columns:
         if parts is None:
             free = [name for name in self.others if name not in key]
             parts = {free[0]: given} if len(free) == 1 else {}
+        for name in self._of_key:
+            self._require_same(name, key.get(name, _MISSING), parts.get(name, _MISSING), row)
         return tuple(self._one(name, key, parts, row) for name in self.names)
+
+    def _require_same(self, name: str, of_key: Any, of_value: Any, row: SinkRow) -> None:
+        """Refuse what the key and the value call differently: one would replace others' rows."""
+        if of_value is of_key or of_value is _MISSING or of_key is _MISSING:
+            return
+        if of_value != of_key and str(of_value) != str(of_key):
+            reason = (
+                "the record's key has another value for it than the value has, and the row would "
+                "go under that of the key; select_key(lambda key, value: ...) in front makes "
+                f"{name} the key, and a column of another name keeps both"
+            )
+            raise self.refused(reason, name, row)
+
+    def advice(self, name: str) -> str:
+        """What to do about a column that cannot hold what a record has for it."""
+        return "make it by select_key" if name in self.key else "write row= that makes one"
 
     def _given(self, row: SinkRow) -> Any:
         if self._row is None:
@@ -242,6 +263,11 @@ class _One:
 
     def __call__(self, value: Any) -> Sequence[Any]:
         return (self.get(value),)
+
+
+def _said(given: Any, name: str) -> Any:
+    """What a value has for a column."""
+    return given.get(name, _MISSING) if type(given) is dict else getattr(given, name, _MISSING)
 
 
 def _alone(value: Any) -> Sequence[Any]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from headrace.streams.sinks.delta import DeltaSink
+from headrace.streams.sinks.iceberg import IcebergSink
+from headrace.streams.sinks.parquet import ParquetSink
 from headrace.streams.sinks.places import Objects
-from headrace.topology import SinkUnavailableError, SinkUnusableError
+from headrace.topology import ExternalSink, SinkUnavailableError, SinkUnusableError
 
 ANSWERS = {"PUT": 412, "GET": 403}
 """A store that keeps conditions, and may be written to and not be listed."""
@@ -79,3 +85,40 @@ def test_a_store_that_is_busy_is_asked_again(
         objects.create("partition=0", "rows.parquet", b"rows")
     with pytest.raises(SinkUnavailableError, match="does not answer as it should"):
         objects.names("partition=0")
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A directory where nothing can be made, not even by root."""
+    path = tmp_path / "shelf"
+    path.mkdir(mode=0o555)
+    has_flags = subprocess.run(["chattr", "+i", path], capture_output=True, check=False)
+    if os.access(path, os.W_OK):
+        pytest.skip(f"root writes anywhere here: {has_flags.stderr.decode()}")
+    yield path
+    subprocess.run(["chattr", "-i", path], capture_output=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path: DeltaSink(path / "delta", {"n": int}, create=True),
+        lambda path: DeltaSink(f"file://{path}/delta", {"n": int}, create=True),
+        lambda path: IcebergSink(
+            {
+                "type": "sql",
+                "uri": f"sqlite:///{path.parent}/catalog.db",
+                "warehouse": f"file://{path}/lake",
+            },
+            "a.t",
+            {"n": int},
+            create=True,
+        ),
+        lambda path: ParquetSink(path / "parquet", {"n": int}),
+    ],
+)
+def test_a_directory_that_may_not_be_written_to_is_a_matter_for_a_person(
+    make: Callable[[Path], ExternalSink], read_only: Path
+) -> None:
+    with pytest.raises(SinkUnusableError, match=f"{read_only} may not be written to; give the ri"):
+        make(read_only).open("app/keep")

@@ -252,3 +252,13 @@ def test_what_sqlite_has_no_type_for_is_text(path: Path) -> None:
 def _no_connection_is_left(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
     yield
     assert not [w for w in recwarn if issubclass(w.category, ResourceWarning)]
+
+
+def test_what_is_no_number_is_not_taken_for_null(path: Path) -> None:
+    sink = SqliteSink(path, "goods", {"id": int, "price": float | None}, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        with pytest.raises(SinkRefusedError, match=r"SQLite has no NaN, .* write row=") as error:
+            connection.write(batch({"id": 1, "price": 0.5}, {"id": 2, "price": float("nan")}))
+        assert (error.value.column, error.value.offset) == ("price", 1)
+        connection.write(batch({"id": 1, "price": float("inf")}, {"id": 2, "price": None}))
+    assert rows_of(path) == [(1, float("inf")), (2, None)]

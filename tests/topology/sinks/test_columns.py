@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
 import msgspec
@@ -57,7 +58,8 @@ def test_a_class_names_columns_and_its_objects_fill_them(kind: type, value: Any)
 
 def test_columns_of_the_key_come_from_the_key() -> None:
     columns = Columns("goods", AsDict, key="id")
-    assert columns.values(row(3, {"id": 1, "name": "tea"})) == (3, "tea")
+    assert columns.values(row(3, {"name": "tea"})) == (3, "tea")
+    assert columns.values(row(3, {"id": "3", "name": "tea"})) == (3, "tea")
     assert columns.key_of(row(3, None)) == (3,)
 
 
@@ -158,3 +160,43 @@ def test_columns_that_have_filled_a_row_go_to_other_processes(
     one = row(1, {"id": 1, "item": "tea"})
     filled = columns.values(one)
     assert pickle.loads(pickle.dumps(columns)).values(one) == filled
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"id": "o1", "name": "tea"},
+        {"id": None, "name": "tea"},
+        {"name": "tea", "id": "o1", "more": 1},
+    ],
+)
+@pytest.mark.parametrize("wrap", [dict, lambda value: MappingProxyType(value)])
+def test_a_value_with_another_key_than_the_record_s_is_refused(value: Any, wrap: Any) -> None:
+    """Rows of all orders of a customer would replace each other."""
+    columns = Columns("orders", {"id": str, "name": str}, key="id")
+    with pytest.raises(SinkRefusedError, match=r"another value for it than .*select_key") as error:
+        columns.values(row("customer-7", wrap(value)))
+    assert "customer-7" not in str(error.value)
+    assert "o1" not in str(error.value)
+    assert columns.values(row("o1", wrap({"id": "o1", "name": "tea"}))) == ("o1", "tea")
+    assert columns.values(row("o1", wrap({"name": "tea"}))) == ("o1", "tea")
+
+
+def test_so_is_one_of_a_class_of_several_parts_or_of_row() -> None:
+    @dataclass(frozen=True)
+    class Order:
+        shop: str
+        id: int
+        name: str
+
+    columns = Columns("orders", Order, key=("shop", "id"))
+    order = Order("west", 7, "tea")
+    assert columns.values(row(("west", 7), order)) == ("west", 7, "tea")
+    assert columns.values(row(("west", "7"), order)) == ("west", "7", "tea")
+    with pytest.raises(SinkRefusedError, match="select_key"):
+        columns.values(row(("west", 8), order))
+    made = Columns("orders", Order, key=("shop", "id"), row=lambda key, value: value)
+    with pytest.raises(SinkRefusedError, match="select_key"):
+        made.values(row(("east", 7), order))
+    assert "id" not in Columns("t", {"id": int, "n": int}, key="id").advice("n")
+    assert "select_key" in Columns("t", {"id": int, "n": int}, key="id").advice("id")
