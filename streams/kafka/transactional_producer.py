@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -19,6 +20,8 @@ _OFFSETS_WAIT_S = 5.0
 _SLICE_S = 5.0
 """A call that timed out is taken up again by the next one."""
 _REPORT_WAIT_S = 0.01
+_MEET_S = 0.5
+"""No longer than what it is to spare."""
 
 
 class TransactionalProducer(LiveProducer):
@@ -43,8 +46,20 @@ class TransactionalProducer(LiveProducer):
         Raises:
             StopRequestedError: it was not decided yet, and nobody needs it any more.
         """
+        self._meet_brokers()
         slice_s = min(self._timeout_s, _SLICE_S)
         self._call("init", self._client.init_transactions, slice_s, unless=self._stopping)
+
+    def _meet_brokers(self) -> None:
+        """Hear of the brokers before one of them is named as the coordinator.
+
+        The client takes one that it has not heard of for an error, and asks again after half a
+        second. The question is about a topic that is there, as one about all may be large.
+        """
+        topic = next(iter(self._topic_limits), None)
+        if topic is not None:
+            with contextlib.suppress(KafkaException):
+                self._client.list_topics(topic, timeout=_MEET_S)
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
         # A send does not say what has broken the transaction, and to begin another one does.

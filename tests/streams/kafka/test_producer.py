@@ -93,6 +93,12 @@ class Client:
         if self.begins_fail is not None:
             raise KafkaException(self.begins_fail)
 
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self._call(f"list_topics {topic}")
+
+    def init_transactions(self, timeout: float) -> None:
+        self._call("init_transactions")
+
     def commit_transaction(self, timeout: float) -> None:
         self._call("commit_transaction")
 
@@ -180,6 +186,23 @@ def test_the_last_row_of_a_delta_waits_for_room_too(bench: Bench) -> None:
     bench.client.full = 1
     producer.send_changelog(ROWS, rows(5))
     assert [value for value, _ in bench.client.sent] == [b"0"]
+
+
+@pytest.mark.parametrize("answer", ["heard", "none"])
+def test_a_producer_hears_of_brokers_before_it_asks_for_its_coordinator(
+    bench: Bench, answer: str
+) -> None:
+    """A client that is told of a coordinator that it has not heard of asks half a second later."""
+    producer = bench.transactional(topic_limits={"out": 1000})
+    if answer == "none":
+        bench.client.fails["list_topics out"] = KafkaError(KafkaError._TIMED_OUT)
+    producer.init()
+    assert bench.calls == ["list_topics out", "init_transactions"]
+
+
+def test_a_producer_that_knows_no_topic_asks_of_none(bench: Bench) -> None:
+    bench.transactional().init()
+    assert bench.calls == ["init_transactions"]
 
 
 SENDS: dict[str, Callable[[Any], None]] = {
