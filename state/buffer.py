@@ -234,10 +234,10 @@ class Buffer:
         """Return the number of rows, roughly: rewritten and deleted rows may be counted."""
         return self._committed.approximate_count() + len(self.dirty)
 
-    def uncommitted_bytes(self) -> int:
-        """Estimate the memory of the dirty rows from a sample of the latest ones."""
+    def uncommitted_bytes(self, copies: int = 0) -> int:
+        """Estimate the memory of dirty rows, and of copies, from a sample of the latest ones."""
         count = len(self.dirty)
-        return count * self._sample_bytes(self.dirty) if count else 0
+        return count * self._sample_bytes(self.dirty, copies) if count else 0
 
     def cached_bytes(self) -> int:
         """Estimate the memory of the cache of committed rows from a sample of the latest ones."""
@@ -263,12 +263,12 @@ class Buffer:
     def _cache(self) -> dict[bytes, Entry]:
         return self.clean
 
-    def _sample_bytes(self, rows: dict[bytes, Entry]) -> int:
-        """What one of some rows takes, from the latest of them."""
+    def _sample_bytes(self, rows: dict[bytes, Entry], copies: int = 0) -> int:
+        """What one of some rows takes with copies of it, from the latest of them."""
         sample = list(islice(reversed(rows.items()), _SAMPLE))
         total = sum(map(len, dict(sample)))
         total += sum(self._size(value) for _, (value, _) in sample if value is not None)
-        return ENTRY_OVERHEAD_BYTES + total // max(1, len(sample))
+        return ENTRY_OVERHEAD_BYTES + (1 + copies) * total // max(1, len(sample))
 
     def _kept_bytes(self, rows: dict[bytes, Entry]) -> int:
         """The same of rows that are kept: documents take some times more than their bytes."""

@@ -31,6 +31,8 @@ EARLY_FACTOR = 0.25
 """How long a drained worker goes on without a commit, by what one takes."""
 TRANSACTIONS_SHARE = 4
 """It does so for no more than this part of what the brokers let a transaction take."""
+COMMIT_COPIES = 3
+"""So often a commit has a row once more: as a record, in RocksDB's batch, and in its memory."""
 CLIENT_S = 0.001
 """The shortest wait that the client knows."""
 
@@ -82,7 +84,7 @@ class CommitTiming:
         if is_over and not (may_wait and self._is_far_behind()):
             return True
         limit = self._config.statestore_uncommitted_max_bytes
-        if processed and sum(task.uncommitted_bytes() for task in dirty) > limit:
+        if processed and self._commit_bytes(dirty) > limit:
             return True
         return self._clock.monotonic_s() >= self._early_at_s() and self._is_drained()
 
@@ -106,6 +108,10 @@ class CommitTiming:
         self._costs_s = (self._costs_s[1], self._last_s - begun_s)
         if everything:
             self._all_s = self._last_s
+
+    def _commit_bytes(self, dirty: Sequence[Task]) -> int:
+        """What uncommitted rows take once they are being committed."""
+        return sum(task.uncommitted_bytes(COMMIT_COPIES) for task in dirty)
 
     def _commits_early(self) -> bool:
         config = self._config

@@ -152,7 +152,8 @@ topics and groups are named after it
     )
     statestore_uncommitted_max_bytes: int = setting(
         integer(MIB, unit="bytes"),
-        "Memory for writes between commits; when it is full the worker commits early.",
+        "Memory for writes between commits, with what a commit of them takes; when it is full the "
+        "worker commits early.",
         default=64 * MIB,
     )
     statestore_read_cache_max_bytes: int = setting(

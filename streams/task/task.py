@@ -308,9 +308,9 @@ class Task:
             return not self.facts.is_held
         return any(buffer.dirty for buffer in self._buffers.values())
 
-    def uncommitted_bytes(self) -> int:
-        """Estimate the memory that uncommitted rows take."""
-        return sum(buffer.uncommitted_bytes() for buffer in self._buffers.values())
+    def uncommitted_bytes(self, copies: int = 0) -> int:
+        """Estimate the memory that uncommitted rows take, and so many copies of them."""
+        return sum(buffer.uncommitted_bytes(copies) for buffer in self._buffers.values())
 
     @property
     def buffers(self) -> Iterable[Buffer]:

@@ -243,6 +243,16 @@ def test_the_estimate_of_uncommitted_bytes_follows_values_that_grow() -> None:
     assert buffer.uncommitted_bytes() > 5_000_000
 
 
+def test_copies_of_uncommitted_rows_count_where_values_are_large() -> None:
+    small, large = make(Rows()), make(Rows())
+    assert small.uncommitted_bytes(3) == 0
+    for number in range(64):
+        small.put(b"%d" % number, 1, 0)
+        large.put(b"%d" % number, "x" * 10_000, 0)
+    assert small.uncommitted_bytes(3) < 1.2 * small.uncommitted_bytes()
+    assert large.uncommitted_bytes(3) > 64 * 40_000
+
+
 @given(st.lists(st.tuples(KEYS, st.integers(), st.integers(0, 9)), min_size=1))
 def test_a_delta_has_each_key_once_in_the_order_of_first_writes(writes: Any) -> None:
     buffer = make(Rows())
