@@ -37,6 +37,8 @@ NOT_HERE = (
     "this is served for this machine alone, and {host!r} is another one: ask for localhost, or "
     "serve it with a token: --http-token-file FILE"
 )
+SEND_IT = "send the token: Authorization: Bearer TOKEN"
+NOT_IT = "the token is wrong: it is not the one of the file that this was served with"
 Headers = list[tuple[bytes, bytes]]
 SCRAPE_KEPT_S = 0.25
 """So old may a scrape be that is given to several who ask at once."""
@@ -112,11 +114,8 @@ class Pages:
             page = pages
             if scope["type"] == "http" and not _is_free(scope["path"], scope["headers"]):
                 if not self._may(scope["headers"]):
-                    page = JSONResponse(
-                        {"error": "send the token: Authorization: Bearer TOKEN"},
-                        401,
-                        {"WWW-Authenticate": "Bearer"},
-                    )
+                    said = NOT_IT if _has_token(scope["headers"]) else SEND_IT
+                    page = JSONResponse({"error": said}, 401, {"WWW-Authenticate": "Bearer"})
                 elif self._is_local and (other := _other_host(scope["headers"])):
                     page = JSONResponse({"error": NOT_HERE.format(host=other)}, 421)
             await page(scope, receive, send)
@@ -199,6 +198,10 @@ def _is_free(path: str, headers: Headers) -> bool:
 
 def _wants_page(headers: Headers) -> bool:
     return any(name == b"accept" and b"text/html" in value for name, value in headers)
+
+
+def _has_token(headers: Headers) -> bool:
+    return any(n == b"authorization" and v[:7].lower() == b"bearer " for n, v in headers)
 
 
 def _answer(found: health.Health) -> Response:
