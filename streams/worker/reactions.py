@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters
 from headrace.streams.local.home import REBUILT
-from headrace.streams.seams.clients import Log
+from headrace.streams.seams.clients import Log, TopicPartition
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.tasks import Tasks
@@ -50,7 +50,7 @@ _OFFSET_LOST = (
     "the partition, and what that one had processed was deleted; where the committed offset is "
     "gone, too, the worker stops and says so. Act if it goes on: retention is too short then"
 )
-PARTITIONS_LOST = (
+_PARTITIONS_LOST = (
     "nothing is lost: others have them, and process again what this worker had not committed; "
     "usual after a pause of the process or of the brokers, so act only if it goes on"
 )
@@ -146,6 +146,12 @@ class Reactions:
         self._processing.forget()
         self._tasks.rebuild()
         self._intake.keep_to_running()
+
+    def lose(self, partitions: Sequence[TopicPartition]) -> None:
+        """Say that partitions are others' already, and abort what was done with them."""
+        told = self._tasks.told(partitions)
+        self._log.warning("partitions_lost", partitions=told, advice=_PARTITIONS_LOST)
+        self.abort()
 
     def abort_quietly(self) -> None:
         """Abort for the last time: a consumer that closes calls back, and finds no running task."""

@@ -39,7 +39,7 @@ from headrace.streams.worker.listeners import WorkerListener
 from headrace.streams.worker.ownership import Ownership
 from headrace.streams.worker.pausing import Pausing
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.reactions import PARTITIONS_LOST, REACTED_TO, Reactions
+from headrace.streams.worker.reactions import REACTED_TO, Reactions
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.punctuation import NEVER_MS
 
@@ -243,10 +243,7 @@ class Worker:
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Drop tasks that are somebody else's already, with all that is uncommitted."""
         self._gathering.counters.rebalances += 1
-        self._log.warning(
-            "partitions_lost", partitions=self.tasks.told(partitions), advice=PARTITIONS_LOST
-        )
-        self._reactions.abort()
+        self._reactions.lose(partitions)
         self._ownership.let_go(self.tasks.owned_of(partitions))
 
     # -- the steps of a turn -------------------------------------------------------------------
