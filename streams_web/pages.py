@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -39,6 +41,8 @@ NOT_HERE = (
 )
 SEND_IT = "send the token: Authorization: Bearer TOKEN"
 NOT_IT = "the token is wrong: it is not the one of the file that this was served with"
+NOT_THERE = "there is no such page: / names what there is, and /api/openapi.json what is JSON"
+NO_STORES = "stores are not served here: headrace run --http ... --queries does that"
 Headers = list[tuple[bytes, bytes]]
 SCRAPE_KEPT_S = 0.25
 """So old may a scrape be that is given to several who ask at once."""
@@ -92,7 +96,8 @@ class Pages:
             Route(LOG_LEVEL, self._changes.log_level, methods=["POST"]),
             *self._of_stores(),
         ]
-        return self._guarded(Starlette(routes=routes))
+        refused = {HTTPException: self._refused}
+        return self._guarded(Starlette(routes=routes, exception_handlers=refused))
 
     def _of_stores(self) -> list[Route]:
         if self._queries is None:
@@ -151,6 +156,16 @@ class Pages:
             return Response(to_json(found), media_type="application/json")
 
         return page
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        """What is not there, or is not asked for in this way, in the form of other errors."""
+        assert isinstance(error, HTTPException)
+        said = error.detail
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            said = NOT_THERE
+            if self._queries is None and request.url.path.startswith("/api/stores"):
+                said = NO_STORES
+        return JSONResponse({"error": said}, error.status_code, error.headers)
 
     def _described(self, _: Request) -> Response:
         return JSONResponse(described(with_stores=self._queries is not None))

@@ -371,6 +371,15 @@ def test_who_has_no_token_is_refused_but_for_health(tmp_path: Path) -> None:
     assert TOKEN not in str(scene.log.events)
 
 
+def test_what_is_not_there_is_said_in_json(scene: Scene) -> None:
+    for path in ("/api", "/api/nowhere", "/nowhere"):
+        code, said = scene.get(path)
+        assert (code, "/api/openapi.json" in said["error"]) == (404, True)
+    code, said = scene.get("/api/stores/counts/a")
+    assert (code, "--queries" in said["error"]) == (404, True)
+    assert scene.get("/api/log-level") == (405, {"error": "Method Not Allowed"})
+
+
 @pytest.mark.parametrize("host", ["shop.example", "shop.example:80", "192.0.2.7", "localhost.x"])
 def test_on_this_machine_alone_a_request_for_another_host_is_refused(
     scene: Scene, tmp_path: Path, host: str
