@@ -64,12 +64,12 @@ class KafkaStreams(Crewed):
 
     Args:
         topology: what ``StreamsBuilder().build()`` returned.
-        settings: dotted names, see docs/configuration.md.
+        settings: dotted names; the command ``headrace settings`` lists all.
         state_listener: hears each change of `state`.
         restore_listener: hears how local state is restored.
         worker_listener: hears of assignments and commits.
         uncaught_error_handler: answers what follows when an error has stopped a worker; None has
-            the application stop in this process. See docs/operations.md.
+            the application stop in this process.
         clock: time, for tests.
         probe: called between the steps of a commit and a restore, for tests.
 

@@ -81,9 +81,10 @@ def _the_views(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, Wor
     return (((str(view.index),), view) for view in app.workers)
 
 
-def _the_workers(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
+def _the_workers(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
     """Each worker that has told something, what has ended, too: counts stay until a start."""
-    return (((str(view.index),), view.facts) for view in app.workers if view.facts is not None)
+    views = (view.at(now_s) for view in app.workers)
+    return (((str(view.index),), view.facts) for view in views if view.facts is not None)
 
 
 def _the_tasks(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, TaskSnapshot]]:

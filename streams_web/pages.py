@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import threading
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -37,6 +39,10 @@ NOT_HERE = (
     "this is served for this machine alone, and {host!r} is another one: ask for localhost, or "
     "serve it with a token: --http-token-file FILE"
 )
+SEND_IT = "send the token: Authorization: Bearer TOKEN"
+NOT_IT = "the token is wrong: it is not the one of the file that this was served with"
+NOT_THERE = "there is no such page: / names what there is, and /api/openapi.json what is JSON"
+NO_STORES = "stores are not served here: headrace run --http ... --queries does that"
 Headers = list[tuple[bytes, bytes]]
 SCRAPE_KEPT_S = 0.25
 """So old may a scrape be that is given to several who ask at once."""
@@ -90,7 +96,8 @@ class Pages:
             Route(LOG_LEVEL, self._changes.log_level, methods=["POST"]),
             *self._of_stores(),
         ]
-        return self._guarded(Starlette(routes=routes))
+        refused = {HTTPException: self._refused}
+        return self._guarded(Starlette(routes=routes, exception_handlers=refused))
 
     def _of_stores(self) -> list[Route]:
         if self._queries is None:
@@ -112,11 +119,8 @@ class Pages:
             page = pages
             if scope["type"] == "http" and not _is_free(scope["path"], scope["headers"]):
                 if not self._may(scope["headers"]):
-                    page = JSONResponse(
-                        {"error": "send the token: Authorization: Bearer TOKEN"},
-                        401,
-                        {"WWW-Authenticate": "Bearer"},
-                    )
+                    said = NOT_IT if _has_token(scope["headers"]) else SEND_IT
+                    page = JSONResponse({"error": said}, 401, {"WWW-Authenticate": "Bearer"})
                 elif self._is_local and (other := _other_host(scope["headers"])):
                     page = JSONResponse({"error": NOT_HERE.format(host=other)}, 421)
             await page(scope, receive, send)
@@ -152,6 +156,16 @@ class Pages:
             return Response(to_json(found), media_type="application/json")
 
         return page
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        """What is not there, or is not asked for in this way, in the form of other errors."""
+        assert isinstance(error, HTTPException)
+        said = error.detail
+        if error.status_code == HTTPStatus.NOT_FOUND:
+            said = NOT_THERE
+            if self._queries is None and request.url.path.startswith("/api/stores"):
+                said = NO_STORES
+        return JSONResponse({"error": said}, error.status_code, error.headers)
 
     def _described(self, _: Request) -> Response:
         return JSONResponse(described(with_stores=self._queries is not None))
@@ -199,6 +213,10 @@ def _is_free(path: str, headers: Headers) -> bool:
 
 def _wants_page(headers: Headers) -> bool:
     return any(name == b"accept" and b"text/html" in value for name, value in headers)
+
+
+def _has_token(headers: Headers) -> bool:
+    return any(n == b"authorization" and v[:7].lower() == b"bearer " for n, v in headers)
 
 
 def _answer(found: health.Health) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import (
@@ -177,8 +177,8 @@ def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
     )
 
 
-def _facts(app: ApplicationSnapshot, _: float) -> ApplicationSnapshot:
-    return app
+def _facts(app: ApplicationSnapshot, now_s: float) -> ApplicationSnapshot:
+    return replace(app, workers=tuple(view.at(now_s) for view in app.workers))
 
 
 VIEWS = (

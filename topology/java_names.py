@@ -6,7 +6,8 @@ Type checkers do not see it: to them an unknown name is an error as before.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,6 +53,30 @@ class Hinting(type):
         def __getattr__(cls, name: str) -> Any:
             raise _error(cls, name, cls, f"type object {cls.__name__!r}", _RENAMED)
 
+        def __init__(cls, name: str, bases: tuple[type, ...], own: dict[str, Any]) -> None:
+            super().__init__(name, bases, own)
+            # Dataclasses with slots are made a second time, with what makes their objects.
+            made = own.get("__init__")
+            if made is not None and _takes_names_alone(made):
+                cls.__init__ = _by_name(cls, made)
+
+
+def _takes_names_alone(made: Callable[..., None]) -> bool:
+    _, *parameters = signature(made).parameters.values()
+    return bool(parameters) and all(one.kind is one.KEYWORD_ONLY for one in parameters)
+
+
+def _by_name(face: type, made: Callable[..., None]) -> Callable[..., None]:
+    """The same, which says what to write where an argument comes without its name."""
+
+    @wraps(made)
+    def init(self: Any, *args: Any, **named: Any) -> None:
+        if args:
+            raise TypeError(f"{face.__name__}() takes its arguments by name; {_written(face)}")
+        made(self, **named)
+
+    return init
+
 
 def _error(
     face: type, name: str, asked: object, shown: str, names: Mapping[str, str]
@@ -65,11 +90,13 @@ def _hint(face: type, name: str, names: Mapping[str, str]) -> str | None:
     for here in (_snake(name), names.get(name)):
         if here is not None and here != name and here.partition("(")[0] in dir(face):
             return f"its name here is {here}"
-    if type(face) is Hinting and re.match(rf"({'|'.join(_MAKERS)})([A-Z_]|$)", name):
-        parameters = ", ".join(f"{given}=..." for given in signature(face).parameters)
-        if parameters:
-            return f"write {face.__name__}({parameters}) with those that you need"
-    return None
+    makes = type(face) is Hinting and re.match(rf"({'|'.join(_MAKERS)})([A-Z_]|$)", name)
+    return _written(face) if makes and signature(face).parameters else None
+
+
+def _written(face: type) -> str:
+    parameters = ", ".join(f"{given}=..." for given in signature(face).parameters)
+    return f"write {face.__name__}({parameters}) with those that you need"
 
 
 def _snake(name: str) -> str:

@@ -149,7 +149,7 @@ def backfill(
     """Run an application over history on Spark, and hand the result over to it.
 
     MODULE:APP is what `headrace run` takes. The application must not run meanwhile; its next start
-    goes on behind the last record that was read. See docs/backfill.md.
+    goes on behind the last record that was read.
     """
     wish = Wish(id=id_, **wished)
     with said_errors(code_of):

@@ -31,6 +31,10 @@ _COMMANDS: Final = {
         "headrace.streams.cli.dev.dev:dev",
         "Run an application while it is written, started again with each save.",
     ),
+    "exit-codes": (
+        "headrace.streams.cli.looks.reference:exit_codes",
+        "Show what exit codes mean.",
+    ),
     "feed": (
         "headrace.streams.cli.feeding.command:feed",
         "Write rows of files or of a database to a topic, each of them once.",
@@ -60,6 +64,10 @@ _COMMANDS: Final = {
     "scale": (
         "headrace.streams.control.commands:scale",
         "Change how many workers a running `headrace run` has.",
+    ),
+    "settings": (
+        "headrace.streams.cli.looks.reference:settings",
+        "Show settings, and what they mean.",
     ),
     "skip": (
         "headrace.streams.cli.skip:skip",

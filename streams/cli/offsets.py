@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from headrace.streams.cli.looks.missing import require_topics
 from headrace.streams.cli.options import (
     WHERE,
     confirm,
@@ -32,6 +33,7 @@ from headrace.streams.upgrade.offset_moves import (
 )
 from headrace.streams.upgrade.offsets import InputOffsets
 from headrace.streams.upgrade.reset import refuse_members
+from headrace.streams.views.look import unmade_of
 
 _TOPIC = re.compile(r"([^:]+)(?::([0-9]+(?:,[0-9]+)*))?")
 
@@ -47,10 +49,17 @@ def offsets() -> None:
 def list_offsets(target: str, settings: dict[str, Any]) -> None:
     """Show for each input partition what is committed, and what the topic has.
 
+    Where a topic that it reads does not exist the exit code is 4.
+
     MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
-        click.echo("\n".join(listing(_work(target, settings).look())))
+        work = _work(target, settings)
+        found = work.look()
+        click.echo("\n".join(listing(found)))
+        has_begun = any(one.committed is not None for one in found.inputs.values())
+        unmade = () if has_begun else unmade_of(work.plans, found.missing)
+        require_topics(name for name in found.missing if name not in unmade)
 
 
 def _work(target: str, settings: dict[str, Any]) -> InputOffsets:

@@ -26,7 +26,7 @@ def rights(
 ) -> None:
     """Say which rights the user of an application needs, and grant them.
 
-    They are those of docs/operations.md, for the topics that the application reads and writes.
+    They are for the topics that the application reads and writes, and for what it is itself.
     Topics that functions or handlers choose while it runs are not among them. Rights that the user
     has already stay. For --grant and --revoke, give the settings of an administrator.
 

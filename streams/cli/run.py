@@ -76,8 +76,8 @@ def run(
     MODULE:APP is a module or a file and, in it, a KafkaStreams or a function that returns one:
     word_count:app, or path/to/word_count.py:app.
 
-    SIGTERM or Ctrl-C closes the workers cleanly, a second Ctrl-C kills them. The exit codes are in
-    docs/operations.md.
+    SIGTERM or Ctrl-C closes the workers cleanly, a second Ctrl-C kills them. `headrace
+    exit-codes` prints what the codes mean that it ends with.
     """
     terminal = sys.stderr.isatty()
     colors = terminal and not os.environ.get("NO_COLOR")

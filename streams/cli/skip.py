@@ -76,6 +76,9 @@ def skip(
             message = first(place, begin)
             return None if message is None else message.offset()
 
+        if not dry_run:
+            standing = work.look()
+            refuse_members(standing.group, standing.members)
         with _refused_alike():
             plan = plan_skip(work, place, offset, first_from)
         message = first(place, offset)

@@ -174,6 +174,7 @@ class Effort:
             setting=setting,
             times=max((t.times for t in times), default=1),
             offsets=_words(busy),
+            advice=_TOO_LONG,
         )
         late = [task for task, t in zip(busy, times, strict=True) if t.is_hopeless]
         if late:
@@ -191,9 +192,17 @@ class Effort:
     def _tell_of_aborts(self) -> None:
         # Powers of two: seen soon, and never a flood.
         if self._aborts >= 4 and self._aborts & (self._aborts - 1) == 0:
-            self._log.warning("commits_failing", aborts=self._aborts)
+            self._log.warning("commits_failing", aborts=self._aborts, advice=_FAILING)
 
 
+_TOO_LONG = (
+    "nothing is lost: it is processed again, in smaller parts; have the function take less time, "
+    "or raise the setting"
+)
+_FAILING = (
+    "nothing is lost, and nothing is committed either; the warnings before say why. It goes on by "
+    "itself as soon as a commit succeeds"
+)
 _NOBODY = Suspect("", {}, {})
 
 

@@ -39,6 +39,12 @@ JOINING_S, JOINING_LOOK_S = 5.0, 0.01
 UNSETTLED = frozenset({TopicPartition("", -1)})
 """Stands for an answer that is none yet."""
 
+_JOIN_REPEATED = (
+    "nothing is lost: it joins the group anew; act only if it goes on, as brokers may be slow"
+)
+_REQUESTED = "nothing is lost: no member had these partitions, and the group shares them out again"
+_GROUP_UNKNOWN = "it goes on, and asks again later; act on the reason if it stays"
+
 
 class Membership:
     """See the module.
@@ -137,7 +143,9 @@ class Membership:
         since_s = self._joining_since_s
         if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
             # A client that was started while a broker was silent may wait for it for ever.
-            self._log.warning("join_repeated", after_s=round(self._join_patience_s))
+            self._log.warning(
+                "join_repeated", after_s=round(self._join_patience_s), advice=_JOIN_REPEATED
+            )
             self._join_anew()
 
     def _keep_in_touch(self) -> None:
@@ -177,7 +185,9 @@ class Membership:
         if not orphans:
             self._look_at_s = math.inf
         elif orphans == self._orphans:
-            self._log.warning("rebalance_requested", partitions=sorted(map(str, orphans)))
+            self._log.warning(
+                "rebalance_requested", partitions=sorted(map(str, orphans)), advice=_REQUESTED
+            )
             self._consumer.ask_for_rebalance()
             orphans = frozenset()
         # One look could have met them on their way.
@@ -188,7 +198,7 @@ class Membership:
         try:
             assigned = self._assigned()
         except StreamsError as error:
-            self._log.warning("group_unknown", reason=str(error))
+            self._log.warning("group_unknown", reason=str(error), advice=_GROUP_UNKNOWN)
             return UNSETTLED
         return UNSETTLED if assigned is None else self._leads() - assigned
 

@@ -15,6 +15,10 @@ from headrace.streams.tasks.recurrence import Recurrence
 from headrace.streams.worker_errors import OutcomeUnknownError, ProducerFencedError
 
 FENCED_AGAIN_S = 60.0
+_REPLACED = (
+    "nothing is lost: all tasks begin anew from what is committed; usual after a pause of the "
+    "process or of the brokers, so act only if it goes on"
+)
 
 
 class Transactions:
@@ -118,9 +122,10 @@ class Transactions:
                 "producer_replaced",
                 reason=f"the broker ended the transaction: it was open for {age_s:.1f} s, longer "
                 f"than producer.transaction.timeout.ms of {self._timeout_s * 1000:.0f}",
+                advice=_REPLACED,
             )
         else:
-            self._log.warning("producer_replaced", reason=str(reason))
+            self._log.warning("producer_replaced", reason=str(reason), advice=_REPLACED)
         if fenced and self._fenced.is_too_much():
             raise IdentityError(
                 f"this worker's producer was fenced twice within a minute ({reason}): another live "

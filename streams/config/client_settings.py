@@ -159,7 +159,7 @@ def read_client_settings(
         if name in SHARED:
             shared[name] = value
         elif prefix is None:
-            problems.append(_unknown(name, suggestions, value, exactly_once=exactly_once))
+            problems.append(unknown_setting(name, suggestions, value, exactly_once=exactly_once))
         else:
             bare = name.removeprefix(prefix)
             problem = _refusal(prefix, bare, value, exactly_once=exactly_once)
@@ -179,7 +179,7 @@ def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> st
         if (prefix + bare).startswith(java):
             return f"{prefix}{bare} is unknown; write {ours}{bare.removeprefix('consumer.')}"
     if bare not in _NAMES[prefix]:
-        return _unknown(prefix + bare, (prefix + name for name in _NAMES[prefix]))
+        return unknown_setting(prefix + bare, (prefix + name for name in _NAMES[prefix]))
     for owned in _owned(bare, prefix, exactly_once=exactly_once):
         if owned.value is None or _named(value) != owned.value:
             only = "" if owned.value is None else f" to anything but {owned.value}"
@@ -200,7 +200,7 @@ def _owned(name: str, prefix: str, *, exactly_once: bool) -> Iterator[Owned]:
             yield owned
 
 
-def _unknown(
+def unknown_setting(
     name: str, candidates: Iterable[str], value: object = None, *, exactly_once: bool = True
 ) -> str:
     """A sentence on an unknown name, with the nearest thing that exists."""
@@ -216,7 +216,7 @@ def _unknown(
     if name in TUNING:
         return f"{name} differs from client to client; write consumer.{name} or producer.{name}"
     nearest = difflib.get_close_matches(name, candidates, n=1, cutoff=0.75)
-    hint = f"did you mean {nearest[0]}?" if nearest else "docs/configuration.md lists all settings"
+    hint = f"did you mean {nearest[0]}?" if nearest else "headrace settings lists all"
     return f"{name} is unknown; {hint}"
 
 

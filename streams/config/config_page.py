@@ -14,14 +14,14 @@ _HEAD = """\
 # Configuration
 
 Settings keep Kafka's dotted names. All of them are checked before anything starts, and all that
-is wrong is reported at once. This page is printed by `python -m
-headrace.streams.config.config_page`.
+is wrong is reported at once. `headrace settings` shows them in a terminal, `headrace settings NAME`
+one of them. This page is printed by `python -m headrace.streams.config.config_page`.
 
 | setting | values | default | meaning |
 |---|---|---|---|
 """
 
-_PLACES = """
+PLACES = """
 ## Where settings come from
 
 An application has settings of its own, which the program gives to `KafkaStreams`. Commands lay
@@ -47,7 +47,7 @@ takes the place of its file in the places below, and the other way round. Those 
 {secrets}.
 """
 
-_CLIENTS = """
+CLIENTS = """
 ## Settings of the Kafka clients
 
 Any setting of librdkafka reaches its client by prefix: `consumer.` (the input, and under
@@ -91,8 +91,8 @@ def page() -> str:
     return (
         _HEAD
         + "".join(_rows())
-        + _PLACES.format(secrets=", ".join(f"`{name}`" for name in sorted(SECRET_NAMES)))
-        + _CLIENTS
+        + PLACES.format(secrets=", ".join(f"`{name}`" for name in sorted(SECRET_NAMES)))
+        + CLIENTS
         + "".join(_owned_rows())
         + _REFUSED
         + "".join(_row(f"`{name}`", why) for name, why in NOT_SUPPORTED.items())

@@ -97,5 +97,5 @@ def _known() -> frozenset[str]:
 def _unknown(variable: str) -> str:
     known = {variable_of(name): name for name in _known()}
     near = difflib.get_close_matches(variable, known, n=1, cutoff=0.75)
-    hint = f"did you mean {near[0]}?" if near else "docs/configuration.md lists all settings"
+    hint = f"did you mean {near[0]}?" if near else "headrace settings lists all"
     return f"the variable {variable} is for no setting; {hint}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError
@@ -53,7 +54,7 @@ def denial(
         >>> error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         >>> print(denial(error, {"sasl.username": "app"}, topic="orders", right="Read"))
         User:app lacks the right Read on the topic orders: Broker: Topic authorization failed; \
-grant it
+grant it, as headrace rights MODULE:APP --user app --grant does for all that an application needs
     """
     code, who = error.code(), principal_of(config)
     if code in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
@@ -79,8 +80,14 @@ grant it
     }.get(code, f"the topic {topic}" if topic else "a topic that it uses")
     kind = GroupDeniedError if code == KafkaError.GROUP_AUTHORIZATION_FAILED else AccessError
     return kind(
-        f"{who} lacks the right {right} on {resource}: {error.str()}; grant it",
+        f"{who} lacks the right {right} on {resource}: {error.str()}; grant it, as "
+        f"{_granting(who)} does for all that an application needs",
         principal=who,
         right=right,
         resource=resource,
     )
+
+
+def _granting(who: str) -> str:
+    user = who.removeprefix("User:") if who.startswith("User:") else "NAME"
+    return f"headrace rights MODULE:APP --user {shlex.quote(user)} --grant"

@@ -95,7 +95,7 @@ def grant(
 ) -> None:
     """Make a user of a secured broker, with the rights of one application and no others.
 
-    These are the rights that docs/operations.md lists. What the user has already stays.
+    These are the rights that `headrace rights` prints. What the user has already stays.
     """
     from headrace.streams.contact.rights import of_application
 

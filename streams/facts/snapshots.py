@@ -9,13 +9,15 @@ again after an abort again; `committed` counts nothing twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.streams.facts.histogram import Distribution
 
 SILENT_S = 10.0
 """What a worker told so long ago says nothing of how it is now: about as long as the group waits
 for a member that is silent before it gives its tasks to others."""
+SILENT = "silent"
+"""The state of a worker that was at work and has told nothing for so long."""
 _AT_WORK = frozenset({"rebalancing", "running", "paused"})
 
 
@@ -245,7 +247,18 @@ class WorkerView:
         """
         if self.pid is None or self.facts is None or self.state not in _AT_WORK:
             return self.state
-        return "silent" if self.facts.age_s(now_s) > SILENT_S else self.state
+        return SILENT if self.facts.age_s(now_s) > SILENT_S else self.state
+
+    def at(self, now_s: float) -> WorkerView:
+        """The same as it is then: of one that is silent no rate is known any more.
+
+        Args:
+            now_s: the present second of the clock of `facts.at_s`.
+        """
+        state = self.state_at(now_s)
+        if state != SILENT or self.facts is None:
+            return self
+        return replace(self, state=state, facts=replace(self.facts, restored_per_s=0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from headrace.streams.contact.seen import SAYS, advice_on
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.errors import FatalClientError, StopRequestedError, StreamsError
 from headrace.streams.kafka.kafka_clients import new_admin
-from headrace.streams.kafka.port_look import look
+from headrace.streams.kafka.port_look import look, look_at_certificate
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import written_as
@@ -375,9 +375,12 @@ class BrokerContact(Heard):
 def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
     """What is raised of a failure that is final."""
     if failure.kind == "certificate":
+        fault = look_at_certificate(failure.address, config)
+        said, advice = (
+            (failure.reason, failure.advice) if fault is None else (fault.said, fault.advice)
+        )
         return AccessError(
-            f"the certificate of the broker {failure.address} cannot be verified: "
-            f"{failure.reason}; {failure.advice}"
+            f"the certificate of the broker {failure.address} cannot be verified: {said}; {advice}"
         )
     who = principal_of(config)
     advice = failure.advice.replace("sasl.password", written_as(config, "sasl.password"))

@@ -17,6 +17,15 @@ from headrace.topology.processors.store import Store
 
 PATIENCE_S = 2.0
 """How long the holder of a task's directory may take to let go."""
+REBUILT = (
+    "nothing is lost: the rows come from the changelogs, but those of stores that have none; act "
+    "if it comes again: then look at the disk"
+)
+_PASSED_BY = (
+    "nothing is lost: another process of this host still holds the task's directory, as one that "
+    "hangs does, so the rows come from the changelogs, into a new directory. Act if that process "
+    "does not go on: end it"
+)
 
 
 @dataclass(slots=True)
@@ -38,7 +47,12 @@ class LocalHome:
             self.state = self._open()
         except StoreCorruptedError as error:
             # The changelogs have every row of logged stores; the files are worth nothing.
-            self.log.warning("state_rebuilt", path=str(self.directory.path), reason=str(error))
+            self.log.warning(
+                "state_rebuilt",
+                path=str(self.directory.path),
+                reason=str(error),
+                advice=REBUILT,
+            )
             self.directory.wipe()
             self.state = self._open()
 
@@ -117,6 +131,12 @@ class LocalHomes:
             if now_s - since_s < PATIENCE_S:
                 return None
             directory = self._directory.acquire_task(str(task_id), wait_ms=0)
-            self._log.warning("state_passed_by", task=str(task_id), generation=directory.generation)
+            self._log.warning(
+                "state_passed_by",
+                task=str(task_id),
+                generation=directory.generation,
+                waited_s=PATIENCE_S,
+                advice=_PASSED_BY,
+            )
         self._waits_since_s.pop(task_id, None)
         return directory

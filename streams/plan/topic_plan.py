@@ -215,8 +215,8 @@ def _require_external(
         if some
     )
     raise MissingTopicError(
-        f"{listed}; create them with the partition count you want to keep, or correct the names in "
-        "the topology",
+        f"{listed}; create them with the partition count you want to keep, as headrace topics "
+        "create --app MODULE:APP --partitions N does, or correct the names in the topology",
         topics=absent,
     )
 

@@ -64,15 +64,13 @@ class WorkerStatus:
         self.last = None
         self._window.clear()
 
-    @property
-    def records_per_s(self) -> float:
-        """Records processed per second."""
-        return self._rate([status.processed for status in self._window])
+    def records_per_s(self, now_s: float) -> float:
+        """Records processed per second; 0 of a worker that is not heard of any more."""
+        return self._rate([status.processed for status in self._window], now_s)
 
-    @property
-    def commits_per_s(self) -> float:
-        """Commits per second."""
-        return self._rate([status.commits for status in self._window])
+    def commits_per_s(self, now_s: float) -> float:
+        """Commits per second; 0 of a worker that is not heard of any more."""
+        return self._rate([status.commits for status in self._window], now_s)
 
     @property
     def restored_percent(self) -> int | None:
@@ -87,8 +85,8 @@ class WorkerStatus:
             return None
         return self.last.commit_age_s + max(0.0, now_s - self.heard_s)
 
-    def _rate(self, counts: list[int]) -> float:
-        if len(counts) < 2:
+    def _rate(self, counts: list[int], now_s: float) -> float:
+        if len(counts) < 2 or now_s - self.heard_s > RATE_OVER_S:
             return 0.0
         seconds = self._window[-1].at_s - self._window[0].at_s
         return (counts[-1] - counts[0]) / seconds if seconds > 0 else 0.0

@@ -47,8 +47,8 @@ def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
         facts |= {
             "tasks": worker.last.tasks,
             "records": worker.last.processed,
-            "records_per_s": round(worker.records_per_s),
-            "commits_per_s": round(worker.commits_per_s, 1),
+            "records_per_s": round(worker.records_per_s(now_s)),
+            "commits_per_s": round(worker.commits_per_s(now_s), 1),
         }
         age_s = worker.commit_age_s(now_s)
         facts["commit_age_s"] = None if age_s is None else round(age_s, 1)
@@ -129,8 +129,8 @@ def cells(worker: WorkerStatus, now_s: float) -> list[str]:
         worker.view().state_at(now_s),
         _known(worker.last and worker.last.tasks),
         "" if percent is None else f"{percent} %",
-        f"{worker.records_per_s:,.0f}" if worker.last else "",
-        f"{worker.commits_per_s:,.1f}" if worker.last else "",
+        f"{worker.records_per_s(now_s):,.0f}" if worker.last else "",
+        f"{worker.commits_per_s(now_s):,.1f}" if worker.last else "",
         "" if age_s is None else f"{age_s:.1f} s ago",
         str(worker.restarts) if worker.restarts else "",
     ]

@@ -30,6 +30,7 @@ from headrace.streams.records.failures import Failure, log_failure
 from headrace.streams.seams.clients import Log
 from headrace.streams.supervise.exit_codes import TABLE, ExitCode, is_crash
 from headrace.streams.supervise.restarts import RestartLimits, Restarts
+from headrace.streams.supervise.silence import Silences
 from headrace.streams.supervise.status import WorkerStatus
 from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Told
 from headrace.topology.show.picture import Picture
@@ -160,6 +161,7 @@ class Supervisor:
     _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
     """Failures of workers that are in the log."""
     _wishes: SimpleQueue[_Wish] = field(init=False, default_factory=SimpleQueue)
+    _silences: Silences = field(init=False)
     _level: str | None = field(init=False, default=None)
     """What the log's level was changed to."""
 
@@ -169,6 +171,7 @@ class Supervisor:
             _Slot(WorkerStatus(index), Restarts(self.limits, self.random), now_s)
             for index in range(self.workers)
         ]
+        self._silences = Silences(self.log, now_s)
         self.board = self._board(now_s)
 
     def run(self, wait: Callable[[], None]) -> ExitCode:
@@ -204,7 +207,9 @@ class Supervisor:
         if self._kill_at_s is not None and now_s >= self._kill_at_s:
             self._kill_all(_NOT_CLOSED)
         self._see_off(now_s)
-        self.display.show([slot.status for slot in self._slots], now_s)
+        statuses = [slot.status for slot in self._slots]
+        self._silences.look(statuses, now_s)
+        self.display.show(statuses, now_s)
         self.board = self._board(now_s)
         return all(slot.is_over for slot in self._slots)
 

@@ -12,7 +12,8 @@ TELL_AFTER_S = 30.0
 """Longer than transactions last: what a predecessor left open is decided by then."""
 _ADVICE = (
     "the broker ends an open transaction after its producer.transaction.timeout.ms; where this "
-    "goes on while all brokers are up, see docs/operations.md, 'A transaction that never ends'"
+    "goes on while all brokers are up, headrace transactions list shows it, and headrace "
+    "transactions abort ends it"
 )
 
 

@@ -121,7 +121,7 @@ class TopologyTestDriver:
 
     Args:
         topology: what ``StreamsBuilder().build()`` returned.
-        settings: the application's own, see docs/configuration.md. ``application.id`` and
+        settings: the application's own, which ``headrace settings`` lists. ``application.id`` and
             ``bootstrap.servers`` may be left out; `commit` takes the place of
             ``commit.interval.ms`` and ``commit.interval.min.ms``.
         partitions: partition count of the topics that the application does not make itself: for

@@ -61,7 +61,7 @@ class InputOffsets:
         exactly_once: bool,
     ) -> None:
         self._group = application_id
-        self._plans = plans
+        self.plans = plans
         self._cluster = cluster
         self._exactly_once = exactly_once
 
@@ -74,8 +74,8 @@ class InputOffsets:
         members = self._cluster.members(self._group)
         # While workers run there is always something undecided, and nothing will be set.
         committed = self._cluster.committed(self._group, decided=not members)
-        names = [name for plan in self._plans for name in plan.topics.all_sources]
-        own = [name for plan in self._plans for name in _own_topics(plan)]
+        names = [name for plan in self.plans for name in plan.topics.all_sources]
+        own = [name for plan in self.plans for name in _own_topics(plan)]
         facts = describe_as(self._cluster, dict.fromkeys([*names, *own]))
         places = [
             TopicPartition(name, partition)
@@ -93,10 +93,10 @@ class InputOffsets:
                 committed=committed.get(place),
                 begin=begins[place],
                 end=ends[place],
-                counted=Counted.by(plan, self._plans),
+                counted=Counted.by(plan, self.plans),
                 has_begun=has_begun,
             )
-            for plan in self._plans
+            for plan in self.plans
             for place in places
             if place.topic in plan.topics.all_sources
         }

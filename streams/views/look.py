@@ -66,7 +66,15 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
         for task in (TaskId(plan.id, p) for p in range(counts[plan.lead(counts)]))
     ]
     missing = tuple(name for name in names if name not in counts)
-    return Overview(application_id, group, tuple(tasks), missing)
+    # Until the first commit there need not be what the first start makes.
+    unmade = () if committed else unmade_of(plans, missing)
+    return Overview(application_id, group, tuple(tasks), missing, unmade)
+
+
+def unmade_of(plans: Sequence[SubPlan], missing: Iterable[str]) -> tuple[str, ...]:
+    """Those of some topics that the application makes itself."""
+    own = {topic.name for plan in plans for topic in plan.topics.repartition_sources}
+    return tuple(name for name in missing if name in own)
 
 
 def _inputs(

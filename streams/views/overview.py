@@ -63,12 +63,25 @@ class Overview:
 
     Args:
         missing: topics that it reads and that do not exist.
+        unmade: those of them that its first start makes, where it has committed nothing yet.
     """
 
     application_id: str
     group: GroupState
     tasks: tuple[TaskView, ...]
     missing: tuple[str, ...] = ()
+    unmade: tuple[str, ...] = ()
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """The topics that are missing and should be there.
+
+        >>> dead = GroupState("dead", {})
+        >>> Overview("a", dead, (), missing=("in", "a-by-repartition"),
+        ...          unmade=("a-by-repartition",)).lost
+        ('in',)
+        """
+        return tuple(name for name in self.missing if name not in self.unmade)
 
     @property
     def lag(self) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters
-from headrace.streams.seams.clients import Log
+from headrace.streams.local.home import REBUILT
+from headrace.streams.seams.clients import Log, TopicPartition
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.tasks import Tasks
@@ -43,6 +44,19 @@ _MEMBER_REPLACED = (
     "nothing is lost: it joins again and goes on behind the last commit, as after brokers that "
     "were away for longer than consumer.session.timeout.ms; act if it comes again while they are "
     "up: then another live worker has the same worker.id, and each needs its own"
+)
+_OFFSET_LOST = (
+    "nothing is lost so far: it reads on from the committed offset, as where another worker took "
+    "the partition, and what that one had processed was deleted; where the committed offset is "
+    "gone, too, the worker stops and says so. Act if it goes on: retention is too short then"
+)
+_PARTITIONS_LOST = (
+    "nothing is lost: others have them, and process again what this worker had not committed; "
+    "usual after a pause of the process or of the brokers, so act only if it goes on"
+)
+_RESTORE_LOST = (
+    "nothing is lost: a changelog was shortened while it was read, and the restore begins again; "
+    "act only if it goes on: then the changelog loses records faster than they are read"
 )
 
 
@@ -101,7 +115,12 @@ class Reactions:
             self._membership.replace(error)
         except TaskCorruptedError as error:
             self._counters.reacted("rebuild_state")
-            self._log.warning("state_rebuilt", tasks=sorted(error.tasks), reason=error.reason)
+            self._log.warning(
+                "state_rebuilt",
+                tasks=sorted(error.tasks),
+                reason=error.reason,
+                advice=REBUILT,
+            )
             self.abort()
             self._tasks.wipe(error.tasks)
         except OffsetLostError as error:
@@ -109,7 +128,12 @@ class Reactions:
             self._begin_at_committed(error)
         except RestoreLostError as error:
             self._counters.reacted("restore_again")
-            self._log.warning("restore_lost", tasks=sorted(error.tasks), reason=error.reason)
+            self._log.warning(
+                "restore_lost",
+                tasks=sorted(error.tasks),
+                reason=error.reason,
+                advice=_RESTORE_LOST,
+            )
             self.abort()
             self._tasks.rebuild_all()
 
@@ -122,6 +146,12 @@ class Reactions:
         self._processing.forget()
         self._tasks.rebuild()
         self._intake.keep_to_running()
+
+    def lose(self, partitions: Sequence[TopicPartition]) -> None:
+        """Say that partitions are others' already, and abort what was done with them."""
+        told = self._tasks.told(partitions)
+        self._log.warning("partitions_lost", partitions=told, advice=_PARTITIONS_LOST)
+        self.abort()
 
     def abort_quietly(self) -> None:
         """Abort for the last time: a consumer that closes calls back, and finds no running task."""
@@ -149,7 +179,7 @@ class Reactions:
             self._lost.add((error.where, begun_at))
         self._topic_watch.look_soon()
         reason = self._with_cause(error.reason)
-        self._log.warning("offset_lost", partition=error.where, reason=reason)
+        self._log.warning("offset_lost", partition=error.where, reason=reason, advice=_OFFSET_LOST)
         self.abort()
 
     def _with_cause(self, reason: str) -> str:

@@ -243,8 +243,7 @@ class Worker:
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Drop tasks that are somebody else's already, with all that is uncommitted."""
         self._gathering.counters.rebalances += 1
-        self._log.warning("partitions_lost", partitions=self.tasks.told(partitions))
-        self._reactions.abort()
+        self._reactions.lose(partitions)
         self._ownership.let_go(self.tasks.owned_of(partitions))
 
     # -- the steps of a turn -------------------------------------------------------------------

@@ -19,6 +19,22 @@ def test_the_page_is_that_of_the_table() -> None:
     )
 
 
+def test_a_silent_worker_has_no_rate_and_keeps_its_counts() -> None:
+    facts = application_snapshot(workers=1, restored_per_s=7.5)
+
+    def value(text: bytes, name: str) -> float:
+        return float(next(re.finditer(rf"^{name}{{.*}} (.*)$", text.decode(), re.M))[1])
+
+    rate, count = (
+        "headrace_worker_restore_records_per_second",
+        "headrace_worker_restore_records_total",
+    )
+    at_work, silent = scrape(facts, 101.0), scrape(facts, 200.0)
+    assert value(at_work, rate) > 0
+    assert value(silent, rate) == 0
+    assert value(silent, count) == value(at_work, count) > 0
+
+
 def test_names_are_as_prometheus_wants_them() -> None:
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)

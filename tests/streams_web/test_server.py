@@ -143,6 +143,15 @@ def test_what_is_told_of_tasks_is_as_old_as_the_oldest_word(scene: Scene) -> Non
     assert scene.get("/api/application")[1]["told_s_ago"] is None
 
 
+def test_a_silent_worker_is_told_as_silent_and_without_rates(scene: Scene) -> None:
+    scene.board = board(application_snapshot(workers=2, restored_per_s=7.5))
+    (told, _) = scene.get("/api/facts")[1]["workers"]
+    assert (told["state"], told["facts"]["restored_per_s"]) == ("running", 7.5)
+    scene.now_s = 200.0
+    (told, _) = scene.get("/api/facts")[1]["workers"]
+    assert (told["state"], told["facts"]["restored_per_s"]) == ("silent", 0)
+
+
 def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: Scene) -> None:
     facts = scene.board.facts
     frozen, second = facts.workers
@@ -353,12 +362,22 @@ def test_who_has_no_token_is_refused_but_for_health(tmp_path: Path) -> None:
         for path in ("/metrics", "/api/facts", "/", "/nowhere", "/health/../metrics"):
             code, said = scene.get(path)
             assert (code, said) == (401, {"error": "send the token: Authorization: Bearer TOKEN"})
-            assert scene.get(path, Authorization="Bearer wrong")[0] == 401
-            assert scene.get(path, Authorization=f"Basic {TOKEN}")[0] == 401
+            code, wrong = scene.get(path, Authorization="Bearer wrong")
+            assert (code, wrong["error"][:19]) == (401, "the token is wrong:")
+            assert scene.get(path, Authorization=f"Basic {TOKEN}") == (401, said)
         assert scene.get("/metrics", Authorization=f"Bearer {TOKEN}")[0] == 200
         assert scene.get("/nowhere", Authorization=f"Bearer {TOKEN}")[0] == 404
         assert scene.get("/health/live") == (200, {"ok": True})
     assert TOKEN not in str(scene.log.events)
+
+
+def test_what_is_not_there_is_said_in_json(scene: Scene) -> None:
+    for path in ("/api", "/api/nowhere", "/nowhere"):
+        code, said = scene.get(path)
+        assert (code, "/api/openapi.json" in said["error"]) == (404, True)
+    code, said = scene.get("/api/stores/counts/a")
+    assert (code, "--queries" in said["error"]) == (404, True)
+    assert scene.get("/api/log-level") == (405, {"error": "Method Not Allowed"})
 
 
 @pytest.mark.parametrize("host", ["shop.example", "shop.example:80", "192.0.2.7", "localhost.x"])

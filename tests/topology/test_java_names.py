@@ -76,3 +76,16 @@ def test_type_checkers_know_of_no_unknown_names() -> None:
 def test_windows_are_copied_and_travel_as_before() -> None:
     windows = TimeWindows(size=SIZE)
     assert copy.deepcopy(windows) == pickle.loads(pickle.dumps(windows)) == windows
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TimeWindows(timedelta(minutes=1)),  # type: ignore[misc]
+        lambda: JoinWindows(timedelta(minutes=1)),  # type: ignore[misc]
+        lambda: SessionWindows(timedelta(minutes=1), grace=timedelta(0)),  # type: ignore[misc]
+    ],
+)
+def test_an_argument_without_its_name_is_told_the_names(make: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match=r"takes its arguments by name; write \w+\(\w+=\.\.\."):
+        make()

@@ -56,6 +56,11 @@ SubjectName = Literal["topic-name", "record-name", "topic-record-name"]
 
 _KEPT = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 _PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
+_WITH_FIELDS = (
+    msgspec.inspect.DataclassType,
+    msgspec.inspect.StructType,
+    msgspec.inspect.TypedDictType,
+)
 _MAGIC = 0
 _HEADER = struct.Struct(">bi")
 
@@ -162,6 +167,29 @@ class _Shape:
             f"serde {self.name!r} cannot decode {len(data)} bytes ({reason}); pass the serde and "
             "the schema that the topic was written with"
         ) from None
+
+    def fitting(self, schema: _Schema | None) -> _Shape:
+        """Itself, where the schema has all that its class needs.
+
+        Raises:
+            TopologyError: a field that the class requires is not in the schema.
+        """
+        text = None if schema is None else json.loads(schema.text)
+        if self.into is None or not isinstance(text, dict) or text.get("type") != "record":
+            return self
+        kind = msgspec.inspect.type_info(self.into)
+        if isinstance(kind, _WITH_FIELDS):
+            there = {one["name"] for one in text["fields"]}
+            lacks = [
+                f.encode_name for f in kind.fields if f.required and f.encode_name not in there
+            ]
+            if lacks:
+                raise TopologyError(
+                    f"{name_of(self.into)} requires {' and '.join(lacks)}, which the schema of "
+                    f"{text['name']} does not have, so no record could be read; give the field a "
+                    "default, or take the schema that has it"
+                )
+        return self
 
     def immutable(self, schema: _Schema | None) -> bool:
         """Whether what is decoded cannot be mutated."""
@@ -360,7 +388,8 @@ def serde(
         The serde. Its errors name the field, never the value.
 
     Raises:
-        TopologyError: a schema is none, or `reader` cannot read what `schema` wrote.
+        TopologyError: a schema is none, `reader` cannot read what `schema` wrote, or the class
+            requires a field that is not there.
 
     >>> serde("long").serialize(-2)
     b'\\x03'
@@ -378,7 +407,7 @@ def serde(
         why = incompatibility(read.text, written.text)
         if why is not None:
             raise TopologyError(f"{read.full_name} cannot read what the schema wrote: {why}")
-    shape = _Shape(name or f"avro({written.full_name})", into, checked)
+    shape = _Shape(name or f"avro({written.full_name})", into, checked).fitting(read or written)
     return AvroSerde(written, read, shape)
 
 
@@ -418,11 +447,13 @@ def registered(
         registry does not answer or refuses the schema, for which no record is to blame.
 
     Raises:
-        TopologyError: the schema is none.
+        TopologyError: the schema is none, or the class requires a field that is not in it.
     """
     require_word("subject_name", subject_name, get_args(SubjectName))
     own = None if schema is None else _parse(schema)
     if subject is None and subject_name == "record-name" and own is not None:
         subject = own.full_name
-    shape = _Shape(name or f"registered({own.full_name if own else ''})", into, checked)
+    shape = _Shape(name or f"registered({own.full_name if own else ''})", into, checked).fitting(
+        own
+    )
     return RegisteredSerde(own, registry, subject, subject_name, auto_register, shape)

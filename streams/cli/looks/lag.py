@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from headrace.streams.cli.looks.missing import require_topics, said_missing
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.cli.tables import columns, json_option, show
 from headrace.streams.kafka.broker_contact import reach
@@ -48,6 +49,8 @@ def lag(
     The lag is counted in offsets, from what is committed to the last stable offset; markers of
     transactions are offsets too. Topics between sub-topologies are inputs of the second one.
 
+    Where a topic that it reads does not exist the exit code is 4, whatever the lag of the others.
+
     MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
@@ -57,7 +60,9 @@ def lag(
         else:
             _print_head(found)
             show(_partition_table(found.inputs) if each else _topic_table(found.inputs))
-            click.echo(f"Lag: {found.lag:,}")
+            rest = " of the topics that are there" if found.lost else ""
+            click.echo(f"Lag{rest}: {found.lag:,}")
+        require_topics(found.lost)
         if above is not None and found.lag > above:
             sys.exit(1)
 
@@ -69,23 +74,26 @@ def lag(
 def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
     """Show the tasks of an application, which worker has each, and how far it is behind.
 
+    Where a topic that it reads does not exist the exit code is 4.
+
     MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
         found = _look(target, settings)
         if as_json:
             click.echo(json.dumps(_tasks_document(found)))
-            return
-        _print_head(found)
-        show(_task_table(found.tasks))
+        else:
+            _print_head(found)
+            show(_task_table(found.tasks))
+        require_topics(found.lost)
 
 
 def _print_head(found: Overview) -> None:
     count = len(found.group.members)
     workers = f"{count} worker{'' if count == 1 else 's'}"
     click.echo(f"{found.application_id}: {found.group.state}, {workers}")
-    for topic in found.missing:
-        click.echo(f"There is no topic {topic}.")
+    for line in said_missing(found):
+        click.echo(line)
     idle = found.without_worker()
     if idle and count:
         click.echo(f"Nobody has: {', '.join(map(str, idle))}")
@@ -170,5 +178,6 @@ def _head(found: Overview) -> dict[str, Any]:
         "state": found.group.state,
         "workers": [member.id for member in found.group.members],
         "missing_topics": list(found.missing),
-        "lag": found.lag,
+        # Of what is not there nobody knows how far it is.
+        "lag": None if found.lost else found.lag,
     }

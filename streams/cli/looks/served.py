@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from headrace.streams.errors import StreamsError
 
 WITHIN_S = 10.0
 BODY_MAX = 64 << 20
+_HOW = "name the file that holds it: --http-token-file FILE"
 
 
 class ServedError(StreamsError):
@@ -177,4 +179,5 @@ def _refused(error: urllib.error.HTTPError) -> str:
         except (OSError, ValueError):
             said = {}
     why = said.get("error") or "; ".join(said.get("reasons", [])) or error.reason
-    return f"{why} ({error.code})"
+    way = f"; {_HOW}" if error.code == HTTPStatus.UNAUTHORIZED else ""
+    return f"{why} ({error.code}){way}"

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headrace.streams.cli.looks.missing import require_topics, said_missing
 from headrace.streams.cli.looks.served import Served, shown_served
 from headrace.streams.cli.options import load, said_errors, settings_option
 from headrace.streams.cli.tables import columns
@@ -24,7 +25,8 @@ from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.views.look import look
 from headrace.streams.views.overview import Overview, TaskView
 
-_Seen = TypeVar("_Seen", contravariant=True)
+_Seen = TypeVar("_Seen")
+_Given = TypeVar("_Given", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def top(
     """Show the tasks of an application, who has them, their lag and rate, until Ctrl-C.
 
     It asks the cluster alone. A rate is what was committed between two looks, in offsets a second;
-    markers of transactions are offsets too.
+    markers of transactions are offsets too. With --times the exit code is 4 where a topic that it
+    reads does not exist.
 
     MODULE:APP is what `headrace run` takes. With --url it is left out: what the workers of one host
     tell is shown, with the state of each task, and rates are of records.
@@ -110,17 +113,19 @@ def top(
         def seen() -> Look:
             return Look(look(config.application_id, app.plans, cluster), time.monotonic())
 
-        _go_on(seen, shown, every_s, times)
+        last = _go_on(seen, shown, every_s, times)
+        if times is not None and last is not None:
+            require_topics(last.found.lost)
 
 
-class _Shown(Protocol[_Seen]):
-    def __call__(self, seen: _Seen, before: _Seen | None, /, *, rows_max: int) -> Group: ...
+class _Shown(Protocol[_Given]):
+    def __call__(self, seen: _Given, before: _Given | None, /, *, rows_max: int) -> Group: ...
 
 
 def _go_on(
     see: Callable[[], _Seen], shown: _Shown[_Seen], every_s: float, times: int | None
-) -> None:
-    """Look and show until Ctrl-C, or so many times."""
+) -> _Seen | None:
+    """Look and show until Ctrl-C, or so many times; returns the last look."""
     console = Console(highlight=False)
     before: _Seen | None = None
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
@@ -134,6 +139,7 @@ def _go_on(
                 time.sleep(every_s)
     if not console.is_terminal:
         console.line()  # the table ends without one there
+    return before
 
 
 def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
@@ -145,7 +151,7 @@ def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
         f"lag {found.lag:,}, {sum(rates.values()):,.0f}/s"
     )
     tasks = sorted(found.tasks, key=lambda task: (-task.lag, task.id))
-    missing = [Text(f"There is no topic {name}.") for name in found.missing]
+    missing = [Text(line) for line in said_missing(found)]
     left = len(tasks) - rows_max
     more = [Text(f"and {left} tasks that are less far behind")] if left > 0 else []
     return Group(Text(head), *missing, _table(tasks[:rows_max], rates), *more)

@@ -64,7 +64,7 @@ def mirror(
 
     Partitions, keys, values, timestamps and headers stay as they are. What is copied, and where it
     stands, is committed together at the target: stopped or killed at any moment, it goes on from
-    there. See docs/mirror.md.
+    there.
     """
     if context.invoked_subcommand is not None:
         return

@@ -66,7 +66,7 @@ def test_one_wrong_setting_is_one_sentence() -> None:
         ("main.consumer.fetch.min.bytes", "write consumer.fetch.min.bytes"),
         ("restore.consumer.fetch.min.bytes", "write restore.fetch.min.bytes"),
         ("enable.auto.commit", "offsets are committed together with the state"),
-        ("something.else.entirely", "docs/configuration.md lists all settings"),
+        ("something.else.entirely", "headrace settings lists all"),
         ("num.stream.threads", "workers are processes"),
         ("num.standby.replicas", "a standby could not take over where it is"),
         ("transaction.timeout.ms", "write producer.transaction.timeout.ms"),

@@ -48,7 +48,7 @@ def test_values_are_taken_as_they_are() -> None:
         ("HEADRACE_SASL_PASWORD_FILE", "did you mean HEADRACE_SASL_PASSWORD_FILE?"),
         ("HEADRACE_LOG_LEVEL", "did you mean HEADRACE_LOG__LEVEL?"),
         ("HEADRACE_ERROR__CB", "is for no setting"),
-        ("HEADRACE_COLOUR", "docs/configuration.md lists all settings"),
+        ("HEADRACE_COLOUR", "headrace settings lists all"),
     ],
 )
 def test_what_is_for_no_setting_is_refused_with_the_nearest(variable: str, said: str) -> None:

@@ -41,13 +41,21 @@ def test_rates_are_those_of_the_last_seconds() -> None:
         rate = 100 if second < 30 else 200
         processed = rate * second if second < 30 else 3_000 + 200 * (second - 30)
         worker.reported(replace(FIRST, processed=processed, commits=2 * second, at_s=second), 0)
-    assert worker.records_per_s == 200
-    assert worker.commits_per_s == 2
+    assert worker.records_per_s(0) == 200
+    assert worker.commits_per_s(0) == 2
 
 
 def test_one_report_is_no_rate() -> None:
-    assert _worker(FIRST).records_per_s == 0
-    assert _worker(FIRST, FIRST).records_per_s == 0
+    assert _worker(FIRST).records_per_s(7) == 0
+    assert _worker(FIRST, FIRST).records_per_s(7) == 0
+
+
+def test_a_worker_that_is_not_heard_of_has_no_rate() -> None:
+    worker = _worker(FIRST, replace(FIRST, processed=2_500, commits=14, at_s=102), now_s=7.0)
+    assert fields(worker, 8.0)["records_per_s"] == 750
+    silent = fields(worker, 7.0 + 70)
+    assert (silent["records_per_s"], silent["commits_per_s"], silent["records"]) == (0, 0, 2_500)
+    assert cells(worker, 7.0 + 70)[5:7] == ["0", "0.0"]
 
 
 def test_a_commit_grows_old_between_reports() -> None:
@@ -62,7 +70,7 @@ def test_what_an_ended_process_did_is_not_shown_for_the_next() -> None:
     worker.ended("killed by SIGKILL")
     worker.started(4_712)
     worker.reported(replace(FIRST, processed=5, at_s=102), 8.0)
-    assert worker.records_per_s == 0
+    assert worker.records_per_s(8) == 0
 
 
 def test_a_row_has_all_facts() -> None:

@@ -141,6 +141,57 @@ class Scene:
         return self.supervisor.run(wait)
 
 
+def silent_scene() -> Scene:
+    """Two workers at work, of which the second was heard of last at second 100."""
+    scene = Scene()
+    scene.all_running()
+    scene.now_s = 100.0
+    for index in range(2):
+        facts = worker_snapshot(id=f"w-{index}", at_s=100.0)
+        scene.process(index).unread += [Told(facts), Status("running", 1, 0, 0, 5, 1, None, 100.0)]
+    scene.turn()
+    return scene
+
+
+def go_on(scene: Scene, *heard: int, seconds: int) -> None:
+    for _ in range(seconds):
+        for index in heard:
+            facts = worker_snapshot(id=f"w-{index}", at_s=scene.now_s + 1)
+            scene.process(index).unread.append(Told(facts))
+        scene.turn(after_s=1)
+
+
+def test_a_silent_worker_is_said_once_and_when_it_is_heard_again() -> None:
+    scene = silent_scene()
+    go_on(scene, 0, seconds=10)
+    assert scene.log.named("worker_silent") == []
+    go_on(scene, 0, seconds=60)
+    (said,) = scene.log.named("worker_silent")
+    assert (said["worker_index"], said["worker"], said["silent_s"]) == (1, "w-1", 11.0)
+    assert "consumer.session.timeout.ms" in said["advice"]
+    assert scene.log.named("worker_heard") == []
+    go_on(scene, 0, 1, seconds=20)
+    (heard,) = scene.log.named("worker_heard")
+    assert (heard["worker_index"], heard["silent_s"]) == (1, 71.0)
+    assert len(scene.log.named("worker_silent")) == 1
+
+
+def test_a_silent_worker_that_ends_is_not_heard_of_again() -> None:
+    scene = silent_scene()
+    go_on(scene, 0, seconds=20)
+    scene.process(1).code = -KILL
+    go_on(scene, 0, seconds=20)
+    assert len(scene.log.named("worker_silent")) == 1
+    assert scene.log.named("worker_heard") == []
+
+
+def test_a_supervisor_that_was_stopped_itself_calls_nobody_silent() -> None:
+    scene = silent_scene()
+    scene.turn(after_s=300)
+    go_on(scene, 0, 1, seconds=20)
+    assert scene.log.named("worker_silent") == []
+
+
 def test_the_others_start_when_the_first_has_loaded_the_application() -> None:
     scene = Scene(workers=3)
     scene.turn()

@@ -128,7 +128,7 @@ def test_what_is_said_of_partitions_has_those_that_tables_are_read_from() -> Non
     orders.join(prices, lambda order, price: f"{order} {price}").to("out")
     driver = TopologyTestDriver(builder.build(), {"application.id": "app"}, partitions=2)
     worker = driver._worker.present()
-    worker._log = told = Told()
+    worker._log = worker._reactions._log = told = Told()
     driver.run()
     (lead, other) = sorted(worker.tasks.leads)
     worker.on_revoked([lead])

@@ -58,6 +58,8 @@ def test_figures_are_those_of_the_records_and_health_outlasts_a_stopped_worker(
         begun_s = time.monotonic()
         assert served.metrics()["headrace_app_workers"] == 2
         assert time.monotonic() - begun_s < 20
+        run.wait_for("worker_silent", worker_index=1, level="warning")
+        run.wait_for("status_reported", worker_index=1, state="silent", records_per_s=0)
         os.kill(run.pid(1), signal.SIGKILL)
         wait_until(
             lambda: served.metrics()["headrace_worker_restarts_total"] == 1, what="a restart"

@@ -313,3 +313,24 @@ def test_importing_the_topology_loads_no_avro() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@dataclass(frozen=True)
+class Longer:
+    id: int
+    note: str
+    more: int = 0
+
+
+def test_a_class_that_requires_what_the_schema_lacks_is_refused_when_the_serde_is_made() -> None:
+    schema = record(("id", "long"))
+    lacking = "Longer requires note, which the schema of .* does not have"
+    with pytest.raises(TopologyError, match=lacking):
+        avro.serde(schema, into=Longer)
+    with pytest.raises(TopologyError, match=lacking):
+        avro.registered(schema, registry=avro.MemoryRegistry(), into=Longer)
+    whole = record(("id", "long"), ("note", "string"))
+    with pytest.raises(TopologyError, match=lacking):
+        avro.serde(whole, reader=schema, into=Longer)
+    made = avro.serde(whole, into=Longer)
+    assert made.deserialize(b"\x06\x02a") == Longer(3, "a")

@@ -53,5 +53,5 @@ def _require_sink(sink: ExternalSink) -> None:
     if not callable(getattr(sink, "open", None)) or not hasattr(sink, "keyed"):
         raise TopologyError(
             f"to_sink() takes a sink such as SqliteSink(...), and was given {type_of(sink)}; one "
-            "of your own has open() and keyed, see docs/beyond.md"
+            "of your own has open() and keyed, which help(headrace.ExternalSink) describes"
         )

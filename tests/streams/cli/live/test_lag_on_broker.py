@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka.admin import AdminClient
 
 from headrace.streams.cli.main import main
 from tests.support import kafka
 from tests.support.live import live, settings_of
+from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
@@ -45,14 +47,27 @@ class Words:
         self.topology = names["app"].topology
 
     def command(self, name: str, *arguments: str) -> Result:
-        return CliRunner().invoke(main, [name, f"{self.file}:app", *arguments])
+        return CliRunner().invoke(main, [*name.split(), f"{self.file}:app", *arguments])
 
-    def asked(self, name: str, *arguments: str) -> dict[str, Any]:
+    def asked(self, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         done = self.command(name, "--json", *arguments)
-        assert done.exit_code == 0, done.output
+        assert done.exit_code == code, done.output
         # The application's log goes to standard output, too, as it runs in this process.
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
+
+    def rename_input(self) -> str:
+        """Have the application read a topic that is not there; returns its name."""
+        gone = f"{self.lines}-mistyped"
+        self.file.write_text(self.file.read_text().replace(repr(self.lines), repr(gone)))
+        return gone
+
+    def delete(self, topic: str) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_topics([topic])[topic].result(timeout=PATIENCE_S)
+        wait_until(
+            lambda: topic not in admin.list_topics(timeout=PATIENCE_S).topics, what="its end"
+        )
 
 
 @pytest.fixture
@@ -67,6 +82,40 @@ def test_before_the_first_start_all_is_to_be_read(words: Words) -> None:
     assert {one["topic"] for one in found["inputs"]} == {words.lines}
     assert found["missing_topics"] == [f"{words.settings['application.id']}-by-word-repartition"]
     assert all(one["committed"] is None for one in found["inputs"])
+    shown = words.command("lag")
+    assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "Lag: 30")
+    assert "-by-word-repartition yet; the first start makes it." in shown.stdout
+
+
+LOOKS = [("lag",), ("lag", "--above", "5"), ("tasks",), ("top", "--times", "1"), ("offsets list",)]
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+def test_a_look_at_an_input_that_is_not_there_ends_with_the_code_of_missing_topics(
+    words: Words, look: tuple[str, ...]
+) -> None:
+    words.lines = words.rename_input()
+    shown = words.command(*look)
+    assert shown.exit_code == 4
+    assert words.lines in shown.stdout
+    assert f"topics that do not exist: {words.lines};" in shown.stderr
+    assert "Lag: 0" not in shown.stdout
+
+
+def test_documents_of_an_input_that_is_not_there_have_no_lag(words: Words) -> None:
+    words.lines = words.rename_input()
+    for look in ("lag", "tasks"):
+        found = words.asked(look, code=4)
+        assert (found["lag"], words.lines in found["missing_topics"]) == (None, True)
+
+
+def test_an_internal_topic_that_was_deleted_is_missing_too(words: Words) -> None:
+    kafka.write(words.bootstrap, words.lines, [(None, b"a b")] * 3)
+    with live(words.topology, words.settings) as app:
+        app.wait(lambda: words.asked("lag")["lag"] == 0, what="no lag")
+    words.delete(f"{words.settings['application.id']}-by-word-repartition")
+    found = words.asked("lag", code=4)
+    assert found["missing_topics"] == [f"{words.settings['application.id']}-by-word-repartition"]
 
 
 def test_workers_at_work_have_all_tasks_and_come_to_no_lag(words: Words) -> None:

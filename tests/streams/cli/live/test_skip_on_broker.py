@@ -169,8 +169,11 @@ def test_what_cannot_be_meant_is_refused(topics: Topics, tmp_path: Path) -> None
         running.wait(lambda: counting.result() == {"a": 1, "b": 1}, what="both")
         counting.write("c")
         running.wait(lambda: "c" in counting.result(), what="the third")
-        done = counting.skip(counting.lines, 0, 3, *app, "--yes")
+        done = counting.skip(counting.lines, 0, 3, *app, "--dry-run")
         assert "has no record at offset 3, and none behind it" in done.output
+        done = counting.skip(counting.lines, 0, 3, *app, "--yes")
+        assert "stop all its workers" in done.output
+        assert "has no record" not in done.output
         counting.write("p0ison")
         with pytest.raises(RecordError):
             running.wait(lambda: False, what="its end")
