@@ -71,6 +71,10 @@ class UnknownTokenError(QueryError):
     """The application wants a token, and this is not the one; give the right one."""
 
 
+class ClosedConnectionError(QueryError):
+    """The connection to the application was closed, here, before there was an answer."""
+
+
 class PositionGoneError(QueryError):
     """What comes behind a position is not there any more; begin with the rows (``snapshot=true``).
 

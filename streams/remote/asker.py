@@ -25,6 +25,7 @@ from headrace.streams.queries.errors import (
     UnreachedHostError,
     WrongQueryError,
 )
+from headrace.streams.remote.ending import Ending
 from headrace.streams.remote.events import EVENTS, EventStream
 from headrace.streams.remote.http import HttpHost, Reply
 from headrace.streams.secrets import Secret
@@ -69,6 +70,7 @@ class Asker:
         self._never_back = never_back
         self._lock = threading.Lock()
         self._reached: dict[str, dict[int, int]] = {}
+        self._ending = Ending()
 
     def __repr__(self) -> str:
         return ", ".join(host.url for host in self._hosts)
@@ -85,6 +87,7 @@ class Asker:
 
         Raises:
             QueryError: it cannot be answered.
+            ClosedConnectionError: `close` was called.
         """
 
         def asks(host: HttpHost, left_s: float) -> dict[str, Any]:
@@ -96,30 +99,38 @@ class Asker:
             )
             return _read(reply)
 
-        found = self._insist(asks)
+        found = self._insist(asks, self._ending)
         if store is not None:
             self._note(store, found.get("places", ()))
         return None if "error" in found else found
 
-    def listen(self, store: str, path: str, given: Parameters) -> EventStream:
+    def part(self) -> Ending:
+        """What ends with the connections, or before them."""
+        return self._ending.part()
+
+    def listen(self, store: str, path: str, given: Parameters, ending: Ending) -> EventStream:
         """Ask for what goes on; see `ask`.
+
+        Args:
+            ending: ends it, and the asking.
 
         Raises:
             QueryError: it cannot be had.
+            ClosedConnectionError: it is ended.
         """
         said = urlencode({name: text for name, text in given.items() if text is not None})
         headers = {**self._sent(None), "Accept": EVENTS}
 
         def asks(host: HttpHost, _: float) -> EventStream:
             target = _short(f"/api/stores/{quote(store, safe='')}/{path}?{said}")
-            found = host.listen(target, headers=headers, silent_s=SILENT_S)
+            found = host.listen(target, headers=headers, silent_s=SILENT_S, ending=ending)
             if isinstance(found, EventStream):
                 return found
             raise QueryError(f"store {store!r} has no changes, but {_read(found)}")
 
-        return self._insist(asks)
+        return self._insist(asks, ending)
 
-    def _insist(self, asks: Callable[[HttpHost, float], R]) -> R:
+    def _insist(self, asks: Callable[[HttpHost, float], R], ending: Ending) -> R:
         """Ask until there is an answer, or the time is over."""
         give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
@@ -134,7 +145,7 @@ class Asker:
                     self._next(host)
                 if time.monotonic() + pause_s >= give_up_s:
                     raise
-                time.sleep(pause_s)
+                ending.pause(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
     def next_host(self) -> None:
@@ -182,8 +193,11 @@ class Asker:
                 self._hosts = [*self._hosts[1:], silent]
 
     def close(self) -> None:
-        """End the connections."""
-        for host in self._hosts:
+        """End the connections, also under whoever waits for an answer."""
+        self._ending.end()
+        with self._lock:
+            hosts = self._hosts
+        for host in hosts:
             host.close()
 
 

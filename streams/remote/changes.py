@@ -7,7 +7,6 @@ asked ─► events ─► cut ─► asked again with the last position ─► 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,11 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
-from headrace.streams.queries.errors import NotReadableError, WrongQueryError
+from headrace.streams.queries.errors import (
+    ClosedConnectionError,
+    NotReadableError,
+    WrongQueryError,
+)
 from headrace.streams.remote.asker import AGAIN_MAX_S, AGAIN_MIN_S, Asker
 from headrace.streams.remote.events import EventStream, Heard
 
@@ -81,7 +84,7 @@ class Changes(Generic[K, V]):
         self._start = start
         self._snapshot = snapshot
         self._read = read
-        self._lock = threading.Lock()
+        self._ending = asker.part()
         self._stream: EventStream | None = None
         self._is_closed = False
         self._has_begun = False
@@ -114,7 +117,16 @@ class Changes(Generic[K, V]):
             NotReadableError: no host has told anything for the time-out, or one was cut before all
                 rows were told: begin anew.
             QueryError: that store has no changes.
+            ClosedConnectionError: the connection was closed before; it ends where that comes later.
         """
+        if not self._is_closed:
+            self._ending.require()
+        try:
+            yield from self._until_closed()
+        except ClosedConnectionError:
+            return
+
+    def _until_closed(self) -> Iterator[list[Change[K, V]]]:
         give_up_s, pause_s = self._until(), AGAIN_MIN_S
         while (stream := self._opened()) is not None:
             try:
@@ -129,8 +141,7 @@ class Changes(Generic[K, V]):
                         reason = msgspec.json.decode(closed.data)["reason"]
                         raise NotReadableError(f"changes of store {self._store!r}: {reason}")
             except NotReadableError as error:
-                if self._is_closed:
-                    return
+                self._ending.require()
                 if self._snapshot and self._position is None and self._has_begun:
                     raise NotReadableError(
                         f"the rows of store {self._store!r} were cut before all were told, so "
@@ -141,15 +152,13 @@ class Changes(Generic[K, V]):
                 self._asker.next_host()
             finally:
                 stream.close()
-            time.sleep(pause_s)
+            self._ending.pause(pause_s)
             pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
     def close(self) -> None:
         """End it, also under whoever waits for the next one."""
-        with self._lock:
-            self._is_closed = True
-            if self._stream is not None:
-                self._stream.cut()
+        self._is_closed = True
+        self._ending.end()
 
     def __enter__(self) -> Self:
         return self
@@ -168,13 +177,9 @@ class Changes(Generic[K, V]):
             begin = {"position": self._position}
         elif self._snapshot:
             begin = {"snapshot": "true"}
-        stream = self._asker.listen(self._store, "changes", {**self._of, **begin})
-        with self._lock:
-            self._stream = stream
-            if not self._is_closed:
-                return stream
-        stream.close()
-        return None
+        given = {**self._of, **begin}
+        self._stream = self._asker.listen(self._store, "changes", given, self._ending)
+        return self._stream
 
     def _told(self, piece: list[Heard]) -> list[Change[K, V]]:
         found = []

@@ -8,6 +8,7 @@ once more.
 from __future__ import annotations
 
 import http.client
+import socket
 import ssl
 import threading
 import time
@@ -19,7 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headrace.streams.errors import ConfigError
-from headrace.streams.queries.errors import UnreachedHostError
+from headrace.streams.queries.errors import ClosedConnectionError, UnreachedHostError
+from headrace.streams.remote.ending import Ending
 from headrace.streams.remote.events import EVENTS, EventStream
 
 CONNECT_S = 2.0
@@ -71,7 +73,7 @@ class HttpHost:
             self._context = ssl.create_default_context()
         self._lock = threading.Lock()
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
-        self._is_closed = False
+        self._ending = Ending()
 
     def ask(
         self,
@@ -89,21 +91,20 @@ class HttpHost:
 
         Raises:
             UnreachedHostError: nobody answers there, or something else than an application.
+            ClosedConnectionError: it is closed.
         """
         method = "GET" if body is None else "POST"
         kept = self._take()
         while True:
             connection = kept or self._connect()
             try:
-                if connection.sock is None:
-                    connection.connect()
-                assert connection.sock is not None
-                connection.sock.settimeout(timeout_s)
+                self._reach(connection, timeout_s, self._ending)
                 connection.request(method, self._path + target, body, dict(headers))
                 answer = connection.getresponse()
                 data = answer.read(ANSWER_MAX_BYTES)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
+                self._ending.require()
                 if kept is not None and not isinstance(error, TimeoutError):
                     kept = None  # the server has ended it meanwhile
                     continue
@@ -115,36 +116,54 @@ class HttpHost:
             return self._read(answer.status, data)
 
     def listen(
-        self, target: str, *, headers: Mapping[str, str], silent_s: float
+        self, target: str, *, headers: Mapping[str, str], silent_s: float, ending: Ending
     ) -> Reply | EventStream:
         """Ask for what goes on for as long as it is listened to.
 
         Args:
             target: path and query.
             silent_s: for how long nothing may come.
+            ending: ends it.
 
         Returns:
             What comes, or why it does not.
 
         Raises:
             UnreachedHostError: nobody answers there, or something else than an application.
+            ClosedConnectionError: it is ended.
         """
         connection = self._connect()
         try:
-            connection.connect()
-            assert connection.sock is not None
-            connection.sock.settimeout(silent_s)
+            sock = self._reach(connection, silent_s, ending)
             connection.request("GET", self._path + target, headers=dict(headers))
-            sock = connection.sock  # the connection lets go of it where the answer ends it
             answer = connection.getresponse()
             if answer.status == 200 and answer.headers.get_content_type() == EVENTS:
                 return EventStream(answer, sock, self._unreached)
             data = answer.read(ANSWER_MAX_BYTES)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
+            ending.require()
             raise self._unreached(f"{type(error).__name__}: {error}") from error
         connection.close()
         return self._read(answer.status, data)
+
+    @staticmethod
+    def _reach(
+        connection: http.client.HTTPConnection, silent_s: float, ending: Ending
+    ) -> socket.socket:
+        """Be connected; the connection lets go of its socket where the answer ends it."""
+        ending.require()
+        if connection.sock is None:
+            connection.connect()
+        sock: socket.socket | None = connection.sock
+        assert sock is not None
+        try:
+            ending.note(sock)
+        except ClosedConnectionError:
+            connection.close()
+            raise
+        sock.settimeout(silent_s)
+        return sock
 
     def _read(self, code: int, data: bytes) -> Reply:
         try:
@@ -178,15 +197,15 @@ class HttpHost:
 
     def _give_back(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            if not self._is_closed and len(self._idle) < IDLE_MAX:
+            if not self._ending.is_over and len(self._idle) < IDLE_MAX:
                 self._idle.append((time.monotonic(), connection))
                 return
         connection.close()
 
     def close(self) -> None:
-        """End the connections that nobody uses."""
+        """End the connections, also under whoever waits for an answer."""
         with self._lock:
-            self._is_closed = True
+            self._ending.end()
             idle, self._idle = self._idle, []
         for _, connection in idle:
             connection.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 
 from headrace.streams.queries.answers import Row
+from headrace.streams.queries.errors import ClosedConnectionError
 from headrace.streams.remote.changes import Change, Changes
 from headrace.streams.remote.stores import ANY, Connection, RemoteStore, Time, connect
 from headrace.streams.secrets import Secret
@@ -66,8 +68,11 @@ def connect_async(
 class _Threads:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(AT_ONCE, "headrace-client")
+        self._is_closed = False
 
     async def call(self, asks: Callable[P, R], *given: P.args, **named: P.kwargs) -> R:
+        if self._is_closed:
+            raise ClosedConnectionError("the connection was closed; make another one to ask again")
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, partial(asks, *given, **named))
 
@@ -80,7 +85,9 @@ class _Threads:
                 yield row
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        # What waits for its turn is not cancelled, as its task was not: it is refused like others.
+        self._is_closed = True
+        self._pool.shutdown(wait=False)
 
 
 class AsyncConnection:
@@ -102,9 +109,9 @@ class AsyncConnection:
         return await self._threads.call(self._connection.stores)
 
     async def close(self) -> None:
-        """End the connections."""
-        self._threads.close()
+        """End the connections, and whatever waits for an answer or for changes."""
         self._connection.close()
+        self._threads.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -192,15 +199,17 @@ class AsyncRemoteStore(Generic[K, V]):
 class AsyncChanges(Generic[K, V]):
     """Changes that are awaited; each that is followed has a thread of its own.
 
-    ``async with store.changes() as following`` ends it with the block.
+    ``async with store.changes() as following`` ends it with the block; so does the end of the
+    connection, and it does not outlive this object.
     """
 
     def __init__(self, changes: Changes[K, V]) -> None:
-        self._changes = changes
         self._batches = changes.batches()
         self._ready: deque[Change[K, V]] = deque()
         self._coming: asyncio.Future[list[Change[K, V]] | None] | None = None
         self._thread = ThreadPoolExecutor(1, "headrace-client-changes")
+        # Whoever waits is often cancelled, and nothing else says that nobody comes back.
+        self._end = weakref.finalize(self, _end, changes, self._thread)
 
     def __aiter__(self) -> Self:
         return self
@@ -208,6 +217,8 @@ class AsyncChanges(Generic[K, V]):
     async def __anext__(self) -> Change[K, V]:
         while not self._ready:
             if self._coming is None:
+                if not self._end.alive:
+                    raise StopAsyncIteration
                 loop = asyncio.get_running_loop()
                 self._coming = loop.run_in_executor(self._thread, next, self._batches, None)
             # Whoever waits no more, and then again, is given what came meanwhile.
@@ -220,11 +231,15 @@ class AsyncChanges(Generic[K, V]):
 
     async def close(self) -> None:
         """End it."""
-        self._changes.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._end()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _end(changes: Changes[Any, Any], thread: ThreadPoolExecutor) -> None:
+    changes.close()
+    thread.shutdown(wait=False)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headrace.streams.queries.errors import (
+    ClosedConnectionError,
     NoSuchStoreError,
     NotHereError,
     NotReadableError,
@@ -255,7 +256,7 @@ class Hosts:
                 headers=asked.headers(queries.host),
                 timeout_s=word.timeout_s + waits_s,
             )
-        except UnreachedHostError as error:
+        except (UnreachedHostError, ClosedConnectionError) as error:
             of = f"partition {_listed(only)} of " if only else ""
             raise UnreachedHostError(
                 f"{error}; {of}store {asked.name!r} is there", host=host
