@@ -1,9 +1,8 @@
 """A task's state on disk: one RocksDB, a column family per store, one atomic batch per commit.
 
 The only file that knows rocksdict. Writes are in RocksDB's log when `write` returns, in the page
-cache of the machine: they survive the death of this process at any point. They are not forced to
-the disk, so a loss of power can take the last ones; the position is lost together with the rows, as
-they are one batch, and the changelog has both.
+cache of the machine: they survive the death of this process at any point. A loss of power can take
+the last ones, the position together with the rows, as they are one batch; the changelog has both.
 
 A bulk restore leaves the log out. What it wrote is durable only after every column family was
 flushed; until then the positions on disk are the old ones, so a crash leaves old positions under
@@ -67,14 +66,14 @@ _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)"
 
 # Small memtables fit the processor's cache: at random keys a put takes 1.4, 1.8, 2.2 and 3.2 us
 # with 4, 8, 16 and 64 MiB; below 8 MiB the compaction of large stores costs more than is won.
-# Merging several memtables into one file (min_write_buffer_number_to_merge) would give both, but
-# then a manual flush that meets one under way can wait for ever: an end of a restore in 30 did.
+# Merging memtables (min_write_buffer_number_to_merge) would give both, but then a manual flush that
+# meets one under way can wait for ever: an end of a restore in 30 did.
 _WRITE_BUFFER_BYTES = 8 << 20
 _WRITE_BUFFERS_MAX = 6
 # A fiftieth of a memtable: reads of large stores take a quarter less time, writes a twentieth more.
 _MEMTABLE_FILTER_RATIO = 0.02
-# What the first row of a column family takes from the budget that all tasks share; RocksDB's own
-# choice, an eighth of a memtable, would let some sixty idle stores use up the default budget.
+# What the first row of a column family takes from the budget of all tasks; RocksDB's own choice, an
+# eighth of a memtable, would let some sixty idle stores use up the default budget.
 _ARENA_BLOCK_BYTES = 64 << 10
 # Small enough that replaying the log after a crash takes a fraction of a second.
 _WAL_BYTES = 32 << 20
@@ -124,10 +123,16 @@ class RocksStore:
             _raise(error)
 
     def scan(
-        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        skipped_max: int = 0,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows."""
+        """Yield rows; raise StateError before so many deleted ones are passed over, if not 0."""
         options = ReadOptions()
+        options.set_max_skippable_internal_keys(skipped_max)
         if end is not None:
             options.set_iterate_upper_bound(end)
         # The cursor sees the rows of the moment it is made; a generator alone would begin later.
@@ -156,8 +161,7 @@ class RocksStore:
 
 
 def _ascending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Rows:  # noqa: ARG001
-    # `end` is a parameter to stay alive as long as the cursor: RocksDB reads the bound where
-    # Python keeps it.
+    # `end` stays alive as long as the cursor: RocksDB reads the bound where Python keeps it.
     if start is None:
         cursor.seek_to_first()
     else:
@@ -356,15 +360,13 @@ class RocksTaskState:
         for store in self._stores.values():
             store.close()
         # RocksDB closes when the last reference goes.
-        self._stores.clear()
-        self._handles.clear()
-        self._columns.clear()
+        for references in (self._stores, self._handles, self._columns):
+            references.clear()
         try:
             self._db.close()
         except DbClosedError:
             return
-        except Exception as error:
-            # What could not be flushed is in RocksDB's log, or comes again from the changelog.
+        except Exception as error:  # what was not flushed is in the log, or in the changelog
             _log.warning("state_close_failed", path=str(self._path), reason=str(error))
 
     def _batch(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> WriteBatch:
@@ -385,8 +387,7 @@ class RocksTaskState:
         return batch
 
     def _empty(self, name: str) -> None:
-        # Rows are deleted, as a process that reads beside this one may die of a family that is
-        # dropped (in RocksDB's `TryCatchUpWithPrimary`); one range takes them all.
+        # Whoever reads beside this may die of a dropped family (in `TryCatchUpWithPrimary`).
         try:
             last = next(self._stores[name].scan(reverse=True), None)
             if last is not None:

@@ -316,7 +316,8 @@ METRICS = (
     ),
     # -- stores ----------------------------------------------------------------------------------
     Metric(
-        "headrace_store_keys", "gauge", "About how many rows are committed.", _STORE,
+        "headrace_store_keys", "gauge",
+        "How many rows are committed; RocksDB's estimate of those of large stores.", _STORE,
         _stores(lambda store: store.keys), "estimate-num-keys, num-entries",
     ),
     Metric(

@@ -7,8 +7,8 @@
 A snapshot is made each half second at most, and seldom enough to take half a percent of the time,
 but each four seconds, as whoever asks for health takes a worker that tells nothing for one that is
 stuck.
-That of a worker that is stuck grows old, which its `at_s` tells. What RocksDB is asked for is asked
-for seldom.
+That of a worker that is stuck grows old, which its `at_s` tells. Stores are looked at by turns, for
+some milliseconds a snapshot, and each of them seldom: few rows are counted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from headrace.state.buffer import Buffer
+from headrace.state.task_state import count_rows
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters, TaskCounters
 from headrace.streams.facts.hot_keys import HotKeys
@@ -41,7 +42,9 @@ COST_MAX = 0.005
 """The part of a worker's time that snapshots may take."""
 EVERY_MOST_S = 4.0
 """No later is the next one due, whatever one takes: on a busy machine a short one may take long."""
-STORES_EVERY_S = 30.0
+STORES_EVERY_S = 5.0
+STORES_MOST_S = 0.005
+"""For so long stores are looked at for one snapshot; of the others those of before are told."""
 
 NO_COUNTERS = TaskCounters()
 
@@ -51,7 +54,9 @@ class _Size:
     """How large a store was when it was looked at."""
 
     keys: int
+    is_counted: bool
     size_bytes: int
+    at_s: float
 
 
 @dataclass(slots=True)
@@ -79,7 +84,6 @@ class Gathering:
     """The last snapshot; None before the first."""
     _next_s: float = 0.0
     _sizes: dict[tuple[TaskId, str], _Size] = field(default_factory=dict)
-    _sizes_due_s: float = 0.0
     _states: dict[TaskId, tuple[str, float]] = field(default_factory=dict)
     """Since when each task is in its state."""
     _ran_s: dict[TaskId, float] = field(default_factory=dict)
@@ -104,9 +108,7 @@ class Gathering:
     def gather(self) -> None:
         """Make a snapshot now; in the worker's thread."""
         now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
-        if now_s >= self._sizes_due_s:
-            self._sizes_due_s = now_s + STORES_EVERY_S
-            self._sizes.clear()
+        self._measure(now_s)
         tasks = tuple(self._tasks(now_s, now_ms))
         usage, times = self.measures.usage(), self.measures.times()
         counters, before = self.counters, self.latest
@@ -184,6 +186,27 @@ class Gathering:
                 ),
             )  # fmt: skip
 
+    def _measure(self, now_s: float) -> None:
+        """Look at the stores that nobody looked at for longest, as long as that takes no time."""
+        clock = self.clock.monotonic_s
+        until_s = clock() + STORES_MOST_S
+        before, self._sizes = self._sizes, {}
+        due: list[tuple[float, Task, str]] = []
+        for task in (task for _, task in self.tasks.states().values() if task is not None):
+            for buffer in task.buffers:
+                store = task.id, buffer.name
+                known = before.get(store)
+                self._sizes[store] = known or _Size(0, False, 0, -STORES_EVERY_S)
+                if known is None or now_s >= known.at_s + STORES_EVERY_S:
+                    due.append((self._sizes[store].at_s, task, buffer.name))
+        for number, (_, task, name) in enumerate(sorted(due, key=lambda one: one[0])):
+            committed, layout = task.state.store(name), task.spec.layout(name)
+            count, is_counted = count_rows(committed, layout, lambda: clock() > until_s)
+            if clock() > until_s and number and (task.id, name) in before:
+                continue  # the first ones of the next snapshot
+            size = _Size(count, is_counted, committed.approximate_bytes(), now_s)
+            self._sizes[task.id, name] = size
+
     def _input(
         self, task: Task, place: TopicPartition, position: int, now_ms: int
     ) -> InputSnapshot:
@@ -206,14 +229,11 @@ class Gathering:
         )
 
     def _store(self, task: Task, buffer: Buffer, remaining: int) -> StoreSnapshot:
-        size = self._sizes.get((task.id, buffer.name))
-        if size is None:
-            committed = task.state.store(buffer.name)
-            size = _Size(committed.approximate_count(), committed.approximate_bytes())
-            self._sizes[task.id, buffer.name] = size
+        size = self._sizes[task.id, buffer.name]
         return StoreSnapshot(
             name=buffer.name,
             keys=size.keys,
+            is_counted=size.is_counted,
             size_bytes=size.size_bytes,
             uncommitted_bytes=buffer.uncommitted_bytes(),
             cached_bytes=buffer.cached_bytes(),

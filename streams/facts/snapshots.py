@@ -70,7 +70,9 @@ class StoreSnapshot:
     """A store of a task.
 
     Args:
-        keys: about how many rows are committed; looked at now and then.
+        keys: how many rows are committed; looked at now and then.
+        is_counted: whether that is exact: few rows are counted, and RocksDB estimates many, of
+            which some may count each time that they were written.
         size_bytes: about what they take on disk or in memory; likewise.
         uncommitted_bytes: about what rows take that no commit holds yet.
         cached_bytes: about what committed rows take that are kept for reading.
@@ -83,6 +85,7 @@ class StoreSnapshot:
 
     name: str
     keys: int
+    is_counted: bool
     size_bytes: int
     uncommitted_bytes: int
     cached_bytes: int

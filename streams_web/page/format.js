@@ -6,6 +6,13 @@ export function count(number) {
   return number === null || number === undefined ? "–" : Math.round(number).toLocaleString("en");
 }
 
+/** How many rows stores have, with a mark where RocksDB estimates those of one. */
+export function rows(stores) {
+  if (!stores.length) return "–";
+  const all = count(stores.reduce((sum, store) => sum + store.keys, 0));
+  return stores.every((store) => store.is_counted) ? all : `~${all}`;
+}
+
 export function rate(number) {
   if (number === null) return "–";
   if (number >= 10_000) return `${(number / 1000).toFixed(0)}k/s`;

@@ -1,6 +1,6 @@
 // The topology as a picture: topics and sub-topologies in layers, records flowing down.
 
-import { bytes, count, rate } from "./format.js";
+import { bytes, count, rate, rows } from "./format.js";
 import { grouped, sum } from "./model.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -72,7 +72,7 @@ function linesOf(box, model, application) {
   }
   for (const name of box.stores) {
     const found = tasks.flatMap((task) => task.stores).filter((store) => store.name === name);
-    lines.push([`▤ ${short(name)}: ${found.length ? `${count(sum(found, (s) => s.keys))} keys, ${bytes(sum(found, (s) => s.size_bytes))}` : "–"}`, ""]);
+    lines.push([`▤ ${short(name)}: ${found.length ? `${rows(found)} rows, ${bytes(sum(found, (s) => s.size_bytes))}` : "–"}`, ""]);
   }
   return lines;
 }

@@ -1,6 +1,6 @@
 // What each view shows of the model.
 
-import { bytes, count, rate, span } from "./format.js";
+import { bytes, count, rate, rows, span } from "./format.js";
 import { grouped, sum } from "./model.js";
 import { View } from "./tables.js";
 
@@ -13,7 +13,7 @@ const TOTALS = [
   ["records committed", (model) => count(sum(model.workers, (worker) => worker.facts && worker.facts.committed)), "committed"],
   ["lag", (model) => count(sum(inputsOf(model), (input) => input.lag)), "lag"],
   ["tasks running", (model) => `${model.tasks.filter((task) => task.state === "running").length} of ${model.tasks.length}`, "running"],
-  ["rows kept", (model) => count(sum(storesOf(model), (store) => store.keys)), "keys"],
+  ["rows kept", (model) => rows(storesOf(model)), "keys"],
   ["to restore", (model) => count(sum(model.tasks, (task) => task.restore)), "restore"],
   ["left out", (model) => count(sum(model.nodes, dropped) ?? 0), "dropped"],
 ];
@@ -56,7 +56,7 @@ export class Views {
     this.stores = new View(section("stores"), "Stores, over all tasks", [
       ["store", "name", (row) => row.name],
       ["tasks", "number", (row) => String(row.tasks)],
-      ["rows, about", "number", (row) => count(row.keys)],
+      ["rows", "number", (row) => row.rows],
       ["size", "number", (row) => bytes(row.size)],
       ["uncommitted", "number", (row) => bytes(row.uncommitted)],
       ["cached", "number", (row) => bytes(row.cached)],
@@ -107,7 +107,7 @@ export class Views {
     const stores = [...grouped(storesOf(model), (store) => store.name)].map(([name, all]) => ({
       name,
       tasks: all.length,
-      keys: sum(all, (store) => store.keys),
+      rows: rows(all),
       size: sum(all, (store) => store.size_bytes),
       uncommitted: sum(all, (store) => store.uncommitted_bytes),
       cached: sum(all, (store) => store.cached_bytes),

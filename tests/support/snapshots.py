@@ -31,8 +31,8 @@ def task_snapshot(
 ) -> TaskSnapshot:
     stores = tuple(
         StoreSnapshot(
-            name=f"store-{n}", keys=10, size_bytes=1_000, uncommitted_bytes=20, cached_bytes=30,
-            cache_hits=6, cache_misses=4, restore_remaining=0,
+            name=f"store-{n}", keys=10, is_counted=True, size_bytes=1_000, uncommitted_bytes=20,
+            cached_bytes=30, cache_hits=6, cache_misses=4, restore_remaining=0,
         )
         for n in range(nodes)
     )  # fmt: skip

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from headrace.state.task_state import count_rows
 from headrace.streams import TopologyTestDriver
-from headrace.streams.facts.gathering import COST_MAX, EVERY_MOST_S, EVERY_S, STORES_EVERY_S
+from headrace.streams.facts import gathering
+from headrace.streams.facts.gathering import (
+    COST_MAX,
+    EVERY_MOST_S,
+    EVERY_S,
+    STORES_EVERY_S,
+    STORES_MOST_S,
+)
 from headrace.streams.facts.own_numbers import NUMBERS_MAX, OwnNumbers
 from headrace.streams.facts.snapshots import TaskSnapshot, WorkerSnapshot
 from headrace.streams.testing.memory_worker import EventLog
@@ -386,3 +395,27 @@ def test_how_long_a_task_has_not_run_goes_on_through_all_that_it_waits_for(
     facts(bench)
     monkeypatch.undo()
     assert task(facts(bench), "0_0").unready_s == 0
+
+
+def test_stores_are_looked_at_by_turns_as_far_as_the_time_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a snapshot has no time for is told as before, and looked at first for the next one."""
+    bench = WorkerBench().start()
+    assert [one.stores[0].keys for one in facts(bench).tasks] == [0, 0]
+    bench.send("a", "b")
+    bench.send("c", place=THERE)
+    bench.turns()
+    bench.commit()
+    looks = []
+
+    def slow(*given: Any) -> tuple[int, bool]:
+        looks.append(given)
+        bench.clock.pass_ms(int(STORES_MOST_S * 1000) + 1)
+        return count_rows(*given)
+
+    monkeypatch.setattr(gathering, "count_rows", slow)
+    bench.clock.pass_ms(int(STORES_EVERY_S * 1000))
+    assert [one.stores[0].keys for one in facts(bench).tasks] == [2, 0]
+    bench.clock.pass_ms(int(EVERY_MOST_S * 1000))
+    assert [one.stores[0].keys for one in facts(bench).tasks] == [2, 1]
