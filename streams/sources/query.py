@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -16,6 +16,7 @@ from headrace.streams.sources.source import Batch, Fields, Positions, Row, Sourc
 BATCH_ROWS = 1000
 PART = "rows"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_SECRETS = re.compile(r"[^\s/:@\"']+:[^\s@]*(?=@)|(?<=password=)[^\s;&]+", re.I)
 _MARKS = {"qmark": "?", "numeric": ":1", "named": ":after", "format": "%s", "pyformat": "%(after)s"}
 
 
@@ -52,25 +53,38 @@ class Query:
         """The rows behind the position.
 
         Raises:
-            SourceError: a value is repeated or null, or a row cannot be read.
+            SourceError: the database cannot be asked, a value is repeated or null, or a row cannot
+                be read.
         """
         after = _read_back(positions.get(PART))
-        with closing(self.connect()) as connection, closing(connection.cursor()) as cursor:
+        with closing(self._connected()) as connection, closing(connection.cursor()) as cursor:
             text = f"SELECT * FROM ({self.sql}) AS headrace_rows"  # noqa: S608 - the user's own
             order = f" ORDER BY {self.column}"
             if after is None:
-                cursor.execute(text + order)
+                with _refused():
+                    cursor.execute(text + order)
             else:
                 mark, given = self._parameter(connection, after)
-                cursor.execute(f"{text} WHERE {self.column} > {mark}{order}", given)
+                with _refused():
+                    cursor.execute(f"{text} WHERE {self.column} > {mark}{order}", given)
             names = [str(one[0]) for one in cursor.description]
-            while found := cursor.fetchmany(BATCH_ROWS):
+            while found := _fetched(cursor):
                 rows: list[Row] = []
                 for cells in found:
                     value = dict(zip(names, cells, strict=True))
                     after = self._next(value, after)
                     rows.append(self._fields.row(value, f"the row with {self.column} {after}"))
                 yield Batch(PART, _kept(after), rows)
+
+    def _connected(self) -> Any:
+        with _said("no connection to the database", "see that it runs, and what connect= does"):
+            made = self.connect()
+        if not callable(getattr(made, "cursor", None)):
+            raise SourceError(
+                f"connect= returns a {type(made).__name__}, and no connection of a driver with "
+                "Python's DB-API"
+            )
+        return made
 
     def _next(self, value: dict[str, Any], after: Any) -> Any:
         if self.column not in value:
@@ -94,6 +108,30 @@ class Query:
             raise SourceError(f"paramstyle must be one of {', '.join(_MARKS)}, not {style!r}")
         named = style in ("named", "pyformat")
         return _MARKS[style], {"after": after} if named else (after,)
+
+
+@contextmanager
+def _said(what: str, then: str) -> Iterator[None]:
+    """Say what a driver raises; drivers have errors of their own, and some quote addresses."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        said = _SECRETS.sub("***", str(error)).strip() or "it says no more"
+        raise SourceError(f"{what}: {type(error).__name__}: {said}; {then}") from error
+
+
+def _refused() -> AbstractContextManager[None]:
+    return _said(
+        "the database refuses the query", "correct it: it stands in SELECT * FROM (…) ORDER BY"
+    )
+
+
+def _fetched(cursor: Any) -> Sequence[Any]:
+    with _said("the rows of the query end before their time", "begin again: it goes on from there"):
+        rows: Sequence[Any] = cursor.fetchmany(BATCH_ROWS)
+    return rows
 
 
 def _kept(value: Any) -> Any:

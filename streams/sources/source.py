@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Protocol
 from uuid import UUID
@@ -108,12 +108,13 @@ def replayable(function: Callable[[Positions], Iterable[Batch]]) -> Source:
 def plain(value: Any) -> Any:
     """What JSON can say of a value of a database or of a frame.
 
-    Bytes become an object with the field ``base64``; what is no number becomes null.
+    Bytes become an object with the field ``base64``, durations their seconds; what is no number
+    becomes null.
 
     >>> plain({"at": datetime(2024, 5, 1, 12, tzinfo=UTC), "price": [Decimal("1.50")]})
     {'at': '2024-05-01T12:00:00+00:00', 'price': ['1.50']}
-    >>> plain([b"\xff", float("nan"), UUID(int=7)])
-    [{'base64': '/w=='}, None, '00000000-0000-0000-0000-000000000007']
+    >>> plain([b"\xff", float("nan"), UUID(int=7), timedelta(minutes=1, milliseconds=500)])
+    [{'base64': '/w=='}, None, '00000000-0000-0000-0000-000000000007', 60.5]
     """
     if isinstance(value, dict):
         return {str(name): plain(one) for name, one in value.items()}
@@ -121,6 +122,8 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, (date, time)):  # a datetime is a date, too
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return as_base64(bytes(value))
     if isinstance(value, float):

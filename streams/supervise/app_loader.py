@@ -7,9 +7,10 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.streams.errors import StreamsError
 from headrace.streams.loading import ApplicationError, loading_of
@@ -19,6 +20,8 @@ from headrace.topology.errors import TopologyError
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
+
+_AN_APP = "a KafkaStreams, or a function without arguments that returns one"
 
 
 def load_app(target: str) -> KafkaStreams:
@@ -35,23 +38,44 @@ def load_app(target: str) -> KafkaStreams:
         ApplicationError: there is no such application; the message says what is wrong.
         StreamsError: it is there, and refuses its settings, for example.
     """
+    place, path = _halves(target, "application", "module:attribute, such as word_count:app")
+    with loading_of(target):
+        return _as_app(_found(place, path, _AN_APP), target)
+
+
+def load_function(target: str) -> Callable[[], Any]:
+    """Import a function without arguments, from where applications are imported.
+
+    Args:
+        target: ``package.module:function`` or ``path/to/file.py:function``.
+
+    Raises:
+        ApplicationError: there is none; the message says what is wrong.
+    """
+    place, path = _halves(target, "function", "module:function or path/to/file.py:function")
+    found = _found(place, path, "a function without arguments")
+    if not callable(found):
+        raise ApplicationError(
+            f"{target} is a {type(found).__name__}; name a function without arguments"
+        )
+    made: Callable[[], Any] = found
+    return made
+
+
+def _halves(target: str, what: str, how: str) -> tuple[str, str]:
     place, colon, path = target.rpartition(":")
     if not (place and colon and path):
-        raise ApplicationError(
-            f"{target!r} names no application; write module:attribute, such as word_count:app"
-        )
-    with loading_of(target):
-        return _as_app(_found(place, path), target)
+        raise ApplicationError(f"{target!r} names no {what}; write {how}")
+    return place, path
 
 
-def _found(place: str, path: str) -> object:
+def _found(place: str, path: str, what: str) -> object:
     module = _import(place)
     found: object = module
     for name in path.split("."):
         if not hasattr(found, name):
             raise ApplicationError(
-                f"{place}{_whose(place)} has no attribute {path!r}; it must be a KafkaStreams, or "
-                "a function without arguments that returns one"
+                f"{place}{_whose(place)} has no attribute {path!r}; it must be {what}"
             )
         found = getattr(found, name)
     return found

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +20,11 @@ _DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 @click.command()
 @click.option("--files", metavar="PATTERN", help="Such as 'clicks/*.jsonl'; .csv, .parquet too.")
 @click.option("--sql", metavar="SELECT", help="Without ORDER BY; wants --connect and --column.")
-@click.option("--connect", metavar="MODULE:FUNCTION", help="What returns a connection (DB-API).")
+@click.option(
+    "--connect",
+    metavar="MODULE:FUNCTION",
+    help="What returns a connection (DB-API); FILE.py:FUNCTION too.",
+)
 @click.option("--column", metavar="NAME", help="The column of the query that increases.")
 @click.option("--to", "topic", required=True, metavar="TOPIC", help="The topic to write to.")
 @click.option("--name", help="Of the feed, the same each time.  [default: feed-TOPIC]")
@@ -56,7 +58,15 @@ def feed(
     stop = threading.Event()
     with said_errors():
         source = _source(
-            files, sql, connect, column, key, timestamp, grows=not complete, skip_bad=skip_bad
+            files,
+            sql,
+            connect,
+            column,
+            key,
+            timestamp,
+            grows=not complete,
+            skip_bad=skip_bad,
+            follow=follow,
         )
         made = Feed(
             source, topic=topic, name=name or f"feed-{topic}", settings={**_DEFAULTS, **settings}
@@ -78,36 +88,26 @@ def _source(
     *,
     grows: bool,
     skip_bad: bool,
+    follow: bool,
 ) -> Source:
     from headrace.streams.sources.files import Files
     from headrace.streams.sources.query import Query
+    from headrace.streams.sources.source import SourceError
+    from headrace.streams.supervise.app_loader import load_function
 
     if (files is None) == (sql is None):
         raise click.UsageError("give --files or --sql, one of both")
     if files is not None:
         found = Files(files, key=key, timestamp=timestamp, grows=grows, skip_bad=skip_bad)
         if not found.paths():
-            click.echo(f"No file matches {files} now; look at the pattern", err=True)
+            if not follow:
+                raise SourceError(
+                    f"no file matches {files}; look at the pattern, or wait for files by --follow"
+                )
+            click.echo(f"No file matches {files} now; it waits for one that does", err=True)
         return found
     if skip_bad:
         raise click.UsageError("--skip-bad is for --files; leave rows out in the query")
     if connect is None or column is None or sql is None:
         raise click.UsageError("--sql wants --connect MODULE:FUNCTION and --column NAME")
-    return Query(_function(connect), sql, column, key=key, timestamp=timestamp)
-
-
-def _function(target: str) -> Callable[[], Any]:
-    from importlib import import_module
-
-    from headrace.streams.supervise.import_path import add_import_path
-
-    module, _, name = target.partition(":")
-    add_import_path(Path.cwd())
-    try:
-        found: Any = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.UsageError(f"--connect {target}: {error}") from error
-    if not callable(found):
-        raise click.UsageError(f"--connect {target} is no function")
-    made: Callable[[], Any] = found
-    return made
+    return Query(load_function(connect), sql, column, key=key, timestamp=timestamp)

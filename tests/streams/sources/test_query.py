@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from headrace.sources import Query, SourceError
@@ -58,8 +59,39 @@ def test_drivers_mark_parameters_as_they_like(connect: Callable[[], Any], style:
     ],
 )
 def test_what_has_no_order_is_refused(connect: Callable[[], Any], sql: str, said: str) -> None:
-    with pytest.raises((SourceError, sqlite3.Error), match=said):
+    with pytest.raises(SourceError, match=said):
         read(Query(connect, sql, "id"), {})
+
+
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT * FROM none", "refuses the query: OperationalError: no such table: none; correct"),
+        ("SELECT * FRO", "refuses the query: OperationalError: .*syntax error"),
+        ("SELECT abs(-9223372036854775808) AS id", "integer overflow"),
+    ],
+)
+@pytest.mark.parametrize("positions", [{}, {"rows": 5}])
+def test_what_the_database_refuses_is_said(
+    connect: Callable[[], Any], sql: str, said: str, positions: dict[str, Any]
+) -> None:
+    with pytest.raises(SourceError, match=said):
+        read(Query(connect, sql, "id"), positions)
+
+
+def test_a_database_that_is_not_there_is_said_without_the_password() -> None:
+    def unreached() -> Any:
+        return psycopg.connect("postgresql://me:hunter2@127.0.0.1:1/shop", connect_timeout=5)
+
+    def misspelt() -> Any:
+        return psycopg.connect("postgres:/me:hunter2@127.0.0.1/shop password=hunter2 =")
+
+    for connects in (unreached, misspelt):
+        with pytest.raises(SourceError, match="no connection to the database: ") as refused:
+            read(Query(connects, "SELECT 1 AS id", "id"), {})
+        assert "hunter2" not in str(refused.value)
+    with pytest.raises(SourceError, match="returns a NoneType, and no connection of a driver"):
+        read(Query(lambda: None, "SELECT 1 AS id", "id"), {})
 
 
 def test_a_column_is_a_name(connect: Callable[[], Any]) -> None:
