@@ -138,6 +138,8 @@ class Session:
         table = read_table(self._target, self._table_topic)
         self._owner.require(table.owner)  # before the one that has begun since would be fenced
         pairs = self._topics.look(table)
+        if once:
+            self._topics.require_some(pairs)
         self._limits.update({pair.mirrored.target: pair.limit for pair in pairs})
         self._batch_max = min(self._limits.values(), default=MESSAGE_MAX)
         self._producer = self._make_producer(self._limits)

@@ -7,7 +7,7 @@ were copied from: the tables of mirrors at the source say by which clusters its 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -104,7 +104,10 @@ class MirrorTopics:
         if not facts.keys() <= self._seen:
             self._via = self.origins()
             self._seen = frozenset(facts)
-        facts = {name: fact for name, fact in facts.items() if not self._comes_back(name)}
+        copies = [name for name in facts if self._comes_back(name)]
+        self._tell_left_out(copies)
+        for name in copies:
+            del facts[name]
         targets = {name: self._naming.at_target(name) for name in facts}
         for name, fact in facts.items():
             self._check_known(table.topics.get(name), fact, targets[name])
@@ -133,17 +136,20 @@ class MirrorTopics:
         via = self.origins()
         return [topic for topic in topics if self._target.id in via.get(topic, ())]
 
-    def refuse_loop(self, topic: str) -> None:
-        """Say that a topic came from the target.
+    def refuse_loop(self, *topics: str) -> None:
+        """Say that topics came from the target.
 
         Raises:
             ConfigError: always.
         """
         source, target = self._source.name, self._target.name
+        which = f"topic {topics[0]} of {source} is a copy of a topic of {target}, and its"
+        if len(topics) > 1:
+            listed = ", ".join(sorted(topics))
+            which = f"topics {listed} of {source} are copies of topics of {target}, and their"
         raise ConfigError(
-            f"topic {topic} of {source} is a copy of a topic of {target}, and its records would "
-            "go round; mirror the topics that are written there, and give each way a --rename such "
-            "as '{cluster}.{topic}'"
+            f"{which} records would go round; mirror the topics that are written there, and give "
+            "each way a --rename such as '{cluster}.{topic}'"
         )
 
     def _selected(self) -> dict[str, TopicFacts]:
@@ -170,10 +176,33 @@ class MirrorTopics:
             return False
         if topic in self._selection.names:
             self.refuse_loop(topic)
-        if topic not in self._said:
-            self._said.add(topic)
-            self._log.info("topic_left_out", topic=topic, reason=f"a copy from {self._target.name}")
         return True
+
+    def _tell_left_out(self, copies: list[str]) -> None:
+        new = sorted(set(copies) - self._said)
+        self._said.update(new)
+        if new:
+            self._log.warning(
+                "topics_left_out",
+                topics=new,
+                reason=f"copies of topics of {self._target.name}, whose records would go round; "
+                f"records that programs of {self._source.name} wrote into them stay there",
+            )
+
+    def require_some(self, found: Collection[Pair]) -> None:
+        """See that something is mirrored, where nothing that comes later will be.
+
+        Raises:
+            ConfigError: patterns matched no topic, or copies from the target alone.
+        """
+        if found:
+            return
+        if self._said:
+            self.refuse_loop(*self._said)
+        raise ConfigError(
+            f"no topic of {self._source.name} matches {', '.join(self._selection.patterns)}; "
+            "correct --topics, or leave --once away to wait for one"
+        )
 
     def _check_known(self, known: Mirrored | None, fact: TopicFacts, target: str) -> None:
         if known is None:

@@ -12,6 +12,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from structlog.testing import capture_logs
 
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.contact.rights import Right
@@ -200,13 +201,27 @@ def test_records_do_not_go_round(west: Topics, east: Topics, make: Make) -> None
     # The same with names that say nothing: what counts is where records come from.
     with pytest.raises(ConfigError, match=f"topic {copy} of east is a copy of a topic of west"):
         make(copy, **back | {"rename": "again-{topic}"}).run(once=True)
+    pattern = f"*{topic.removeprefix('orders')}"
+    with pytest.raises(ConfigError, match=f"topic {copy} of east is a copy of a topic of west"):
+        make(pattern, **back).run(once=True)
     own = east.create_named(topic)
     kafka.write(east.bootstrap, own, _rows(8))
-    pattern = f"*{topic.removeprefix('orders')}"
-    assert make(pattern, **back).run(once=True) == 1
+    with capture_logs() as logs:
+        assert make(pattern, **back).run(once=True) == 1
+    (left_out,) = (one for one in logs if one["event"] == "topics_left_out")
+    assert (left_out["log_level"], left_out["topics"]) == ("warning", [copy])
+    assert "copies of topics of west" in left_out["reason"]
     assert _values(west.bootstrap, west.own(f"east.{topic}")) == [8]
     assert west.partitions(f"east.west.{topic}") == 0
     assert make(topic, rename="{cluster}.{topic}").run(once=True) == 0
+
+
+def test_a_pattern_that_matches_nothing_is_an_error_where_nothing_more_is_waited_for(
+    west: Topics, make: Make
+) -> None:
+    pattern = f"{west.name('none')}*"
+    with pytest.raises(ConfigError, match=r"no topic of west matches .*none.*correct --topics, or"):
+        make(pattern).run(once=True)
 
 
 def test_another_name_at_the_target_than_before(west: Topics, make: Make) -> None:
