@@ -120,7 +120,13 @@ def scan_of(
     if prefix is not None:
         if begin is not None or end is not None or reverse:
             raise WrongQueryError("a prefix goes with neither from and to nor reverse")
-        data = read(prefix, reader.key_serde, reader.name)
+        try:
+            data = read(prefix, reader.key_serde, reader.name)
+        except WrongQueryError as error:
+            raise WrongQueryError(
+                f"{error}; a prefix is a key itself, whose bytes others begin with: of tuples and "
+                "lists ask for the range from one whole key to another"
+            ) from error
         return Scan(data, prefix_end(data))
     low, high = (
         None if text is None else read(text, reader.key_serde, reader.name) for text in (begin, end)

@@ -26,9 +26,9 @@ PAGE_ROWS = 1_000
 KEYS_MAX = 10_000
 """So many keys are asked for in one request."""
 Time = int | datetime
+"""Milliseconds since 1970, or a time, which is in UTC unless it has a zone."""
 KEY_IN_ADDRESS_MAX = 4_000
 """Longer keys are asked for as many keys are: in what is sent, and not in the address."""
-"""Milliseconds since 1970, or a time."""
 ANY: Any = Any
 """What JSON has, as it is."""
 _TIMED = frozenset({"window", "session"})
@@ -164,7 +164,8 @@ class RemoteStore(Generic[K, V]):
         """The row of a key: with the value its timestamp and its partition; None without one.
 
         Args:
-            as_of: of a versioned store, the version that was valid then.
+            as_of: of a versioned store, the version that was valid then; a datetime without a zone
+                is in UTC.
         """
         when = None if as_of is None else _time(as_of)
         given = _key(key)
@@ -246,6 +247,7 @@ class RemoteStore(Generic[K, V]):
         """The key's windows that begin between two times, both inclusive; or its sessions.
 
         Keys of rows are `Windowed`. Of sessions the first time is that of the earliest end.
+        Datetimes without a zone are in UTC.
         """
         return self._flat(self.fetch_pages(key, start, end))
 

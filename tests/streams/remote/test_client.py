@@ -55,6 +55,8 @@ def topology() -> Topology:
     prices = Materialized("prices", history=timedelta(days=1))
     builder.table("prices", key=serdes.string, value=serdes.json, store=prices)
     builder.table("documents", key=serdes.json, value=serdes.json, store="documents")
+    pairs = serdes.json_of(tuple[str, int])
+    builder.table("pairs", key=pairs, value=serdes.json, store="pairs")
     held = Materialized("held", kind="memory")
     builder.table("held", key=serdes.string, value=serdes.string, store=held)
     return builder.build()
@@ -144,6 +146,11 @@ def test_keys_are_what_they_are_and_no_text_that_looks_so(application: Connectio
     [
         (lambda a: a.store("count").get("k"), NoSuchStoreError, "there are: counts, documents"),
         (lambda a: a.store("counts").get(5), WrongQueryError, "those of serde string"),
+        (
+            lambda a: [*a.store("pairs").prefix_scan(("u1",))],
+            WrongQueryError,
+            "of tuples and lists ask for the range from one whole key",
+        ),
         (lambda a: a.store("counts").get(None), WrongQueryError, "no store has a key None"),
         (lambda a: a.store("windows").get("k01"), WrongQueryError, "ask with fetch"),
         (lambda a: [*a.store("counts").fetch("k01")], WrongQueryError, "ask with get"),
