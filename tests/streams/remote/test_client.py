@@ -180,7 +180,7 @@ def test_a_store_in_memory_is_read_as_others_and_gone_with_its_workers(
 def test_hosts_that_do_not_answer_are_said(hosts: Hosts) -> None:
     with (
         connected(hosts, token="wrong") as application,
-        pytest.raises(UnknownTokenError, match="send the token"),
+        pytest.raises(UnknownTokenError, match="the token is wrong"),
     ):
         application.store("counts").get("k01")
     with pytest.raises(ConfigError, match="is asked at http://HOST:PORT"):
