@@ -22,8 +22,6 @@ _SLICE_S = 5.0
 _REPORT_WAIT_S = 0.01
 _MEET_S = 0.5
 """No longer than what it is to spare."""
-_FIRST_SLICE_S = 0.05
-"""The client itself asks again each half second; a call that is repeated asks at once."""
 
 
 class TransactionalProducer(LiveProducer):
@@ -45,22 +43,12 @@ class TransactionalProducer(LiveProducer):
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open.
 
-        Where that is a transaction, the brokers have the client ask again once it is aborted, which
-        takes them some milliseconds.
-
         Raises:
             StopRequestedError: it was not decided yet, and nobody needs it any more.
         """
         self._meet_brokers()
-        slice_s = _FIRST_SLICE_S
-
-        def init() -> None:
-            nonlocal slice_s
-            within_s = min(self._timeout_s, slice_s, _SLICE_S)
-            slice_s *= 2
-            self._client.init_transactions(within_s)
-
-        self._call("init", init, unless=self._stopping)
+        slice_s = min(self._timeout_s, _SLICE_S)
+        self._call("init", self._client.init_transactions, slice_s, unless=self._stopping)
 
     def _meet_brokers(self) -> None:
         """Hear of the brokers before one of them is named as the coordinator.

@@ -38,8 +38,6 @@ _FENCING = frozenset(
     }
 )
 _CANNOT = frozenset({KafkaError.INVALID_TXN_STATE})
-_INIT_S = 5.0
-"""How long a request for an identity is under way at most."""
 
 
 class State(Enum):
@@ -272,8 +270,6 @@ class SimulatedProducer:
         assert self._id is not None
         transactions, identity = self._cluster.transactions, self._id
         self._require(State.NEW)
-        # A call that ends sooner leaves its request under way, and the next one takes the answer.
-        timeout = max(timeout, _INIT_S)
         self._epoch = self._request(
             "init_transactions", lambda: transactions.init(identity, self._timeout_us), timeout
         )

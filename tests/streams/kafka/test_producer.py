@@ -41,10 +41,6 @@ class Client:
     begins_fail: KafkaError | None = None
     waiting: int = 0
     """How many records no broker has."""
-    init_times: list[tuple[float, float]] = field(default_factory=list)
-    """When it was asked for an identity, and how long that could take."""
-    aborted_at_s: float = 0.0
-    """When what a predecessor left open is aborted."""
 
     def produce(
         self,
@@ -101,10 +97,6 @@ class Client:
         self._call(f"list_topics {topic}")
 
     def init_transactions(self, timeout: float) -> None:
-        self.init_times.append((self.clock.monotonic_s(), timeout))
-        if self.clock.monotonic_s() < self.aborted_at_s:
-            self.clock.sleep(timeout)
-            raise KafkaException(KafkaError(KafkaError.CONCURRENT_TRANSACTIONS))
         self._call("init_transactions")
 
     def commit_transaction(self, timeout: float) -> None:
@@ -206,22 +198,6 @@ def test_a_producer_hears_of_brokers_before_it_asks_for_its_coordinator(
         bench.client.fails["list_topics out"] = KafkaError(KafkaError._TIMED_OUT)
     producer.init()
     assert bench.calls == ["list_topics out", "init_transactions"]
-
-
-def test_a_producer_asks_again_soon_where_its_predecessor_left_a_transaction(bench: Bench) -> None:
-    """The client alone asks each half second, and only a call that is made again at once."""
-    producer = bench.transactional()
-    bench.client.aborted_at_s = bench.clock.monotonic_s() + 0.06
-    producer.init()
-    assert [timeout for _, timeout in bench.client.init_times] == [0.05, 0.1]
-
-
-def test_a_producer_that_waits_long_for_its_identity_asks_less_and_less_often(bench: Bench) -> None:
-    producer = bench.transactional()
-    bench.client.aborted_at_s = bench.clock.monotonic_s() + 6
-    producer.init()
-    timeouts = [timeout for _, timeout in bench.client.init_times]
-    assert timeouts == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
 
 
 def test_a_producer_that_knows_no_topic_asks_of_none(bench: Bench) -> None:
