@@ -25,6 +25,13 @@ class MemberFencedError(StreamsError):
     """
 
 
+STATE_REBUILT = (
+    "nothing is lost: the rows come from the changelogs, but those of stores that have none; act "
+    "if it comes again: then look at the disk"
+)
+"""What to do about the event state_rebuilt."""
+
+
 class TaskCorruptedError(StreamsError):
     """Local state that is proved wrong and must be rebuilt from the changelog.
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from headrace.state.beside.counting import count_rows
 from headrace.state.buffer import Buffer
-from headrace.state.task_state import count_rows
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters, TaskCounters
 from headrace.streams.facts.hot_keys import HotKeys

@@ -102,10 +102,12 @@ class SentRecords:
 
         def heard(text: str) -> None:
             topics = self._decode(text).topics
-            self._present = {
+            sent = {
                 name: sum(one.txmsgs for one in topic.partitions.values())
                 for name, topic in topics.items()
             }
+            # A producer also knows topics that it has only asked about.
+            self._present = {name: count for name, count in sent.items() if count}
             if told is not None:
                 told(text)
 

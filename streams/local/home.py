@@ -13,14 +13,11 @@ from headrace.state.task_state import open_task_state
 from headrace.streams.errors import LocalStateError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import Clock, Log
+from headrace.streams.worker_errors import STATE_REBUILT
 from headrace.topology.processors.store import Store
 
 PATIENCE_S = 2.0
 """How long the holder of a task's directory may take to let go."""
-REBUILT = (
-    "nothing is lost: the rows come from the changelogs, but those of stores that have none; act "
-    "if it comes again: then look at the disk"
-)
 _PASSED_BY = (
     "nothing is lost: another process of this host still holds the task's directory, as one that "
     "hangs does, so the rows come from the changelogs, into a new directory. Act if that process "
@@ -51,7 +48,7 @@ class LocalHome:
                 "state_rebuilt",
                 path=str(self.directory.path),
                 reason=str(error),
-                advice=REBUILT,
+                advice=STATE_REBUILT,
             )
             self.directory.wipe()
             self.state = self._open()

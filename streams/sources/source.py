@@ -113,7 +113,7 @@ def plain(value: Any) -> Any:
 
     >>> plain({"at": datetime(2024, 5, 1, 12, tzinfo=UTC), "price": [Decimal("1.50")]})
     {'at': '2024-05-01T12:00:00+00:00', 'price': ['1.50']}
-    >>> plain([b"\xff", float("nan"), UUID(int=7), timedelta(minutes=1, milliseconds=500)])
+    >>> plain([b"\\xff", float("nan"), UUID(int=7), timedelta(minutes=1, milliseconds=500)])
     [{'base64': '/w=='}, None, '00000000-0000-0000-0000-000000000007', 60.5]
     """
     if isinstance(value, dict):

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from headrace.streams.commit.membership import Membership
 from headrace.streams.commit.transactions import Transactions
 from headrace.streams.facts.counters import Counters
-from headrace.streams.local.home import REBUILT
 from headrace.streams.seams.clients import Log, TopicPartition
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.intake import Intake
@@ -17,6 +16,7 @@ from headrace.streams.upkeep.topic_watch import TopicWatch
 from headrace.streams.worker.ownership import Ownership
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker_errors import (
+    STATE_REBUILT,
     AbortableError,
     MemberFencedError,
     OffsetLostError,
@@ -119,7 +119,7 @@ class Reactions:
                 "state_rebuilt",
                 tasks=sorted(error.tasks),
                 reason=error.reason,
-                advice=REBUILT,
+                advice=STATE_REBUILT,
             )
             self.abort()
             self._tasks.wipe(error.tasks)

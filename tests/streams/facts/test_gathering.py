@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.state.task_state import count_rows
+from headrace.state.beside.counting import count_rows
 from headrace.streams import TopologyTestDriver
 from headrace.streams.facts import gathering
 from headrace.streams.facts.gathering import (
