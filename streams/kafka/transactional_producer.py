@@ -18,7 +18,8 @@ from headrace.streams.worker_errors import OutcomeUnknownError
 _OFFSETS_WAIT_S = 5.0
 """It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
 _SLICE_S = 5.0
-"""A call that timed out is taken up again by the next one."""
+"""A call that timed out is taken up again by the next one. For an identity it is not to be short:
+the client asks a second time then, and the second answer may come within a transaction."""
 _REPORT_WAIT_S = 0.01
 _MEET_S = 0.5
 """No longer than what it is to spare."""
