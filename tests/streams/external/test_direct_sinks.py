@@ -81,12 +81,18 @@ def recording(sink: Faulty) -> list[SinkBatch]:
 POINTS = (*get_args(CrashPoint), *get_args(SinkPoint), None)
 
 
-@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
-@pytest.mark.parametrize("at", POINTS)
+@pytest.mark.parametrize(
+    ("guarantee", "at"),
+    [
+        (guarantee, at)
+        for guarantee in ("exactly_once_v2", "at_least_once")
+        for at in POINTS
+        # There is no such step in a commit at least once.
+        if (guarantee, at) != ("at_least_once", "changelogs_sent")
+    ],
+)
 def test_a_kill_at_any_step_leaves_each_row_once(guarantee: str, at: Any) -> None:
     """Whatever the guarantee: no record is written again in front of it."""
-    if guarantee == "at_least_once" and at == "changelogs_sent":
-        pytest.skip("there is no such step")
     sink = failing()
     driver = driver_of(sink, {"processing.guarantee": guarantee}, commit="manual")
     numbers = driver.input("in")

@@ -78,3 +78,15 @@ def test_a_group_is_listed_as_it_is_described(topics: Topics) -> None:
     for consumer in consumers:
         consumer.close()
     assert look.partition_counts([*names, "none"]) == dict.fromkeys(names, 3)
+
+
+def test_a_group_that_its_members_have_left_is_empty(topics: Topics) -> None:
+    name, group = topics.create("a"), topics.name("group")
+    config = {"bootstrap.servers": topics.bootstrap}
+    consumer = confluent_kafka.Consumer({**config, "group.id": group})
+    consumer.subscribe([name])
+    wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 1)
+    consumer.close()
+    look, admin = GroupLook(config, timeout_s=10), GroupAdmin(config, timeout_s=PATIENCE_S)
+    assert look.group_state(group) == admin.group_state(group) == GroupState("empty", {})
+    assert look.assigned(group) is None
