@@ -48,8 +48,12 @@ class Transactions:
         """The present one."""
         self.aborted = 0
         """Transactions that were open and came to nothing."""
-        self.replaced = 0
+        self._replaced = 0
+
+    @property
+    def replaced(self) -> int:
         """Producers that were given up for a new one."""
+        return self._replaced + self.producer.given_up
 
     def init(self) -> None:
         """Decide what a predecessor left open.
@@ -132,7 +136,7 @@ class Transactions:
                 "worker has the same identity; give each worker its own worker.id"
             ) from reason
         self.aborted += self._begun_s is not None and not in_doubt
-        self.replaced += 1
+        self._replaced += 1 + self.producer.given_up
         self.producer.close()
         self.producer = self._make_producer()
         self._begun_s = None

@@ -90,9 +90,13 @@ class LiveProducer:
         self._failure: KafkaError | None = None
         self._failed_place: tuple[str, int | None] = ("", None)
         self.waited_s = 0.0
-        make = make_client or partial(self._make, hearing=self._contact)
-        self._client = make(self._with_callbacks(dict(config)))
+        self.given_up = 0
+        self._make_a_client = make_client or partial(self._make, hearing=self._contact)
+        self._client = self._make_client()
         self.send = self._make_send()
+
+    def _make_client(self) -> confluent_kafka.Producer:
+        return self._make_a_client(self._with_callbacks(dict(self._config)))
 
     def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
         return config

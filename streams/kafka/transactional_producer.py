@@ -18,8 +18,9 @@ from headrace.streams.worker_errors import OutcomeUnknownError
 _OFFSETS_WAIT_S = 5.0
 """It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
 _SLICE_S = 5.0
-"""A call that timed out is taken up again by the next one. For an identity it is not to be short:
-the client asks a second time then, and the second answer may come within a transaction."""
+"""A call that timed out is taken up again by the next one."""
+_IDENTITY_S, _IDENTITY_MAX_S = 5.0, 10.0
+"""How long the first client waits for its identity, and later ones: brokers may be slow."""
 _REPORT_WAIT_S = 0.01
 _MEET_S = 0.5
 """No longer than what it is to spare."""
@@ -40,6 +41,8 @@ class TransactionalProducer(LiveProducer):
         self._is_open = False
         self._number = 0
         """Of the transaction: reports of one before may come late."""
+        self._identity_s = 0.0
+        """How long the present client was given for its identity; 0 where it has not asked."""
 
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open.
@@ -47,9 +50,21 @@ class TransactionalProducer(LiveProducer):
         Raises:
             StopRequestedError: it was not decided yet, and nobody needs it any more.
         """
+        self._call("init", self._ask_for_identity, unless=self._stopping)
+
+    def _ask_for_identity(self) -> None:
+        """Ask by a client that has not asked yet.
+
+        One that is called again sends a second request beside the first. The brokers answer both,
+        with an epoch each, and its transactions would begin with the one that is void by then.
+        """
+        if self._identity_s:
+            self._client = self._make_client()
+            self.send = self._make_send()
+            self.given_up += 1
+        self._identity_s = min(max(2 * self._identity_s, _IDENTITY_S), _IDENTITY_MAX_S)
         self._meet_brokers()
-        slice_s = min(self._timeout_s, _SLICE_S)
-        self._call("init", self._client.init_transactions, slice_s, unless=self._stopping)
+        self._client.init_transactions(min(self._timeout_s, self._identity_s))
 
     def _meet_brokers(self) -> None:
         """Hear of the brokers before one of them is named as the coordinator.

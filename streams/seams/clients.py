@@ -159,6 +159,8 @@ class Producer(Protocol):
     """Topic, value, key, partition (-1: by the key's murmur2), timestamp in ms, headers."""
     waited_s: float
     """How long sends have waited for room, as the brokers did not take what was sent before."""
+    given_up: int
+    """Clients that got no identity in time, each of which was followed by a new one."""
 
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open."""

@@ -85,6 +85,7 @@ class SimulatedProducer:
         self._on_delivery: Report | None = config.get("on_delivery")
         self._state = State.READY if self._id is None else State.NEW
         self._epoch = -1
+        self._has_asked = False
         self._registered = False
         """Whether the broker knows of the transaction."""
         self._failure = (0, "")
@@ -270,6 +271,9 @@ class SimulatedProducer:
         assert self._id is not None
         transactions, identity = self._cluster.transactions, self._id
         self._require(State.NEW)
+        # The real client sends a second request beside the first, and keeps the older epoch.
+        assert not self._has_asked, "one client is asked for its identity a second time"
+        self._has_asked = True
         self._epoch = self._request(
             "init_transactions", lambda: transactions.init(identity, self._timeout_us), timeout
         )

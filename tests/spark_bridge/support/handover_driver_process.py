@@ -11,6 +11,8 @@ from headrace.spark_bridge.plan.job import Application
 from tests.spark_bridge.support.handed import word_count
 from tests.spark_bridge.support.local_rows import computed, plan_of
 from tests.spark_bridge.support.ways import hand_over_by_driver, hand_over_partitioned
+from tests.support import kafka
+from tests.support.processes import wait_until
 
 DIED = 77
 
@@ -24,7 +26,12 @@ def main(told: dict[str, Any]) -> None:
 
     def probe(step: str) -> None:
         if step == told["step"]:
+            if told.get("how") == "driver" and step != "handover_opened":
+                wait_until(lambda: bool(sent()), what="rows that are sent come")
             os._exit(DIED)
+
+    def sent() -> list[kafka.Record]:
+        return kafka.read(told["settings"]["bootstrap.servers"], told["sink"], "read_uncommitted")
 
     def unit_probe(step: str, unit: str) -> None:
         nonlocal units

@@ -23,6 +23,7 @@ class Scripted:
     calls: list[str]
     name: int
     fails: dict[str, StreamsError] = field(default_factory=dict)
+    given_up: int = 0
 
     def __getattr__(self, call: str) -> Any:
         def called() -> None:
@@ -68,6 +69,15 @@ def test_a_commit_of_unknown_outcome_makes_a_new_producer_decide_it_before_anyth
     assert bench.calls[-2:] == ["close 1", "init 2"]
     bench.transactions.begin()
     assert bench.calls[-2:] == ["begin 2", "transaction_begun"]
+
+
+def test_clients_that_got_no_identity_are_counted_as_replaced() -> None:
+    bench = Bench()
+    first = bench.transactions.producer
+    first.given_up = 2
+    assert bench.transactions.replaced == 2
+    bench.transactions.replace(UNKNOWN, in_doubt=True)
+    assert bench.transactions.replaced == 3
 
 
 def test_outcomes_may_be_unknown_as_often_as_brokers_fail() -> None:

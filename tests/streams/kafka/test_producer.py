@@ -41,6 +41,7 @@ class Client:
     begins_fail: KafkaError | None = None
     waiting: int = 0
     """How many records no broker has."""
+    takes_s: float = 0.0
 
     def produce(
         self,
@@ -107,6 +108,7 @@ class Client:
 
     def _call(self, name: str) -> None:
         self.calls.append(name)
+        self.clock.sleep(self.takes_s)
         if name in self.fails:
             raise KafkaException(self.fails[name])
 
@@ -115,9 +117,16 @@ class Client:
 class Bench:
     calls: list[str] = field(default_factory=list)
     clock: ManualClock = field(default_factory=lambda: ManualClock(0))
+    fails: dict[str, KafkaError] = field(default_factory=dict)
+    """What each client fails in."""
+    takes_s: float = 0.0
+    """How long a call to the brokers takes."""
+    clients: int = 0
 
     def make(self, config: dict[str, Any]) -> Any:
-        self.client = Client(config, self.calls, self.clock)
+        self.clients += 1
+        fails = dict(self.fails)
+        self.client = Client(config, self.calls, self.clock, fails=fails, takes_s=self.takes_s)
         return self.client
 
     def transactional(self, **limits: Any) -> TransactionalProducer:
@@ -203,6 +212,29 @@ def test_a_producer_hears_of_brokers_before_it_asks_for_its_coordinator(
 def test_a_producer_that_knows_no_topic_asks_of_none(bench: Bench) -> None:
     bench.transactional().init()
     assert bench.calls == ["init_transactions"]
+
+
+def test_a_client_is_asked_for_its_identity_only_once(bench: Bench) -> None:
+    """Called again it asks again, and the second answer makes the first one void, unseen."""
+    producer = bench.transactional()
+    first = bench.client
+    first.fails["init_transactions"] = KafkaError(KafkaError._TIMED_OUT)
+    producer.init()
+    assert bench.calls == ["init_transactions"] * 2
+    assert bench.client is not first, "the second client was asked"
+    producer.begin()
+    producer.send("out", b"v", b"k", -1, 5, None)
+    assert first.sent == []
+    assert [value for value, _ in bench.client.sent] == [b"v"]
+
+
+def test_an_identity_that_no_client_gets_in_time_is_given_up(bench: Bench) -> None:
+    bench.fails["init_transactions"] = KafkaError(KafkaError._TIMED_OUT)
+    bench.takes_s = 5
+    producer = bench.transactional()
+    with pytest.raises(OutcomeUnknownError):
+        producer.init()
+    assert bench.clients == bench.calls.count("init_transactions") == 2
 
 
 SENDS: dict[str, Callable[[Any], None]] = {

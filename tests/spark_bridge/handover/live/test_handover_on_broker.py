@@ -314,11 +314,21 @@ def test_committed_offsets_and_rows_without_any_are_refused(handed: Handed) -> N
     assert handed.outputs() == {}
 
 
+def uncommitted(handed: Handed) -> list[kafka.Record]:
+    return kafka.read(handed.bootstrap, handed.changelog, "read_uncommitted")
+
+
 def test_what_an_aborted_attempt_left_in_a_changelog_is_no_row(handed: Handed) -> None:
     """Its records are there, and nobody reads them."""
+
+    def stop_when_they_are_there(step: str) -> None:
+        if step == "handover_written":
+            wait_until(lambda: bool(uncommitted(handed)), what="rows that are sent come")
+            raise Stopped
+
     with pytest.raises(Stopped):
-        hand_over(handed, "driver", probe=stop_at("handover_written"))
-    assert kafka.read(handed.bootstrap, handed.changelog, "read_uncommitted")
+        hand_over(handed, "driver", probe=stop_when_they_are_there)
+    assert uncommitted(handed)
     assert find(handed.application, "bf-1").plan is None
     hand_over(handed, "driver")
     handed.check_recount()
