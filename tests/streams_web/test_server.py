@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import KafkaStreams, StreamsBuilder
@@ -535,3 +536,25 @@ def test_what_uvicorn_says_of_its_start_stays_out_of_the_programs_log(
         finally:
             scene.server.close()
     assert [r.getMessage() for r in caplog.records] == ["of another server of the program"]
+
+
+def test_whoever_is_not_asked_looks_at_the_clock_once_a_second(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The date of answers goes on, and little else is done."""
+    looks: list[float] = []
+    on_tick = uvicorn.Server.on_tick
+
+    async def counted(server: uvicorn.Server, counter: int) -> bool:
+        looks.append(time.monotonic())
+        return await on_tick(server, counter)
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", counted)
+    dates: set[str] = set()
+    begun_s = time.monotonic()
+    while len(dates) < 3:
+        assert time.monotonic() < begun_s + 60
+        with urllib.request.urlopen(f"{scene.server.url}/health/live", timeout=60) as answer:
+            dates.add(answer.headers["Date"])
+        time.sleep(0.1)
+    assert 2 <= len(looks) <= 2 + (time.monotonic() - begun_s)
