@@ -405,7 +405,7 @@ class KafkaStreams(Crewed):
             ).begin,
         )
         parts.worker.pausing.follow(self._pause, self._paused)
-        self._worker = parts.worker
+        self._worker, parts.worker.holds = parts.worker, self._uncaught.holds
         try:
             if not self._stopping.is_set():
                 watched = times.watching(threading.get_ident())
