@@ -252,6 +252,7 @@ def _running(place: Cluster, job: Job, source: str) -> Iterator[tuple[KafkaStrea
             app.start()
             while app.records_processed < WARM_RECORDS:
                 time.sleep(0.01)
+            _scrape(server.url)  # the first one loads what the server needs, once
             yield app, server.url
     place.delete(name)
 
