@@ -153,6 +153,32 @@ def test_a_silent_worker_is_told_as_silent_and_without_rates(scene: Scene) -> No
     assert (told["state"], told["facts"]["restored_per_s"]) == ("silent", 0)
 
 
+def test_tasks_of_a_silent_worker_are_not_told_as_running(scene: Scene) -> None:
+    facts = scene.board.facts
+    first, second = facts.workers
+    assert first.facts is not None
+    assert second.facts is not None
+    fresh = replace(second, facts=replace(second.facts, at_s=140.0))
+    scene.board = board(replace(facts, workers=(first, fresh)))
+
+    def seen() -> tuple[list[str], list[str], int, list[float]]:
+        tasks = [told["task"]["state"] for told in scene.get("/api/tasks")[1]]
+        workers = scene.get("/api/facts")[1]["workers"]
+        facts = [task["state"] for worker in workers for task in worker["facts"]["tasks"]]
+        families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
+        samples = [s for family in families for s in family.samples]
+        running = [s.value for s in samples if s.name == "headrace_task_running"]
+        return tasks, facts, scene.get("/api/application")[1]["tasks_running"], running
+
+    scene.now_s = 110.0
+    assert seen() == (["running"] * 6, ["running"] * 6, 6, [1] * 6)
+    scene.now_s = 140.0
+    states = ["silent"] * 3 + ["running"] * 3
+    assert seen() == (states, states, 3, [0, 0, 0, 1, 1, 1])
+    assert [told["task"]["state_s"] for told in scene.get("/api/tasks")[1]][:3] == [40.0] * 3
+    assert [len(told["task"]["inputs"]) for told in scene.get("/api/tasks")[1]] == [1] * 6
+
+
 def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: Scene) -> None:
     facts = scene.board.facts
     frozen, second = facts.workers
