@@ -120,8 +120,12 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
         with self._lock:
-            self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+            self._wake = wake
         while not await self.on_tick(0):
             with suppress(TimeoutError):
                 await asyncio.wait_for(woken.wait(), TICK_S)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from random import Random
 
-from headrace.streams.errors import ConfigError
+from headrace.streams.errors import ConfigError, StopRequestedError
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.start_errors import ShutDownError
@@ -92,14 +92,20 @@ class Uncaught:
         """What was wrong with its answer."""
         self._is_told = False
 
-    def holds(self, error: Exception) -> bool:
+    def holds(self, error: BaseException | None) -> bool:
         """Ask what is to follow; returns whether a worker that ends is to keep its partitions.
 
         All others have been told to end then. Who got a partition before it heard of that would
         process the same record.
         """
-        self._ask(error)
-        return self._is_told
+        if isinstance(error, StopRequestedError) or not isinstance(error, Exception):
+            return False
+        try:
+            self._ask(error)
+        except Exception as failure:  # the worker is to close in any case
+            self._log.error("shutdown_not_told", reason=type(failure).__name__)
+            return False
+        return self._is_told and error is self._about
 
     def pause_s(self, error: Exception, *, started_s: float) -> float:
         """Ask what is to follow; returns how many seconds to wait before a worker is replaced.

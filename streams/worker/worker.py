@@ -106,8 +106,7 @@ class Worker:
         self._log = log
         self._stop = threading.Event()
         self._leaves = config.on_stop == "leave"
-        self.holds: Callable[[Exception], bool] = lambda _: False
-        """Whether nobody is to get the partitions after an error, as long as a session lasts."""
+        self.holds: Callable[[BaseException | None], bool] = lambda _: False  # its partitions
         self._was_running = False
         calls.watch(CallWatch(self._stop.is_set, membership.is_given_up).look)
 
@@ -202,8 +201,7 @@ class Worker:
         """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
         for step in (
             self._reactions.abort_quietly,
-            lambda: self._keep_if_held(error),
-            lambda: self._consumer.close(leave=self._leaves),
+            lambda: self._consumer.close(leave=self._leaves and not self.holds(error)),
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
             self.global_tables.close,
@@ -216,10 +214,6 @@ class Worker:
             except Exception as error:
                 reason = describe_failure(error, full=self._config.log_errors == "full").reason
                 self._log.warning("close_failed", reason=reason)
-
-    def _keep_if_held(self, error: BaseException | None) -> None:
-        if isinstance(error, Exception) and not isinstance(error, StopRequestedError):
-            self._leaves = not self.holds(error) and self._leaves
 
     # -- the group's word (RebalanceListener) --------------------------------------------------
 

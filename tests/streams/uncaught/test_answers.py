@@ -134,6 +134,9 @@ def test_partitions_are_held_back_for_as_long_as_others_have_to_hear_that_they_e
     scene.can_tell = False
     assert not scene.uncaught.holds(error)
     assert not Scene(None).uncaught.holds(error)
+    assert not scene.uncaught.holds(KeyboardInterrupt())
+    assert not scene.uncaught.holds(None)
+    assert given == [error, harmless, error]
 
 
 def test_what_is_wrong_with_an_answer_is_said_after_the_worker_has_closed() -> None:

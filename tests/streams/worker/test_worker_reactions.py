@@ -402,10 +402,10 @@ def test_after_an_error_the_group_is_left_unless_the_partitions_are_held_back(
     bench: WorkerBench, monkeypatch: pytest.MonkeyPatch, holds: bool
 ) -> None:
     left: list[bool] = []
-    asked: list[Exception] = []
+    asked: list[BaseException | None] = []
     error = ZeroDivisionError()
 
-    def holding(about: Exception) -> bool:
+    def holding(about: BaseException | None) -> bool:
         assert not bench.cluster.open, "what is not committed is aborted before"
         asked.append(about)
         return holds
