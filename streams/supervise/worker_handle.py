@@ -53,12 +53,14 @@ class Launch:
     Args:
         target: the application, as `headrace.streams.supervise.app_loader.load_app` takes it.
         settings: those that differ from the application's own.
+        origins: where those were given.
         terminal: whether people read its log as it comes.
         endpoint: where its host serves its stores, unless its settings say where others reach them.
     """
 
     target: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
     log_format: LogFormat = "json"
     log_level: str = "info"
     colors: bool = False

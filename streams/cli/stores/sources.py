@@ -13,7 +13,8 @@ import click
 
 from headrace.streams.cli.options import said_errors
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
-from headrace.streams.settings import span_of
+from headrace.streams.secrets import over
+from headrace.streams.settings import given_by, span_of
 
 if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
@@ -64,7 +65,7 @@ def _said_errors() -> Iterator[None]:
 def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
     """The stores of the application that a command names."""
     if state_dir is not None:
-        settings = {**settings, "state.dir": str(state_dir)}
+        settings = over(settings, given_by({"state.dir": str(state_dir)}, "--state-dir"))
     with _said_errors(), LoadedQueries(target, settings)() as queries:
         yield queries
 
