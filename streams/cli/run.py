@@ -22,7 +22,7 @@ from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
 from headrace.streams.control.door import ANSWER_WITHIN_S, Door
 from headrace.streams.secrets import over
-from headrace.streams.settings import given_by, origins_of
+from headrace.streams.settings import given_by
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
 from headrace.streams.supervise.supervisor import WORKERS_MAX, StatusDisplay, Supervisor
@@ -89,7 +89,6 @@ def run(
     launch = Launch(
         target=target,
         settings=settings,
-        origins=origins_of(settings),
         log_format=chosen,
         log_level=log_level,
         colors=colors,

@@ -131,7 +131,7 @@ def test_a_place_is_kept_through_all_that_settings_pass() -> None:
         assert isinstance(same, Given)
         assert same == given
         assert same.origins == {"sasl.password": "--set", "poll.ms": "--set"}
-    launch = Launch(target="a:b", settings=given, origins=given.origins)
+    launch = Launch(target="a:b", settings=given)
     told = Launch(**json.loads(json.dumps(asdict(launch), default=Secret.reveal)))
     assert told.origins == given.origins
 
