@@ -183,11 +183,16 @@ class Cost:
 
         >>> slow, quick = Turn(100, 1.02, 0, 0), Turn(100, 1.0, 0, 0)
         >>> found = Cost.of([(slow, quick)] * 4, lambda turn: turn.all_s)
+        >>> idle = Turn(0, 0.1, 0, 1)
+        >>> found == Cost.of([(slow, quick)] * 4 + [(idle, quick), (slow, idle)], lambda t: t.all_s)
+        True
         >>> round(found.median, 6), found.error
         (0.02, 0.0)
         """
         shares = [
-            (seconds(on) / on.records) / (seconds(off) / off.records) - 1 for on, off in pairs
+            (seconds(on) / on.records) / (seconds(off) / off.records) - 1
+            for on, off in pairs
+            if on.records and off.records  # a commit may have taken all of a turn
         ]
         low, median, high = statistics.quantiles(shares, n=4)
         # Half of a normal distribution is within 0.6745 of its deviation, whatever lies far out.
@@ -252,6 +257,7 @@ def _running(place: Cluster, job: Job, source: str) -> Iterator[tuple[KafkaStrea
             app.start()
             while app.records_processed < WARM_RECORDS:
                 time.sleep(0.01)
+            _scrape(server.url)  # the first one loads what the server needs, once
             yield app, server.url
     place.delete(name)
 

@@ -34,6 +34,7 @@ from headrace.streams.seams.background import at_the_same_time
 from headrace.streams.seams.clients import Clock, Probe, no_probe
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded, over
+from headrace.streams.settings import given_by, origins_of
 from headrace.streams.signals import on_signals
 from headrace.streams.states import State as State
 from headrace.streams.tasks.gate_watch import GateWatch
@@ -102,7 +103,7 @@ class KafkaStreams(Crewed):
         super().__init__()
         settings = guarded(settings)
         self.config = StreamsConfig.parse(settings)
-        check_clients(self.config)
+        check_clients(self.config, origins_of(settings))
         self._topology = topology
         self._settings = settings
         self._plans = plan_application(topology, self.config)
@@ -217,7 +218,7 @@ class KafkaStreams(Crewed):
         """
         made = KafkaStreams(
             self._topology,
-            over(self._settings, settings),
+            over(given_by(self._settings, "the program"), settings),
             state_listener=self._state_listener,
             worker_listener=BothWorkerListeners(self._worker_listener, worker_listener),
             restore_listener=BothRestoreListeners(self._restore_listener, restore_listener),
@@ -225,8 +226,7 @@ class KafkaStreams(Crewed):
             clock=self._clock,
             probe=self._probe,
         )
-        made._logs_failure = logs_failure
-        made._on_unreached = on_unreached
+        made._logs_failure, made._on_unreached = logs_failure, on_unreached
         return made
 
     def _hand(self, index: int) -> Hand:
@@ -405,7 +405,7 @@ class KafkaStreams(Crewed):
             ).begin,
         )
         parts.worker.pausing.follow(self._pause, self._paused)
-        self._worker = parts.worker
+        self._worker, parts.worker.holds = parts.worker, self._uncaught.holds
         try:
             if not self._stopping.is_set():
                 watched = times.watching(threading.get_ident())

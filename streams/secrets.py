@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.settings import Given, origins_of
 
 SECRET_NAMES = frozenset(
     {
@@ -86,10 +87,11 @@ def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
         >>> guarded({"sasl.username": "ann", "sasl.password": "hunter2"})
         {'sasl.username': 'ann', 'sasl.password': ***}
     """
-    return {
+    wrapped = {
         name: Secret(value) if _is_secret(str(name)) and _is_plain(value) else value
         for name, value in settings.items()
     }
+    return Given(wrapped, origins_of(settings))
 
 
 def revealed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,6 +123,15 @@ def named_by_file(name: str) -> str | None:
     return stem if is_secret else None
 
 
+def bare_name(name: str) -> str:
+    """What a client calls a setting.
+
+    >>> bare_name("producer.sasl.password.file"), bare_name("consumer.fetch.min.bytes")
+    ('sasl.password', 'fetch.min.bytes')
+    """
+    return _PREFIX.sub("", named_by_file(name) or name)
+
+
 def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Lay settings over others: a secret takes the place of its file, and the other way round.
 
@@ -129,7 +140,8 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """
     stems = {named_by_file(name) or name for name in above}
     kept = {n: value for n, value in below.items() if (named_by_file(n) or n) not in stems}
-    return {**kept, **above}
+    origins = {n: origin for n, origin in origins_of(below).items() if n in kept}
+    return Given({**kept, **above}, {**origins, **origins_of(above)})
 
 
 def shown_url(url: str) -> str:

@@ -7,10 +7,11 @@ read that one declaration.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 REQUIRED = object()
@@ -48,6 +49,60 @@ class Setting:
     default: object
     default_words: str
     doc: str
+
+
+class Given(dict[str, Any]):
+    """Settings, and where each was given, which an error says that refuses it.
+
+    Args:
+        settings: names and values.
+        origins: by name, such as ``--set``.
+
+    Example:
+        >>> given = Given({"poll.ms": "-1"}, {"poll.ms": "--set"})
+        >>> given, given.origins
+        ({'poll.ms': '-1'}, {'poll.ms': '--set'})
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        origins: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(settings)
+        self.origins = dict(origins)
+
+
+def given_by(settings: Mapping[str, Any], origin: str) -> Given:
+    """Settings that all come from one place, unless it is known better."""
+    return Given(settings, {**dict.fromkeys(settings, origin), **origins_of(settings)})
+
+
+def origins_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Where settings were given, as far as that is known."""
+    return settings.origins if isinstance(settings, Given) else {}
+
+
+def placed(problem: str, origins: Mapping[str, str]) -> str:
+    """A sentence on settings that says where those were given which it is about.
+
+    >>> placed("poll.ms must be at least 0; see poll.ms", {"poll.ms": "app.toml, line 3"})
+    'poll.ms (from app.toml, line 3) must be at least 0; see poll.ms'
+    """
+    if not origins:
+        return problem
+    what, semicolon, advice = problem.partition(";")
+    names = "|".join(map(re.escape, sorted(origins, key=len, reverse=True)))
+    found = re.compile(rf"(?<![\w.'-])({names})(?![\w.-]*\w)\"?")
+    seen: set[str] = set()
+
+    def said(match: re.Match[str]) -> str:
+        if match[1] in seen:
+            return match[0]
+        seen.add(match[1])
+        return f"{match[0]} (from {origins[match[1]]})"
+
+    return found.sub(said, what) + semicolon + advice
 
 
 def setting(

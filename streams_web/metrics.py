@@ -87,9 +87,9 @@ def _the_workers(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Label
     return (((str(view.index),), view.facts) for view in views if view.facts is not None)
 
 
-def _the_tasks(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
+def _the_tasks(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
     """Tasks with their worker; those of a process that has ended are others' by now."""
-    for view in app.workers:
+    for view in app.at(now_s).workers:
         if view.facts is not None and view.pid is not None:
             index = str(view.index)
             for task in view.facts.tasks:
@@ -272,7 +272,8 @@ METRICS = (
         ("worker", "task"), _tasks(lambda task: task.committed),
     ),
     Metric(
-        "headrace_task_running", "gauge", "1 for a task that processes records.",
+        "headrace_task_running", "gauge",
+        "1 for a task that processes records; 0 for one of a worker that is silent, too.",
         ("worker", "task"), _tasks(lambda task: task.state == "running"),
     ),
     Metric(

@@ -6,10 +6,12 @@ address ─► socket (opened first: what is wrong with it is said before anythi
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +27,8 @@ from headrace.streams_web.pages import Pages
 from headrace.streams_web.patience import Patience
 
 CLOSE_S = 5.0
+TICK_S = 1.0
+"""How often the date of answers goes on, which is all that a server does that nobody asks."""
 _THREAD = "headrace-web"
 
 
@@ -79,7 +83,7 @@ class WebServer:
     def close(self) -> None:
         """Stop to serve."""
         self._pages.close()
-        self._server.should_exit = True
+        self._server.end()
         self._thread.join(CLOSE_S)
         self._socket.close()
 
@@ -100,12 +104,41 @@ class WebServer:
             uvicorns.removeFilter(_says)
 
 
+class _Server(uvicorn.Server):
+    """Wakes up each second and when it is to end; the library's own does ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._lock = threading.Lock()
+        self._wake: Callable[[], None] = lambda: None
+
+    def end(self) -> None:
+        """Have it end now; from any thread."""
+        with self._lock:
+            self.should_exit = True
+            self._wake()
+
+    async def main_loop(self) -> None:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        with self._lock:
+            self._wake = wake
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), TICK_S)
+        with self._lock:  # the loop is closed soon
+            self._wake = lambda: None
+
+
 def _says(record: logging.LogRecord) -> bool:
     """Keep what the library says of its starts out of the program's log, but not of others'."""
     return record.levelno >= logging.WARNING or record.threadName != _THREAD
 
 
-def _server(pages: Pages) -> Any:
+def _server(pages: Pages) -> _Server:
     protocol: Any = Patience(H11Protocol)
     config = uvicorn.Config(
         pages.application(),
@@ -117,7 +150,7 @@ def _server(pages: Pages) -> Any:
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
 def serve(board: Callable[[], Board], address: str, **options: Any) -> WebServer:

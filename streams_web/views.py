@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headrace.streams.facts.board import Board
 from headrace.streams.facts.snapshots import (
@@ -117,7 +117,7 @@ class View:
 
 
 def _application(app: ApplicationSnapshot, now_s: float) -> ApplicationAnswer:
-    tasks = app.tasks
+    tasks = app.at(now_s).tasks
     return ApplicationAnswer(
         application=app.application,
         version=app.version,
@@ -157,7 +157,7 @@ def _workers(app: ApplicationSnapshot, now_s: float) -> tuple[WorkerAnswer, ...]
 def _tasks(app: ApplicationSnapshot, now_s: float) -> tuple[TaskAnswer, ...]:
     return tuple(
         TaskAnswer(worker=view.index, told_s_ago=round(view.facts.age_s(now_s), 3), task=task)
-        for view in app.workers
+        for view in app.at(now_s).workers
         if view.facts is not None and view.pid is not None
         for task in view.facts.tasks
     )
@@ -178,7 +178,7 @@ def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
 
 
 def _facts(app: ApplicationSnapshot, now_s: float) -> ApplicationSnapshot:
-    return replace(app, workers=tuple(view.at(now_s) for view in app.workers))
+    return app.at(now_s)
 
 
 VIEWS = (

@@ -22,8 +22,8 @@ state/events/
 state/
 state/beside/
 topology/arguments.py topology/blame.py topology/errors.py topology/external_sink.py \
-    topology/first_result.py topology/functions.py topology/java_names.py topology/naming.py \
-    topology/timestamps.py topology/windows.py topology/words.py
+    topology/first_result.py topology/functions.py topology/java_names.py topology/lines.py \
+    topology/naming.py topology/timestamps.py topology/windows.py topology/words.py
 topology/serdes/
 topology/context/
 topology/processors/

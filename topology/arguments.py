@@ -11,18 +11,17 @@ import dis
 import functools
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.topology.errors import TopologyError, type_of
+from headrace.topology.functions import calling_line
 from headrace.topology.java_names import hinting
 from headrace.topology.words import require_word
 
 Face = TypeVar("Face", bound=type)
 
-_HERE = str(Path(__file__).parent)
 _WITH_VALUES = "Callable[["
 _OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1, "key": 1}
 """Values for functions that are called with the key besides where ``with_key`` says so."""
@@ -137,7 +136,7 @@ def _check(
     words = str(parameter.annotation)
     allowed = _words_of(parameter)
     if allowed is not None:
-        require_word(f"{method.__name__}() at {_place()}: {parameter.name}", value, allowed)
+        require_word(f"{method.__name__}() at {calling_line()}: {parameter.name}", value, allowed)
     elif parameter.name == "stores":
         _check_stores(method, value)
     elif kinds := _kinds_of(parameter):
@@ -160,7 +159,8 @@ def _check_kind(method: Callable[..., Any], name: str, value: Any, kinds: tuple[
     *some, last = [_KINDS[kind] for kind in kinds if kind != "None"]
     wanted = f"{', '.join(some)} or {last}" if some else last
     raise TopologyError(
-        f"{method.__name__}() at {_place()}: {name} must be {wanted}, and not {_described(value)}"
+        f"{method.__name__}() at {calling_line()}: {name} must be {wanted}, and not "
+        f"{_described(value)}"
     )
 
 
@@ -178,8 +178,8 @@ def _check_stores(method: Callable[..., Any], stores: Any) -> None:
         wrong = wrong and f"one of {wrong}"
     if wrong is not None:
         raise TopologyError(
-            f"{method.__name__}() at {_place()}: stores must be a list of what Stores makes, or of "
-            f"names of stores, and not {wrong}"
+            f"{method.__name__}() at {calling_line()}: stores must be a list of what Stores "
+            f"makes, or of names of stores, and not {wrong}"
         )
 
 
@@ -227,14 +227,15 @@ def _check_function(
     )
     if method.__name__ in _TO_NO_END and inspect.isgeneratorfunction(function):
         raise TopologyError(
-            f"{method.__name__}() at {_place()}: {_described(function)} is a generator function, "
-            "which would never run, as nothing asks for what it yields; write it without yield"
+            f"{method.__name__}() at {calling_line()}: {_described(function)} is a generator "
+            "function, which would never run, as nothing asks for what it yields; write it without "
+            "yield"
         )
     if name in _MAKE_ROWS and _returns_nothing(function):
         raise TopologyError(
-            f"{method.__name__}() at {_place()}: {name} {_described(function)} returns None in any "
-            "case, which would delete each row; return what the row is to be, or give a lambda "
-            "that says None"
+            f"{method.__name__}() at {calling_line()}: {name} {_described(function)} returns None "
+            "in any case, which would delete each row; return what the row is to be, or give a "
+            "lambda that says None"
         )
 
 
@@ -279,7 +280,7 @@ def refuse_other_than_function(
     Raises:
         TopologyError: it is no function, a coroutine function, or takes others.
     """
-    where = f"{method}() at {_place()}"
+    where = f"{method}() at {calling_line()}"
     if not callable(function):
         raise TopologyError(f"{where}: {name} must be a function, and not {_described(function)}")
     if not is_awaited and is_coroutine(function):
@@ -421,7 +422,7 @@ def refuse_other_than_serde(value: Any, name: str, method: str) -> None:
     if value is None or (is_one and not isinstance(value, type)):
         return
     raise TopologyError(
-        f"{method}() at {_place()}: {name} must be a serde, and not {_shown(value)}; "
+        f"{method}() at {calling_line()}: {name} must be a serde, and not {_shown(value)}; "
         f"{_serde_for(value)}"
     )
 
@@ -443,11 +444,3 @@ def _serde_for(value: Any) -> str:
             return f"write {_CONSTANTS[value]}"
         return f"write serdes.json_of({value.__name__})"
     return "write one of serdes, or serdes.serde_from(...) with two functions of your own"
-
-
-def _place() -> str:
-    """Where the user's code is, which called us."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

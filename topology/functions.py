@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
@@ -115,6 +116,14 @@ def called(traceback: TracebackType | None, generated: str) -> Place | None:
             return Place(name, code.co_filename, code.co_firstlineno, _module_in(frame))
         traceback = traceback.tb_next
     return None
+
+
+def calling_line() -> str:
+    """File and line of the user's code that called us."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_ours(_module_in(frame)):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _module_in(frame: FrameType) -> str:

@@ -22,6 +22,7 @@ from headrace.topology.graph.graph import (
     Source,
     TableSource,
 )
+from headrace.topology.lines import said_lines, with_lines
 from headrace.topology.naming import legal, legal_topics
 from headrace.topology.operators.process import Process, supplied
 from headrace.topology.processors.store_faces import KeyValueStore, ReadOnlyKeyValueStore
@@ -43,7 +44,8 @@ def with_source(
     for node in topology.nodes:
         for topic in set(found).intersection(node.reads_topics):
             raise TopologyError(
-                f"topic {topic!r} is read by node {node.name!r} already; name that as the parent, "
+                f"topic {topic!r} is read by node {node.name!r} already"
+                f"{said_lines(topology.lines, 'node', node.name)}; name that as the parent, "
                 "as a topic is read once"
             )
     node = Source(
@@ -69,8 +71,8 @@ def with_processor(
         spec=Process(given.supplier),
         uses=store_names(wanted),
     )
-    added = with_stores(topology.stores, wanted)
-    return replace(topology, nodes=(*topology.nodes, node), stores=added)
+    added, lines = with_stores(topology.stores, wanted, topology.lines)
+    return _with(replace(topology, stores=added, lines=lines), node)
 
 
 def with_sink(
@@ -90,7 +92,8 @@ def with_sink(
 
 def with_state_store(topology: G, store: StoreBuilder[Any], processors: tuple[str, ...]) -> G:
     """Add a store, and connect processors with it."""
-    added = replace(topology, stores=with_stores(topology.stores, (store,)))
+    stores, lines = with_stores(topology.stores, (store,), topology.lines)
+    added = replace(topology, stores=stores, lines=lines)
     for processor in processors:
         added = connected(added, processor, (store.name,))
     return added
@@ -112,10 +115,14 @@ def with_read_only_state_store(
         )
     read = with_source(topology, source, (topic,), kept.key, kept.value, None, "earliest")
     rows = replace(kept, source_topic=topic, face=ReadOnlyKeyValueStore)
+    lines = with_lines(read.lines, "store", (store.name,))
     if any(there.name == store.name for there in topology.stores):
-        raise TopologyError(f"two stores are named {store.name!r}; give one of them another name")
+        raise TopologyError(
+            f"two stores are named {store.name!r}{said_lines(lines, 'store', store.name)}; "
+            "give one of them another name"
+        )
     node = TableSource(legal(processor), (source,), store.name)
-    return replace(read, nodes=(*read.nodes, node), stores=(*read.stores, rows))
+    return _with(replace(read, stores=(*read.stores, rows), lines=lines), node)
 
 
 def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
@@ -142,7 +149,8 @@ def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
 
 
 def _with(topology: G, node: Node) -> G:
-    return replace(topology, nodes=(*topology.nodes, node))
+    lines = with_lines(topology.lines, "node", (node.name,))
+    return replace(topology, nodes=(*topology.nodes, node), lines=lines)
 
 
 def _known(topology: G, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:

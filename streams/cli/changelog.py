@@ -17,6 +17,8 @@ from headrace.streams.cli.options import (
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.secrets import over
+from headrace.streams.settings import given_by
 from headrace.streams.upgrade.local_changelog_plan import lines
 from headrace.streams.upgrade.local_changelogs import LocalChangelogs
 from headrace.streams.upgrade.reset import refuse_members
@@ -45,7 +47,7 @@ def restore_from_local(
     MODULE:APP is what `headrace run` takes.
     """
     if state_dir is not None:
-        settings = {**settings, "state.dir": state_dir}
+        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
     with said_errors():
         app = load(target, settings)
         config = app.config

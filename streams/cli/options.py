@@ -19,6 +19,7 @@ from headrace.streams.config.environment import CONFIG, settings_of
 from headrace.streams.errors import ConfigError, StreamsError
 from headrace.streams.seams.group_facts import Target
 from headrace.streams.secrets import guarded, over
+from headrace.streams.settings import Given
 from headrace.topology.errors import RegistryError, TopologyError
 
 if TYPE_CHECKING:
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _FILE, _SERVERS = "headrace.config", "headrace.servers"
+_TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+_NAME = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
+_ASSIGNED = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings of a TOML file.
+def read_settings(path: Path) -> Given:
+    """Read the settings of a TOML file, each with its line.
 
     Raises:
         ConfigError: it is none.
@@ -40,7 +44,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error.strerror}") from error
     try:
-        return _flat(tomllib.loads(data.decode()))
+        text = data.decode()
+        found, lines = _flat(tomllib.loads(text)), _lines(text)
+        at = {name: f"{path}, line {lines[name]}" if name in lines else str(path) for name in found}
+        return Given(found, at)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path} cannot be read as TOML: line {line} is no UTF-8") from None
@@ -65,6 +72,26 @@ def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
+def _lines(text: str) -> dict[str, int]:
+    """The lines of settings, without those that more than one line may set.
+
+    >>> _lines('"poll.ms" = 5\\n[consumer]\\nsession.timeout.ms = 6\\n')
+    {'poll.ms': 1, 'consumer.session.timeout.ms': 3}
+    """
+    found: dict[str, list[int]] = {}
+    before = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if (table := _TABLE.match(line)) is not None:
+            before = f"{_bare(table[1])}."
+        elif (assigned := _ASSIGNED.match(line)) is not None:
+            found.setdefault(before + _bare(assigned[1]), []).append(number)
+    return {name: numbers[0] for name, numbers in found.items() if len(numbers) == 1}
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[\s\"']", "", name)
+
+
 def _keep_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
     context.meta[_FILE] = path
 
@@ -75,9 +102,10 @@ def _keep_servers(context: click.Context, _: click.Parameter, servers: str | Non
 
 def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
     """What was given beside the application's own: each layer lies over the one before."""
-    line: dict[str, Any] = {}
+    line = Given()
     if context.meta.get(_SERVERS) is not None:
         line["bootstrap.servers"] = context.meta[_SERVERS]
+        line.origins["bootstrap.servers"] = "--bootstrap-servers"
     for text in given:
         name, equals, value = text.partition("=")
         if not name or not equals:
@@ -85,6 +113,7 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
             where = f"what begins with {begin[0]!r}" if begin and begin[0] != text else repr(text)
             raise click.BadParameter(f"{where} is not NAME=VALUE")
         line[name.strip()] = value
+        line.origins[name.strip()] = "--set"
     with said_errors():
         return guarded(over(_beside(context), line))
 
@@ -92,7 +121,7 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
 def _beside(context: click.Context) -> dict[str, Any]:
     """The settings of a file, and over them those of the environment."""
     path = context.meta.get(_FILE) or os.environ.get(CONFIG)
-    of_file = {} if path is None else read_settings(Path(path))
+    of_file = Given() if path is None else read_settings(Path(path))
     return over(of_file, settings_of(os.environ))
 
 

@@ -18,6 +18,8 @@ from headrace.streams.cli.options import (
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.group_facts import Target
+from headrace.streams.secrets import over
+from headrace.streams.settings import given_by
 from headrace.streams.upgrade.reset import Reset, refuse_backfill, refuse_members
 from headrace.streams.upgrade.reset_plan import ResetPlan, lines
 
@@ -67,7 +69,7 @@ def reset(
     MODULE:APP is what `headrace run` takes.
     """
     if state_dir is not None:
-        settings = {**settings, "state.dir": state_dir}
+        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
     with said_errors():
         app = load(target, settings)
         timeout_s = app.config.task_timeout_ms / 1000

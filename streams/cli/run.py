@@ -21,6 +21,8 @@ from headrace.streams.cli.http import Http, http_options, served
 from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
 from headrace.streams.control.door import ANSWER_WITHIN_S, Door
+from headrace.streams.secrets import over
+from headrace.streams.settings import given_by
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
 from headrace.streams.supervise.supervisor import WORKERS_MAX, StatusDisplay, Supervisor
@@ -83,7 +85,7 @@ def run(
     colors = terminal and not os.environ.get("NO_COLOR")
     chosen = log_format or ("console" if terminal else "json")
     if on_stop is not None:
-        settings = {**settings, "on.stop": on_stop}
+        settings = over(settings, given_by({"on.stop": on_stop}, "--on-stop"))
     launch = Launch(
         target=target,
         settings=settings,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
@@ -22,7 +23,10 @@ from headrace.streams.kafka.kafka_clients import (
     new_producer,
     new_transactional_producer,
 )
+from headrace.streams.secrets import bare_name
+from headrace.streams.settings import placed
 
+NO_ORIGINS: Mapping[str, str] = MappingProxyType({})
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
 _NOWHERE = {"log_level": 0}
 _PREAMBLE = re.compile(r"^Failed to create [a-z ]+: ")
@@ -30,8 +34,11 @@ _FILE = re.compile(r"([a-z.]+\.location) failed")
 _IDENTITY = "headrace-settings"
 
 
-def check_clients(config: StreamsConfig) -> None:
+def check_clients(config: StreamsConfig, origins: Mapping[str, str] = NO_ORIGINS) -> None:
     """Make and close a client of each of the finished dictionaries.
+
+    Args:
+        origins: where settings were given, for errors.
 
     Raises:
         ConfigError: naming what librdkafka does not take.
@@ -48,7 +55,8 @@ def check_clients(config: StreamsConfig) -> None:
         else:
             _let_go(client)
     if problems:
-        raise ConfigError(*problems.values())
+        named = {bare_name(name): origin for name, origin in origins.items()}
+        raise ConfigError(*(placed(problem, named) for problem in problems.values()))
 
 
 def _clients(

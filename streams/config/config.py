@@ -38,6 +38,8 @@ from headrace.streams.settings import (
     group_name,
     integer,
     legal_name,
+    origins_of,
+    placed,
     servers,
     setting,
     setting_of,
@@ -321,6 +323,7 @@ topics and groups are named after it
         Raises:
             ConfigError: naming every wrong setting, and what would be right.
         """
+        origins = origins_of(settings)
         settings, unread = with_files_read(guarded(settings))
         given = {str(name): value for name, value in settings.items() if value is not None}
         java_s = {name: step for name in given if (step := next_step(name)) is not None}
@@ -346,7 +349,7 @@ topics and groups are named after it
             problems += check_transaction_timeout(values.get("commit.interval.ms"), clients)
         problems += check_heartbeats(clients)
         if problems:
-            raise ConfigError(*problems)
+            raise ConfigError(*(placed(problem, origins) for problem in problems))
         topic_configs = {name: str(value) for name, value in clients.by_prefix["topic."].items()}
         named = {name.replace(".", "_"): value for name, value in values.items()}
         return cls(**named, topic_configs=topic_configs, _clients=clients)  # type: ignore[arg-type]

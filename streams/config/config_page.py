@@ -35,6 +35,9 @@ others over them; of a setting that is in several places the first of these coun
    `"sasl.username" = "app"`, or tables;
 4. the application's own.
 
+The error of a setting that is wrong or unknown says where it was given: `(from --set)`,
+`(from HEADRACE_POLL_MS)`, `(from app.toml, line 3)`. Without that it is the application's own.
+
 A program that runs itself (`app.run()`) reads neither files nor the environment.
 
 **Secrets by file.** Behind the name of each setting that holds a secret, `.file` names a file that

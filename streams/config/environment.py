@@ -15,6 +15,7 @@ from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from headrace.streams.config.java_settings import next_step
 from headrace.streams.errors import ConfigError
 from headrace.streams.secrets import FILE, named_by_file
+from headrace.streams.settings import Given
 
 PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"
@@ -48,7 +49,7 @@ def variable_of(name: str) -> str:
     return f"{PREFIX}{text.upper()}"
 
 
-def settings_of(environ: Mapping[str, str]) -> dict[str, str]:
+def settings_of(environ: Mapping[str, str]) -> Given:
     """The settings that an environment has.
 
     Raises:
@@ -64,10 +65,11 @@ def settings_of(environ: Mapping[str, str]) -> dict[str, str]:
 setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
     """
     ours = {v: text for v, text in environ.items() if v.startswith(PREFIX) and v != CONFIG}
-    found, problems = {}, []
+    found, problems = Given(), []
     for variable, text in ours.items():
         if _is_known(name_of(variable)):
             found[name_of(variable)] = text
+            found.origins[name_of(variable)] = variable
         elif _OF_KUBERNETES.search(variable) is None:
             problems.append(_unknown(variable))
     if problems:

@@ -14,7 +14,7 @@ some milliseconds a snapshot, and each of them seldom: few rows are counted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.state.beside.counting import count_rows
 from headrace.state.buffer import Buffer
@@ -43,6 +43,8 @@ COST_MAX = 0.005
 EVERY_MOST_S = 4.0
 """No later is the next one due, whatever one takes: on a busy machine a short one may take long."""
 STORES_EVERY_S = 5.0
+STORES_COUNTED_AGAIN_S = 60.0
+"""When rows are counted again of a store that had too many; meanwhile they are estimated alone."""
 STORES_MOST_S = 0.005
 """For so long stores are looked at for one snapshot; of the others those of before are told."""
 
@@ -57,6 +59,8 @@ class _Size:
     is_counted: bool
     size_bytes: int
     at_s: float
+    count_at_s: float = 0.0
+    """Until then it is not counted, of one that had too many rows for it."""
 
 
 @dataclass(slots=True)
@@ -200,12 +204,38 @@ class Gathering:
                 if known is None or now_s >= known.at_s + STORES_EVERY_S:
                     due.append((self._sizes[store].at_s, task, buffer.name))
         for number, (_, task, name) in enumerate(sorted(due, key=lambda one: one[0])):
-            committed, layout = task.state.store(name), task.spec.layout(name)
-            count, is_counted = count_rows(committed, layout, lambda: clock() > until_s)
+            known = self._sizes[task.id, name]
+            size = self._sized(
+                task, name, known, now_s, is_first=not number, is_late=lambda: clock() > until_s
+            )
             if clock() > until_s and number and (task.id, name) in before:
                 continue  # the first ones of the next snapshot
-            size = _Size(count, is_counted, committed.approximate_bytes(), now_s)
             self._sizes[task.id, name] = size
+
+    def _sized(
+        self,
+        task: Task,
+        name: str,
+        known: _Size,
+        now_s: float,
+        *,
+        is_first: bool,
+        is_late: Callable[[], bool],
+    ) -> _Size:
+        """Look at a store; one that had too many rows to count is counted seldom.
+
+        Args:
+            is_first: whether all the time was there for it alone.
+        """
+        committed, layout = task.state.store(name), task.spec.layout(name)
+        if now_s < known.count_at_s:
+            keys = layout.view(committed).approximate_count()
+            return replace(known, keys=keys, size_bytes=committed.approximate_bytes(), at_s=now_s)
+        keys, is_counted = count_rows(committed, layout, is_late)
+        size = _Size(keys, is_counted, committed.approximate_bytes(), now_s)
+        if not is_counted and (is_first or not is_late()):
+            size.count_at_s = now_s + STORES_COUNTED_AGAIN_S
+        return size
 
     def _input(
         self, task: Task, place: TopicPartition, position: int, now_ms: int

@@ -101,7 +101,8 @@ class TaskSnapshot:
 
     Args:
         id: sub-topology and partition, as ``0_3``.
-        state: "waiting" for what the cluster says, "restoring" or "running".
+        state: "waiting" for what the cluster says, "restoring" or "running"; "silent" where its
+            worker was at work and has told nothing for `SILENT_S`.
         state_s: for how long, in seconds.
         unready_s: for how long it has not run, in seconds: since it did so last in this worker, or
             since the worker got it. 0 while it runs.
@@ -253,7 +254,7 @@ class WorkerView:
         return SILENT if self.facts.age_s(now_s) > SILENT_S else self.state
 
     def at(self, now_s: float) -> WorkerView:
-        """The same as it is then: of one that is silent no rate is known any more.
+        """The same as it is then: of one that is silent no rate is known, nor what its tasks do.
 
         Args:
             now_s: the present second of the clock of `facts.at_s`.
@@ -261,7 +262,10 @@ class WorkerView:
         state = self.state_at(now_s)
         if state != SILENT or self.facts is None:
             return self
-        return replace(self, state=state, facts=replace(self.facts, restored_per_s=0.0))
+        silent_s = self.facts.age_s(now_s)
+        tasks = tuple(replace(t, state=SILENT, state_s=silent_s) for t in self.facts.tasks)
+        facts = replace(self.facts, restored_per_s=0.0, is_running=False, tasks=tasks)
+        return replace(self, state=state, facts=facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +281,10 @@ class ApplicationSnapshot:
     version: str
     topology: str
     workers: tuple[WorkerView, ...]
+
+    def at(self, now_s: float) -> ApplicationSnapshot:
+        """The same as it is then, see `WorkerView.at`."""
+        return replace(self, workers=tuple(view.at(now_s) for view in self.workers))
 
     @property
     def facts(self) -> tuple[WorkerSnapshot, ...]:

@@ -30,6 +30,7 @@ from headrace.streams.mirror.topics import MirrorTopics, Side
 from headrace.streams.mirror.writer import MirrorProducer
 from headrace.streams.seams.clients import Clock
 from headrace.streams.seams.system_clock import SystemClock
+from headrace.streams.secrets import over
 from headrace.streams.worker_errors import (
     AbortableError,
     OffsetLostError,
@@ -235,7 +236,7 @@ def config_of(name: str, settings: Mapping[str, Any]) -> StreamsConfig:
         ConfigError: they are wrong.
     """
     require_name(name)
-    return StreamsConfig.parse({**settings, "application.id": f"mirror.{name}"})
+    return StreamsConfig.parse(over(settings, {"application.id": f"mirror.{name}"}))
 
 
 def side_of(config: StreamsConfig, name: str, **limits: Any) -> Side:

@@ -20,6 +20,15 @@ from headrace.topology.serdes import Serde
 
 ReadKey = Callable[[str, Serde[Any], str], bytes]
 """Makes the bytes of a key of its text, by a serde; the last is the name of its store."""
+_MEANT = {
+    "string": "ask for a text",
+    "integer": "ask for a whole number from -2147483648 to 2147483647",
+    "long": "ask for a whole number of at most 64 bits",
+    "double": "ask for a number",
+}
+"""What keys are, by the name of their serde."""
+_LIKE_ITS_ROWS = "ask for a key as its rows show them in JSON"
+_FOR_PROGRAMS = ("pass ", "or pass ", "convert it first", "write serdes.")
 _POSITION = re.compile(
     r"(?:(?P<topic>[a-zA-Z0-9._-]+)-)?(?P<partition>\d{1,6}):(?P<at>\d{1,18})", re.ASCII
 )
@@ -63,8 +72,15 @@ def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
         return to_bytes(document, serde)
     except SerdeError as error:
         raise WrongQueryError(
-            f"the keys of store {store!r} are those of serde {serde.name}: {error}"
+            f"the keys of store {store!r} are those of serde {serde.name}: {_without_advice(error)}"
+            f"; {_MEANT.get(serde.name, _LIKE_ITS_ROWS)}"
         ) from error
+
+
+def _without_advice(error: SerdeError) -> str:
+    """What it says to who writes a program is nothing for who asks."""
+    parts = str(error).split("; ")
+    return "; ".join(part for part in parts if not part.startswith(_FOR_PROGRAMS))
 
 
 def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:

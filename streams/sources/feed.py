@@ -26,6 +26,7 @@ from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import Clock, TopicPartition
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.seams.topic_facts import NewTopic
+from headrace.streams.secrets import over
 from headrace.streams.sources.source import Batch, Position, Row, Source, SourceError
 from headrace.streams.worker_errors import (
     AbortableError,
@@ -71,7 +72,7 @@ class Feed:
         self._source = source
         self._topic = topic
         self._name = name
-        self._config = StreamsConfig.parse({**settings, "application.id": name})
+        self._config = StreamsConfig.parse(over(settings, {"application.id": name}))
         self._key = for_topic(key, topic, is_key=True)
         self._value = for_topic(value, topic, is_key=False)
         self._clock = clock or SystemClock()

@@ -32,6 +32,7 @@ from headrace.streams.logs import LogFormat
 from headrace.streams.questions.line import QuestionLine, question_channel
 from headrace.streams.questions.question import Ask
 from headrace.streams.secrets import Secret
+from headrace.streams.settings import origins_of
 from headrace.streams.supervise.report_sender import report_channel
 from headrace.streams.supervise.worker_reports import Report, decode
 
@@ -53,17 +54,22 @@ class Launch:
     Args:
         target: the application, as `headrace.streams.supervise.app_loader.load_app` takes it.
         settings: those that differ from the application's own.
+        origins: where those were given, as far as they do not know it themselves.
         terminal: whether people read its log as it comes.
         endpoint: where its host serves its stores, unless its settings say where others reach them.
     """
 
     target: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
     log_format: LogFormat = "json"
     log_level: str = "info"
     colors: bool = False
     terminal: bool = False
     endpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origins", {**origins_of(self.settings), **self.origins})
 
 
 class LiveProcess:

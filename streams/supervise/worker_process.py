@@ -32,6 +32,7 @@ from headrace.streams.questions.line import serve_questions
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import guarded
+from headrace.streams.settings import Given
 from headrace.streams.supervise.app_loader import load_app
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
 from headrace.streams.supervise.report_sender import Reporter, ReportSender
@@ -100,7 +101,7 @@ class _Leash(threading.Thread):
 def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender) -> KafkaStreams:
     """The application with what the command adds, and an identity of this worker's own."""
     app = load_app(launch.target)
-    settings: dict[str, object] = {**launch.settings}
+    settings = Given(launch.settings, launch.origins)
     worker_id = settings.get("worker.id", app.config.worker_id)
     if launch.endpoint is not None and app.config.application_server is None:
         settings.setdefault("application.server", launch.endpoint)

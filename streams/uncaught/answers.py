@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum
 from random import Random
 
-from headrace.streams.errors import ConfigError
+from headrace.streams.errors import ConfigError, StopRequestedError
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.start_errors import ShutDownError
@@ -62,7 +62,8 @@ class Uncaught:
 
     Args:
         handler: None has the client shut down.
-        tell: has all other processes of the application shut down for an error.
+        tell: has all other processes of the application shut down for an error; returns whether
+            they can know.
         says_all: whether texts that may quote a record are logged.
         limits: how often a worker is replaced, and how soon.
     """
@@ -70,7 +71,7 @@ class Uncaught:
     def __init__(
         self,
         handler: UncaughtErrorHandler | None,
-        tell: Callable[[Exception], None],
+        tell: Callable[[Exception], bool],
         *,
         says_all: bool,
         clock: Clock,
@@ -85,6 +86,26 @@ class Uncaught:
         self._restarts = Restarts(limits or RestartLimits(), Random())  # noqa: S311 - jitter
         self.answer: UncaughtErrorResponse | None = None
         """What the handler has answered last."""
+        self._about: Exception | None = None
+        """The error that it was asked about already."""
+        self._mistake: ConfigError | None = None
+        """What was wrong with its answer."""
+        self._is_told = False
+
+    def holds(self, error: BaseException | None) -> bool:
+        """Ask what is to follow; returns whether a worker that ends is to keep its partitions.
+
+        All others have been told to end then. Who got a partition before it heard of that would
+        process the same record.
+        """
+        if isinstance(error, StopRequestedError) or not isinstance(error, Exception):
+            return False
+        try:
+            self._ask(error)
+        except Exception as failure:  # the worker is to close in any case
+            self._log.error("shutdown_not_told", reason=type(failure).__name__)
+            return False
+        return self._is_told and error is self._about
 
     def pause_s(self, error: Exception, *, started_s: float) -> float:
         """Ask what is to follow; returns how many seconds to wait before a worker is replaced.
@@ -98,9 +119,10 @@ class Uncaught:
         """
         if self._handler is None or isinstance(error, ShutDownError):
             raise error
-        self.answer = self._asked(self._handler, error)
-        if self.answer is UncaughtErrorResponse.SHUTDOWN_APPLICATION:
-            self._tell(error)
+        self._ask(error)
+        self._about = None
+        if self._mistake is not None:
+            raise self._mistake
         if self.answer is not UncaughtErrorResponse.REPLACE_WORKER:
             raise error
         now_s = self._clock.monotonic_s()
@@ -111,6 +133,19 @@ class Uncaught:
         self._say(error)
         self._log.warning("worker_replaced", after=type(error).__name__, in_s=round(pause_s, 3))
         return pause_s
+
+    def _ask(self, error: Exception) -> None:
+        """Ask about an error, once."""
+        if self._handler is None or isinstance(error, ShutDownError) or error is self._about:
+            return
+        self._about, self._mistake, self._is_told = error, None, False
+        try:
+            self.answer = self._asked(self._handler, error)
+        except ConfigError as mistake:
+            self._mistake = mistake
+        else:
+            is_for_all = self.answer is UncaughtErrorResponse.SHUTDOWN_APPLICATION
+            self._is_told = is_for_all and self._tell(error)
 
     def _asked(self, handler: UncaughtErrorHandler, error: Exception) -> UncaughtErrorResponse:
         try:

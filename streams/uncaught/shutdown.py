@@ -39,6 +39,7 @@ class Shutdown:
         self._clock = clock
         self._log = log
         self._heard: ShutDownError | None = None
+        self._tells = False
 
     def watched(self, contact: BrokerContact, stop: Callable[[], None]) -> ShutdownWatch:
         """The context in which a worker runs.
@@ -48,6 +49,8 @@ class Shutdown:
         """
 
         def ended(error: ShutDownError) -> None:
+            if self._tells:  # it is closing, and this may be its own word
+                return
             self._heard = error
             self._log.warning("shutdown_heard", host=error.host, process=error.process)
             stop()
@@ -69,8 +72,9 @@ class Shutdown:
         if self._heard is not None:
             raise self._heard
 
-    def tell(self, error: Exception) -> None:
-        """Have all workers that run now end; what nobody can be told of is logged."""
+    def tell(self, error: Exception) -> bool:
+        """Have all workers that run now end; returns whether they can know, and logs if not."""
+        self._tells = True
         failure = describe_failure(error, full=False)
         cluster = MemberlessGroup(
             self._config.admin_config(), timeout_s=TELL_WITHIN_S, stopping=lambda: False
@@ -85,5 +89,6 @@ class Shutdown:
         except (AccessError, FatalClientError) as unwritten:
             advice = "stop the application's other processes by hand"
             self._log.error("shutdown_not_told", reason=str(unwritten), advice=advice)
-        else:
-            self._log.warning("shutdown_told", group=self._group)
+            return False
+        self._log.warning("shutdown_told", group=self._group)
+        return True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.streams.calls.watch import CallWatch
 from headrace.streams.commit.commit_timing import CommitTiming
@@ -106,6 +106,7 @@ class Worker:
         self._log = log
         self._stop = threading.Event()
         self._leaves = config.on_stop == "leave"
+        self.holds: Callable[[BaseException | None], bool] = lambda _: False  # its partitions
         self._was_running = False
         calls.watch(CallWatch(self._stop.is_set, membership.is_given_up).look)
 
@@ -140,7 +141,7 @@ class Worker:
         except BaseException as error:
             if isinstance(error, StopRequestedError) and (left := self._commits.uncommitted()):
                 self._log.warning("last_commit_failed", reason=str(error), **left)
-            self.give_up()
+            self.give_up(error)
             raise
 
     def begin(self) -> None:
@@ -196,11 +197,11 @@ class Worker:
         self._calls.close()
         self._transactions.close()
 
-    def give_up(self) -> None:
+    def give_up(self, error: BaseException | None = None) -> None:
         """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
         for step in (
             self._reactions.abort_quietly,
-            lambda: self._consumer.close(leave=self._leaves),
+            lambda: self._consumer.close(leave=self._leaves and not self.holds(error)),
             lambda: self.tasks.release(self.tasks.owned),
             self._restorer.close,
             self.global_tables.close,

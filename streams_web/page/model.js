@@ -63,7 +63,7 @@ function taskOf(worker, task, then, earlier) {
     partition: task.partition,
     worker: worker.index,
     atS: worker.facts.at_s,
-    state: worker.facts.is_paused ? "paused" : task.state,
+    state: worker.facts.is_paused && task.state !== "silent" ? "paused" : task.state,
     stateS: task.state_s,
     processed: task.processed,
     committed: task.committed,

@@ -52,11 +52,10 @@ REACTIONS: dict[str, tuple[str, ...]] = {
 """What workers do, and in which phases that is met at least so often."""
 
 MET_ONCE = {
-    ("offsets_undecided", "running"),
     ("member_replaced", "restoring"),
     ("transaction_aborted", "running"),
 }
-"""Met seldom: who keeps up commits soon, so little is undecided, and restores are short."""
+"""Met seldom: who keeps up commits soon, so little is open between, and restores are short."""
 
 MET_ELSEWHERE = {
     "offset_lost": "another worker purges what is read: test_worker_reactions.py",

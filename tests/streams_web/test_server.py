@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import KafkaStreams, StreamsBuilder
@@ -150,6 +151,32 @@ def test_a_silent_worker_is_told_as_silent_and_without_rates(scene: Scene) -> No
     scene.now_s = 200.0
     (told, _) = scene.get("/api/facts")[1]["workers"]
     assert (told["state"], told["facts"]["restored_per_s"]) == ("silent", 0)
+
+
+def test_tasks_of_a_silent_worker_are_not_told_as_running(scene: Scene) -> None:
+    facts = scene.board.facts
+    first, second = facts.workers
+    assert first.facts is not None
+    assert second.facts is not None
+    fresh = replace(second, facts=replace(second.facts, at_s=140.0))
+    scene.board = board(replace(facts, workers=(first, fresh)))
+
+    def seen() -> tuple[list[str], list[str], int, list[float]]:
+        tasks = [told["task"]["state"] for told in scene.get("/api/tasks")[1]]
+        workers = scene.get("/api/facts")[1]["workers"]
+        facts = [task["state"] for worker in workers for task in worker["facts"]["tasks"]]
+        families = list(text_string_to_metric_families(scene.get("/metrics")[1]))
+        samples = [s for family in families for s in family.samples]
+        running = [s.value for s in samples if s.name == "headrace_task_running"]
+        return tasks, facts, scene.get("/api/application")[1]["tasks_running"], running
+
+    scene.now_s = 110.0
+    assert seen() == (["running"] * 6, ["running"] * 6, 6, [1] * 6)
+    scene.now_s = 140.0
+    states = ["silent"] * 3 + ["running"] * 3
+    assert seen() == (states, states, 3, [0, 0, 0, 1, 1, 1])
+    assert [told["task"]["state_s"] for told in scene.get("/api/tasks")[1]][:3] == [40.0] * 3
+    assert [len(told["task"]["inputs"]) for told in scene.get("/api/tasks")[1]] == [1] * 6
 
 
 def test_tasks_that_another_worker_took_from_a_frozen_one_are_told_once(scene: Scene) -> None:
@@ -535,3 +562,25 @@ def test_what_uvicorn_says_of_its_start_stays_out_of_the_programs_log(
         finally:
             scene.server.close()
     assert [r.getMessage() for r in caplog.records] == ["of another server of the program"]
+
+
+def test_whoever_is_not_asked_looks_at_the_clock_once_a_second(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The date of answers goes on, and little else is done."""
+    looks: list[float] = []
+    on_tick = uvicorn.Server.on_tick
+
+    async def counted(server: uvicorn.Server, counter: int) -> bool:
+        looks.append(time.monotonic())
+        return await on_tick(server, counter)
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", counted)
+    dates: set[str] = set()
+    begun_s = time.monotonic()
+    while len(dates) < 3:
+        assert time.monotonic() < begun_s + 60
+        with urllib.request.urlopen(f"{scene.server.url}/health/live", timeout=60) as answer:
+            dates.add(answer.headers["Date"])
+        time.sleep(0.1)
+    assert 2 <= len(looks) <= 2 + (time.monotonic() - begun_s)

@@ -235,6 +235,6 @@ class StreamsBuilder:
         nodes = tuple(node for step in steps for node in step.nodes)
         refuse_loops(nodes)
         stores = (store for step in steps for store in step.stores)
-        topology = Topology(nodes, (*stores, *self._draft.state_stores))
+        topology = Topology(nodes, (*stores, *self._draft.state_stores), self._draft.lines)
         refuse_shared_sinks(topology)
         return topology

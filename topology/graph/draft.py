@@ -23,6 +23,7 @@ from headrace.topology.graph.graph import (
     Source,
     Stateless,
 )
+from headrace.topology.lines import Lines, said_lines, with_lines
 from headrace.topology.naming import Names
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import StoreBuilder, with_stores
@@ -79,6 +80,8 @@ class Draft:
     _reserved: dict[str, Store] = field(default_factory=dict)
     state_stores: tuple[Store, ...] = ()
     """The stores of processors, which belong to no step."""
+    lines: Lines = field(default_factory=dict)
+    """Where nodes and stores were written."""
     _for_joins: dict[str, list[ForJoin]] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -106,11 +109,14 @@ class Draft:
             TopologyError: a node of that name is there already.
         """
         step = Step(nodes, stores if store is None else (store, *stores))
+        self.lines = with_lines(self.lines, "node", (node.name for node in nodes))
+        self.lines = with_lines(self.lines, "store", (store.name for store in step.stores))
         for node in nodes:
             if node.name in self._nodes:
                 given = _OF_REPARTITION.sub("", node.name)  # what the user wrote
                 raise TopologyError(
-                    f"two nodes are named {given!r}; give one of them another name="
+                    f"two nodes are named {given!r}{said_lines(self.lines, 'node', node.name)}; "
+                    "give one of them another name="
                 )
             self._nodes.add(node.name)
         self._steps[step.name] = step
@@ -122,7 +128,7 @@ class Draft:
         Raises:
             TopologyError: another store of the same name is there.
         """
-        self.state_stores = with_stores(self.state_stores, stores)
+        self.state_stores, self.lines = with_stores(self.state_stores, stores, self.lines)
 
     def reserve(self, table: str, store: Store) -> None:
         """Keep a store ready for a table that is stored only if somebody reads its rows."""
@@ -198,7 +204,7 @@ class Draft:
 
     def steps(self) -> Iterator[Step]:
         """The steps, each behind those that feed it; sources of the same topics are one."""
-        waiting = _merge_sources(list(self._steps.values()))
+        waiting = _merge_sources(list(self._steps.values()), self.lines)
         written: set[str] = set()
         while waiting:
             ready = next(s for s in waiting if written.issuperset(s.parents))
@@ -295,7 +301,7 @@ class Edge:
         return edge
 
 
-def _merge_sources(steps: list[Step]) -> list[Step]:
+def _merge_sources(steps: list[Step], lines: Lines) -> list[Step]:
     """Let sources of the same topics be the first of them, whose name stays."""
     readers: dict[str, Step] = {}
     merged: dict[str, str] = {}
@@ -306,7 +312,7 @@ def _merge_sources(steps: list[Step]) -> list[Step]:
         if source is not None:
             first = next((readers[t] for t in source.topics if t in readers), None)
         if first is not None:
-            _check_mergeable(first, step)
+            _check_mergeable(first, step, lines)
             merged[step.name] = first.name
             continue
         kept.append(step)
@@ -315,25 +321,30 @@ def _merge_sources(steps: list[Step]) -> list[Step]:
     return [_fed_by_merged(step, merged) for step in kept]
 
 
-def _check_mergeable(first: Step, second: Step) -> None:
+def _check_mergeable(first: Step, second: Step, lines: Lines) -> None:
     a, b = first.source, second.source
     assert a is not None
     assert b is not None
     both = sorted(set(a.topics) & set(b.topics))
-    what = f"topic {both[0]!r} is read by {a.name!r} and by {b.name!r}"
+    one, other = (f"{s.name!r}{said_lines(lines, 'node', s.name)}" for s in (a, b))
+    topic, readers = f"topic {both[0]!r} is read", f"by {one}, and by {other}"
     if len(first.nodes) > 1 or len(second.nodes) > 1:
-        raise TopologyError(f"{what}, and not by stream() both times; read it once and use that")
+        raise TopologyError(
+            f"{topic} {readers}, and not by stream() both times; read it once and use that"
+        )
     if set(a.topics) != set(b.topics):
         raise TopologyError(
-            f"{what}, each with other topics besides; give stream() the same topics both times, "
-            "or one topic each, and merge() the streams"
+            f"{topic} {readers}, each with other topics besides; give stream() the same topics "
+            "both times, or one topic each, and merge() the streams"
         )
     if (a.key, a.value) != (b.key, b.value):
-        raise TopologyError(f"{what} with different serdes; call stream() once and use it twice")
+        raise TopologyError(
+            f"{topic} with different serdes {readers}; call stream() once and use it twice"
+        )
     if (a.timestamps, a.offset_reset) != (b.timestamps, b.offset_reset):
         raise TopologyError(
-            f"{what} with different timestamps= or offset_reset=; call stream() once and use it "
-            "twice"
+            f"{topic} with different timestamps= or offset_reset= {readers}; call stream() once "
+            "and use it twice"
         )
 
 

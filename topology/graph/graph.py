@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 from headrace.topology.errors import TopologyError
@@ -30,6 +31,7 @@ from headrace.topology.graph.nodes import (
     StatelessOp,
     TableSource,
 )
+from headrace.topology.lines import Lines, said_lines
 from headrace.topology.processors.store import Store
 
 __all__ = [
@@ -104,6 +106,8 @@ class Graph:
 
     nodes: tuple[Node, ...] = ()
     stores: tuple[Store, ...] = ()
+    lines: Lines = field(default_factory=dict, compare=False, repr=False)
+    """Where each is written; for errors alone."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     global_stores: tuple[GlobalStore, ...] = field(init=False)
 
@@ -118,7 +122,7 @@ class Graph:
         return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
     def __post_init__(self) -> None:
-        check(self.nodes, self.stores)
+        check(self.nodes, self.stores, self.lines)
         groups = split(self.nodes, self.stores)
         subs = tuple(group for group in groups if group.sources)
         object.__setattr__(self, "sub_topologies", subs)
@@ -130,7 +134,9 @@ G = TypeVar("G", bound=Graph)
 """A graph of one's own class, such as a `Topology`."""
 
 
-def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
+def check(
+    nodes: Iterable[Node], stores: Iterable[Store], lines: Lines = MappingProxyType({})
+) -> None:
     """Refuse duplicate names, unknown parents and unknown or unused stores.
 
     Raises:
@@ -141,7 +147,8 @@ def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
     for node in nodes:
         if node.name in seen:
             raise TopologyError(
-                f"two nodes are named {node.name!r}; give one of them another name="
+                f"two nodes are named {node.name!r}{said_lines(lines, 'node', node.name)}; "
+                "give one of them another name="
             )
         for parent in node.parents:
             if parent not in seen:
@@ -151,7 +158,10 @@ def check(nodes: Iterable[Node], stores: Iterable[Store]) -> None:
     names = [store.name for store in stores]
     for name in names:
         if names.count(name) > 1:
-            raise TopologyError(f"two stores are named {name!r}; give one of them another store=")
+            raise TopologyError(
+                f"two stores are named {name!r}{said_lines(lines, 'store', name)}; "
+                "give one of them another store="
+            )
     for node in nodes:
         for name in node.stores:
             if name not in names:

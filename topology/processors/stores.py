@@ -19,6 +19,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.context.number import Number
 from headrace.topology.errors import TopologyError
 from headrace.topology.java_names import Hinting
+from headrace.topology.lines import Lines, said_lines, with_lines
 from headrace.topology.naming import legal
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.store_faces import (
@@ -372,9 +373,9 @@ def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
 
 
 def with_stores(
-    stores: Iterable[Store], wanted: Iterable[StoreBuilder[Any] | str]
-) -> tuple[Store, ...]:
-    """The stores, and those described in `wanted` that are not there yet.
+    stores: Iterable[Store], wanted: Iterable[StoreBuilder[Any] | str], lines: Lines
+) -> tuple[tuple[Store, ...], Lines]:
+    """The stores and their lines, and those described in `wanted` that are not there yet.
 
     Raises:
         TopologyError: another store of that name is there.
@@ -383,12 +384,17 @@ def with_stores(
     for builder in wanted:
         if isinstance(builder, str):
             continue
-        if by_name.setdefault(builder.name, builder.store) != builder.store:
+        if by_name.get(builder.name) == builder.store:
+            continue
+        lines = with_lines(lines, "store", (builder.name,))
+        if builder.name in by_name:
             raise TopologyError(
-                f"two different stores are named {builder.name!r}; give one of them another name, "
+                f"two different stores are named {builder.name!r}"
+                f"{said_lines(lines, 'store', builder.name)}; give one of them another name, "
                 "or use one StoreBuilder for both"
             )
-    return tuple(by_name.values())
+        by_name[builder.name] = builder.store
+    return tuple(by_name.values()), lines
 
 
 def _spec(

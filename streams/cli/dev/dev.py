@@ -22,7 +22,7 @@ from headrace.streams.cli.dev.page import Page, missing
 from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.devbroker.cluster import DevBroker
 from headrace.streams.devbroker.errors import DevBrokerError
-from headrace.streams.secrets import revealed
+from headrace.streams.secrets import over, revealed
 
 _PARTITIONS = 4
 _LOOK_S = 0.3
@@ -87,7 +87,7 @@ def dev(
                 stack.enter_context(tidied(home, None))
             else:
                 servers = stack.enter_context(_broker(directory, port, home))
-                settings = {**settings, "bootstrap.servers": servers}
+                settings = over(settings, {"bootstrap.servers": servers})
             file = _write(settings, home)
             changes = Changes(_roots(target))
             files = "1 file" if len(changes) == 1 else f"{len(changes)} files"

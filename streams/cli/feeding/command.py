@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.streams.cli.options import said_errors, settings_option
+from headrace.streams.secrets import over
 
 if TYPE_CHECKING:
     from headrace.streams.sources.source import Source
@@ -69,7 +70,7 @@ def feed(
             follow=follow,
         )
         made = Feed(
-            source, topic=topic, name=name or f"feed-{topic}", settings={**_DEFAULTS, **settings}
+            source, topic=topic, name=name or f"feed-{topic}", settings=over(_DEFAULTS, settings)
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

@@ -20,6 +20,8 @@ from headrace.streams.cli.options import (
 from headrace.streams.cli.tables import columns, show
 from headrace.streams.cli.topics.known_topics import Known
 from headrace.streams.errors import ConfigError
+from headrace.streams.secrets import over
+from headrace.streams.settings import given_by
 from headrace.streams.upgrade.hanging import Undecided, end_transactions, find_undecided
 from headrace.streams.upgrade.reset import local_errors, locked_state, refuse_members
 
@@ -92,7 +94,7 @@ def abort(
     MODULE:APP is what `headrace run` takes.
     """
     if state_dir is not None:
-        settings = {**settings, "state.dir": state_dir}
+        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
     with said_errors():
         app = load(target, settings)
         config = app.config

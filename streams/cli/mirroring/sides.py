@@ -13,6 +13,7 @@ from headrace.streams.cli.options import read_settings
 from headrace.streams.config.environment import CONFIG, PREFIX, settings_of
 from headrace.streams.errors import ConfigError
 from headrace.streams.secrets import guarded, over
+from headrace.streams.settings import Given
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SIDES = ("from", "to")
@@ -81,7 +82,7 @@ def settings_of_sides(
 
 
 def _of_line(side: str, given: tuple[str, ...]) -> dict[str, Any]:
-    found = {}
+    found = Given()
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith(("from.", "to.")):
@@ -89,17 +90,20 @@ def _of_line(side: str, given: tuple[str, ...]) -> dict[str, Any]:
             raise click.BadParameter(f"{shown} is not from.NAME=VALUE or to.NAME=VALUE")
         if name.startswith(f"{side}."):
             found[name.removeprefix(f"{side}.")] = value
+            found.origins[name.removeprefix(f"{side}.")] = "--set"
     return found
 
 
-def _of_environment(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def _of_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     ours.pop(CONFIG, None)
     found = {}
     for side in _SIDES:
         begin = f"{PREFIX}{side.upper()}_"
         mine = {name: ours.pop(name) for name in list(ours) if name.startswith(begin)}
-        found[side] = settings_of({PREFIX + n.removeprefix(begin): t for n, t in mine.items()})
+        known = settings_of({PREFIX + n.removeprefix(begin): t for n, t in mine.items()})
+        known.origins = {n: begin + v.removeprefix(PREFIX) for n, v in known.origins.items()}
+        found[side] = known
     settings = settings_of(ours)
     if settings:
         variable = next(iter(ours)).removeprefix(PREFIX)

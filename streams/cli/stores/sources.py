@@ -13,7 +13,8 @@ import click
 
 from headrace.streams.cli.options import said_errors
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
-from headrace.streams.settings import span_of
+from headrace.streams.secrets import over
+from headrace.streams.settings import given_by, span_of
 
 if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 _TIMEOUT_S = 10.0
 _PAGE_ROWS = 1_000
+_OPTIONS = {
+    "send the token: Authorization: Bearer TOKEN": "it wants a token",
+    "give it as token=": "name the file that holds it: --http-token-file FILE",
+    "get(key) and get_many(keys) take longer keys": "ask on the host itself, with --app",
+    "max_age=": "--max-age",
+    "snapshot=true": "--snapshot",
+    "from=beginning": "--from beginning",
+}
+"""What stands here for what programs and requests say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +46,27 @@ class Range:
 
 
 @contextmanager
+def _said_errors() -> Iterator[None]:
+    """As `said_errors`, in the words of the command line."""
+    from headrace.streams.queries.errors import QueryError
+
+    with said_errors():
+        try:
+            yield
+        except QueryError as error:
+            said = str(error)
+            for word, option in _OPTIONS.items():
+                said = said.replace(word, option)
+            error.args = (said,)
+            raise
+
+
+@contextmanager
 def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
     """The stores of the application that a command names."""
     if state_dir is not None:
-        settings = {**settings, "state.dir": str(state_dir)}
-    with said_errors(), LoadedQueries(target, settings)() as queries:
+        settings = over(settings, given_by({"state.dir": str(state_dir)}, "--state-dir"))
+    with _said_errors(), LoadedQueries(target, settings)() as queries:
         yield queries
 
 
@@ -81,7 +107,7 @@ class Where:
     def opened(self) -> Iterator[Source]:
         """Open it; what goes wrong in the block becomes one message."""
         self._require_one()
-        with said_errors():
+        with _said_errors():
             age = self._age()
             if self.url is not None:
                 yield _Served(self._asker(self.url), self.max_age)
@@ -94,7 +120,7 @@ class Where:
     def followed(self) -> Iterator[Queries | Asker]:
         """What changes are followed with: the application's own cluster, or where it serves."""
         self._require_one()
-        with said_errors():
+        with _said_errors():
             if self.url is not None:
                 asker = self._asker(self.url)
                 try:

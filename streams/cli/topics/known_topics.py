@@ -16,6 +16,7 @@ from headrace.streams.config.kinds import SERDES
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.broker_contact import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.secrets import over
 from headrace.streams.testing.driver_names import Names
 from headrace.topology import serdes
 from headrace.topology.serdes import Serde
@@ -69,7 +70,7 @@ class Known:
             StreamsError: there is none, or settings are wrong.
         """
         if target is None:
-            return cls(StreamsConfig.parse({**_DEFAULTS, **settings}))
+            return cls(StreamsConfig.parse(over(_DEFAULTS, settings)))
         return cls.by(load(target, settings))
 
     @classmethod

@@ -167,7 +167,10 @@ def test_a_backfill_that_goes_on_live_is_live_alone(
     spark: Any, topics: Topics, tmp_path: Path, seed: int
 ) -> None:
     """Every other one begins with files, goes on in Kafka, and then live."""
-    goes_on(program_of(seed), seed, spark, topics, tmp_path)
+    found, expected = gone_on(program_of(seed), seed, spark, topics, tmp_path)
+    assert any(expected.rows.values())
+    found.check_state(expected)
+    found.check_outputs_in_any_order(expected)
 
 
 def test_fewer_records_go_on_in_a_backfill_and_then_live(
@@ -180,14 +183,23 @@ def test_fewer_records_go_on_in_a_backfill_and_then_live(
         Step("deduplicate", 3, 0, 5),
         Step("sample", 4, 0, 4),
     )
-    goes_on(replace(program_of(SEEDS[0]), steps=steps), 0, spark, topics, tmp_path)
+    program = replace(program_of(SEEDS[0]), steps=steps)
+    found, expected = gone_on(program, 0, spark, topics, tmp_path)
+    assert any(expected.rows.values())
+    found.check_state(expected)
+    found.check_outputs_in_any_order(expected)
 
 
-def goes_on(program: Program, seed: int, spark: Any, topics: Topics, tmp_path: Path) -> None:
-    """Compare a backfill of a part, from files too where the seed is an odd one of `SEEDS`."""
+def gone_on(
+    program: Program, seed: int, spark: Any, topics: Topics, tmp_path: Path
+) -> tuple[Final, Final]:
+    """What a backfill of a part comes to, from files too where the seed is an odd one of `SEEDS`.
+
+    Returns:
+        That, and what there is without a backfill.
+    """
     alone = Run.of(program, topics, tmp_path / "alone")
     expected = alone.live(alone.inputs(program))
-    assert any(expected.rows.values())
     both = Run.of(program, topics, tmp_path / "both")
     inputs = both.inputs(program)
     cut = random.Random(seed).randint(len(inputs) // 3, len(inputs) * 2 // 3)
@@ -196,9 +208,7 @@ def goes_on(program: Program, seed: int, spark: Any, topics: Topics, tmp_path: P
     if seed in SEEDS[1::2]:
         files = both.archives(spark, inputs[: cut // 2], tmp_path / "archives")
     backfill(both.topology, both.settings, spark=spark, source=files)
-    found = both.live(inputs[cut:])
-    found.check_state(expected)
-    found.check_outputs_in_any_order(expected)
+    return both.live(inputs[cut:]), expected
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_DEFAULTS)

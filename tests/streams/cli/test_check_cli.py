@@ -85,7 +85,7 @@ def test_of_steps_that_let_fewer_records_go_on_all_that_lacks_a_name_is_told(
 def test_wrong_settings_have_their_exit_code(tmp_path: Path) -> None:
     done = _check(tmp_path, "", "--set", "poll.ms=-1")
     assert done.exit_code == ExitCode.CONFIGURATION
-    assert "poll.ms must be at least 0" in done.output
+    assert "poll.ms (from --set) must be at least 0" in done.output
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--strict"], 1)])

@@ -64,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.mark.parametrize(
     ("code", "arguments", "said"),
     [
-        (APP, ["--set", "poll.ms=-1"], "poll.ms must be at least 0"),
+        (APP, ["--set", "poll.ms=-1"], "poll.ms (from --set) must be at least 0"),
         (APP, ["--set", "pol.ms=1"], "did you mean poll.ms"),
         (APP.replace('"a"', '"a b"'), [], "application.id must consist of"),
         ("app = 5", [], "not a KafkaStreams"),

@@ -70,8 +70,14 @@ WRONG = [
     ({"HEADRACE_CONFIG": "/nowhere.toml"}, "/nowhere.toml cannot be read as TOML"),
 ]
 WRONG_WHEN_PARSED = [
-    ({"HEADRACE_SASL_PASSWORD_FILE": "/nowhere"}, "sasl.password.file names /nowhere"),
-    ({"HEADRACE_POLL_MS": "-1", "HEADRACE_SASL_PASSWORD": CANARY}, "poll.ms must be"),
+    (
+        {"HEADRACE_SASL_PASSWORD_FILE": "/nowhere"},
+        "sasl.password.file (from HEADRACE_SASL_PASSWORD_FILE) names /nowhere",
+    ),
+    (
+        {"HEADRACE_POLL_MS": "-1", "HEADRACE_SASL_PASSWORD": CANARY},
+        "poll.ms (from HEADRACE_POLL_MS) must be",
+    ),
 ]
 
 
@@ -120,7 +126,7 @@ def test_the_application_s_own_settings_lie_below_all(tmp_path: Path, config: st
     file.write_text(APP)
     environ = {"HEADRACE_BOOTSTRAP_SERVERS": "no port"}
     done = CliRunner().invoke(main, ["check", f"{file}:app", "--config", config], env=environ)
-    assert "bootstrap.servers must be host:port" in done.output
+    assert "bootstrap.servers (from HEADRACE_BOOTSTRAP_SERVERS) must be" in done.output
     done = CliRunner().invoke(
         main, ["check", f"{file}:app", "--bootstrap-servers", "line:1"], env=environ
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -419,3 +420,55 @@ def test_stores_are_looked_at_by_turns_as_far_as_the_time_goes(
     assert [one.stores[0].keys for one in facts(bench).tasks] == [2, 0]
     bench.clock.pass_ms(int(EVERY_MOST_S * 1000))
     assert [one.stores[0].keys for one in facts(bench).tasks] == [2, 1]
+
+
+def test_a_store_of_many_rows_is_counted_seldom_and_estimated_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = WorkerBench().start()
+    bench.send("a", "b")
+    bench.turns()
+    bench.commit()
+    counted_s: list[float] = []
+    begun_s = bench.clock.monotonic_s()
+
+    def too_many(*_: Any) -> tuple[int, bool]:
+        counted_s.append(bench.clock.monotonic_s() - begun_s)
+        return 5_000, False
+
+    def look() -> tuple[int, bool]:
+        store = task(facts(bench), "0_0").stores[0]
+        return store.keys, store.is_counted
+
+    monkeypatch.setattr(gathering, "count_rows", too_many)
+    told = [look() for _ in range(400)]
+    waits_s = [after - before for before, after in pairwise(counted_s[::2])]  # of one of two stores
+    assert len(waits_s) >= 5
+    assert all(60 <= wait < 66 for wait in waits_s)
+    assert {(2, False), (5_000, False)} <= set(told)
+    monkeypatch.undo()
+    exact = [look() for _ in range(66)]
+    assert exact[-1] == (2, True)
+    assert exact.index((2, True)) > 6
+
+
+def test_a_store_that_others_left_no_time_for_is_counted_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = WorkerBench().start()
+    looks = 0
+
+    def late(*given: Any) -> tuple[int, bool]:
+        nonlocal looks
+        looks += 1
+        bench.clock.pass_ms(int(STORES_MOST_S * 1000) + 1)
+        return 5_000, False
+
+    monkeypatch.setattr(gathering, "count_rows", late)
+    bench.worker._gathering._sizes.clear()
+    facts(bench)
+    assert looks == 2
+    monkeypatch.undo()
+    for _ in range(6):
+        found = [one.stores[0].is_counted for one in facts(bench).tasks]
+    assert found == [False, True]

@@ -52,14 +52,19 @@ class Scene:
     def __init__(self, handler: Callable[[Exception], Any] | None, **limits: Any) -> None:
         self.clock, self.log = Clock(), Log()
         self.told: list[Exception] = []
+        self.can_tell = True
         self.uncaught = Uncaught(
             handler,
-            self.told.append,
+            self.tell,
             says_all=False,
             clock=self.clock,
             log=self.log,
             limits=RestartLimits(**limits),
         )
+
+    def tell(self, error: Exception) -> bool:
+        self.told.append(error)
+        return self.can_tell
 
     def ask(self, error: Exception) -> float:
         return self.uncaught.pause_s(error, started_s=self.clock.now_s)
@@ -109,6 +114,39 @@ def test_all_are_told_where_the_whole_application_is_to_end() -> None:
     with pytest.raises(ZeroDivisionError):
         quiet.ask(error)
     assert quiet.told == []
+
+
+def test_partitions_are_held_back_for_as_long_as_others_have_to_hear_that_they_end() -> None:
+    given: list[Exception] = []
+
+    def handler(error: Exception) -> UncaughtErrorResponse:
+        given.append(error)
+        return APPLICATION if isinstance(error, ZeroDivisionError) else CLIENT
+
+    scene = Scene(handler)
+    error, harmless = ZeroDivisionError(), ValueError()
+    assert scene.uncaught.holds(error)
+    with pytest.raises(ZeroDivisionError):
+        scene.ask(error)
+    assert not scene.uncaught.holds(harmless)
+    assert not scene.uncaught.holds(ShutDownError("shop", "db-3", 41, "RecordError", "…"))
+    assert (given, scene.told) == ([error, harmless], [error])
+    scene.can_tell = False
+    assert not scene.uncaught.holds(error)
+    assert not Scene(None).uncaught.holds(error)
+    assert not scene.uncaught.holds(KeyboardInterrupt())
+    assert not scene.uncaught.holds(None)
+    assert given == [error, harmless, error]
+
+
+def test_what_is_wrong_with_an_answer_is_said_after_the_worker_has_closed() -> None:
+    given: list[Exception] = []
+    scene = Scene(given.append)
+    error = ZeroDivisionError()
+    assert not scene.uncaught.holds(error)
+    with pytest.raises(ConfigError, match="answered None"):
+        scene.ask(error)
+    assert given == [error]
 
 
 def test_nobody_is_asked_about_a_shutdown_that_was_heard_of() -> None:

@@ -397,6 +397,33 @@ def test_after_an_error_nothing_is_committed_at_the_close(bench: WorkerBench) ->
     assert not bench.cluster.open
 
 
+@pytest.mark.parametrize("holds", [False, True])
+def test_after_an_error_the_group_is_left_unless_the_partitions_are_held_back(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch, holds: bool
+) -> None:
+    left: list[bool] = []
+    asked: list[BaseException | None] = []
+    error = ZeroDivisionError()
+
+    def holding(about: BaseException | None) -> bool:
+        assert not bench.cluster.open, "what is not committed is aborted before"
+        asked.append(about)
+        return holds
+
+    close = bench.worker._consumer.close
+
+    def closing(*, leave: bool) -> None:
+        left.append(leave)
+        close(leave=leave)
+
+    monkeypatch.setattr(bench.worker._consumer, "close", closing)
+    bench.worker.holds = holding
+    bench.send("a")
+    bench.turns()
+    bench.worker.give_up(error)
+    assert (left, asked) == ([not holds], [error])
+
+
 def test_a_close_that_fails_after_an_error_is_logged_without_a_text_that_may_quote_a_record(
     bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,7 +182,12 @@ def test_keys_are_text_or_json(scene: Scene) -> None:
     assert bare(scene.get("/api/stores/ids/5")[1]) == (5, "five")
     code, found = scene.get("/api/stores/ids/five")
     assert code == 400
-    assert "the keys of store 'ids' are those of serde long" in found["error"]
+    assert found["error"] == (
+        "the keys of store 'ids' are those of serde long: serde 'long' cannot encode a value of "
+        "type str; ask for a whole number of at most 64 bits"
+    )
+    found = scene.get("/api/stores/counts/get?key=7&json_keys=true")[1]
+    assert found["error"].endswith("cannot encode a value of type int; ask for a text")
 
 
 def test_the_stores_are_listed(scene: Scene) -> None:

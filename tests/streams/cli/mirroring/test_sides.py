@@ -71,7 +71,7 @@ def test_what_clusters_are_called(files: tuple[Path, Path]) -> None:
         (("--topics", "a b"), 3, "'a b' is neither a topic's name nor a pattern"),
         (("--topics", "a", "--rename", "x"), 3, "--rename 'x' must have {topic} once"),
         (("--topics", "a", "--name", "a b"), 3, "--name 'a b' is no name of a mirror"),
-        (("--topics", "a", "--set", "to.no.such=1"), 3, "no.such is unknown"),
+        (("--topics", "a", "--set", "to.no.such=1"), 3, "no.such (from --set) is unknown"),
         pytest.param(
             ("--topics", "a", "--set", "from.bootstrap.servers=localhost:1"),
             9,

@@ -21,11 +21,15 @@ from headrace.state.spec import StoreSpec
 from headrace.state.store import NO_COMMIT, Position
 from headrace.streams.cli.main import main
 from headrace.streams.errors import FatalClientError
+from headrace.streams.facts.board import Board
 from headrace.streams.feeds import feeds
 from headrace.streams.supervise.app_loader import load_app
 from headrace.streams.testing.memory_cluster import MemoryCluster
+from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams_web.server import WebServer
 from tests.support.feeds import MemoryFeeds
 from tests.support.processes import wait_until
+from tests.support.snapshots import application_snapshot
 
 LONG = "a" * 150
 APP = """
@@ -235,6 +239,29 @@ def test_what_is_wrong_is_one_sentence(target: str, tmp_path: Path) -> None:
     assert "none here" in found.stdout
 
 
+def test_what_a_host_refuses_is_said_in_the_words_of_the_command(tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    token_file.write_text("0123456789abcdef")
+    known = Board(facts=application_snapshot(), turned_s=0.0, is_loaded=True, is_given_up=False)
+    with WebServer(lambda: known, "0", log=EventLog(), token_file=token_file) as server:
+        served = ("--url", server.url)
+        for asked in (("list",), ("get", "counts", "the"), ("watch", "counts")):
+            found = run(*asked, *served)
+            assert found.exit_code != 0
+            assert (
+                "wants a token; name the file that holds it: --http-token-file FILE" in found.stderr
+            )
+            assert "token=" not in found.stderr
+        wrong = tmp_path / "wrong"
+        wrong.write_text("fedcba9876543210")
+        found = run("list", *served, "--http-token-file", str(wrong))
+        assert "the token is wrong" in found.stderr
+        assert "--http-token-file" in found.stderr
+        own = ("--http-token-file", str(token_file))
+        found = run("get", "counts", "k" * 70_000, *served, *own)
+        assert found.stderr.endswith("are the most; ask on the host itself, with --app\n")
+
+
 CHANGELOG = "asked-counts-changelog"
 
 
@@ -273,7 +300,9 @@ def test_rows_are_printed_before_changes(target: str, memory: MemoryFeeds) -> No
 def test_what_cannot_be_watched_is_one_sentence(target: str, memory: MemoryFeeds) -> None:
     found = run("watch", "counts", "--app", target, "--from", "0:99")
     assert found.exit_code != 0
-    assert "was made anew; begin anew with the rows" in found.stderr
+    assert (
+        "was made anew; begin anew with the rows, --snapshot, or --from beginning" in found.stderr
+    )
     assert (
         "leave out --from"
         in run("watch", "counts", "--app", target, "--from", "beginning", "--snapshot").stderr

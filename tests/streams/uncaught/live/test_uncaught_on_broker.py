@@ -74,6 +74,23 @@ def test_all_processes_end_within_seconds_and_a_later_start_begins_anew(
     app.check_exact()
 
 
+def test_the_record_that_ends_all_is_met_by_one_process_alone(
+    topics: Topics, tmp_path: Path
+) -> None:
+    app = Counted(topics, tmp_path)
+    with_handler(app, "SHUTDOWN_APPLICATION")
+    with app.running(1) as one, app.running(1, "--set=state.dir=other", log="other-log") as other:
+        one.wait_running(1)
+        other.wait_running(1)
+        app.write()
+        app.wait_counted(one)
+        app.write_one(b"poison")
+        codes = {one.wait(), other.wait()}
+    assert codes == {ExitCode.RECORD, ExitCode.SHUT_DOWN}
+    assert len(one.events("shutdown_told")) + len(other.events("shutdown_told")) == 1
+    assert len(one.events("shutdown_heard")) + len(other.events("shutdown_heard")) == 1
+
+
 def test_a_crash_that_the_handler_shuts_down_is_not_started_again(
     topics: Topics, tmp_path: Path
 ) -> None:
