@@ -66,6 +66,8 @@ class RocksSecondary:
         options = row_options(memory)
         # All files are opened at once, so that one can be read that the writer has deleted.
         options.set_max_open_files(-1)
+        # RocksDB would start threads for that at each look, as many for each family: 16 by default.
+        options.set_max_file_opening_threads(1)
         there = set(Rdict.list_cf(str(self._path), options))
         families = {family_of(name): name for name in names if family_of(name) in there}
         db = Rdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -101,8 +102,8 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
 
     The serde writes what it can: numbers, text, dicts for JSON and Avro. A serde of its user's
     class takes no dict; where it reads JSON, it writes what it has read of the document, with the
-    fields in its own order. An object with the one field ``base64`` is the bytes themselves, which
-    the serde may not be able to read.
+    fields in its own order. Avro's serdes of a class make an object of it. An object with the one
+    field ``base64`` is the bytes themselves, which the serde may not be able to read.
 
     Args:
         document: what JSON gave, other than null.
@@ -128,6 +129,9 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
     except SerdeError as refused:
         if not isinstance(document, dict | list):
             raise
+        make = getattr(serde, "of_plain", None)  # as Avro's serdes of a class have it
+        if make is not None:
+            return serde.serialize(_made(make, document, refused))
         data = msgspec.json.encode(document)
         try:
             read = serde.deserialize(data)
@@ -136,6 +140,16 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
         if isinstance(read, int | float):  # eight bytes are a number, whatever they mean
             raise
         return serde.serialize(read)
+
+
+def _made(make: Callable[[Any], Any], document: Any, refused: SerdeError) -> Any:
+    """The object that a document stands for."""
+    value = make(document)
+    shown = to_document(value)
+    # Text may be bytes or their base64: nobody is to ask for another key than he says.
+    if isinstance(document, dict) and any(shown.get(n) != one for n, one in document.items()):
+        raise SerdeError(f"{refused}; and as an object it would be {shown}") from refused
+    return value
 
 
 def _takes_bytes(serde: Serde[Any]) -> bool:

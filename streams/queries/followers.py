@@ -26,6 +26,11 @@ FOLLOW_EVERY_S = 0.02
 to follow, so that queries take a small part of a processor from the workers."""
 FOLLOW_SHARE = 50
 """For one part of the time it follows, and for so many it does not."""
+FOLLOW_ROWS_S = 0.1
+"""Longer pauses save nothing where it is rows that take the time: there are the more then, and
+whoever asks first waits for all of them."""
+FOLLOW_SHARE_MAX = 5
+"""For one part of the time it follows at least so many it does not, whatever takes long."""
 FOLLOW_EVERY_MAX_S = 1.0
 LOOK_EVERY_S = 0.25
 """How often is looked which tasks have files here."""
@@ -126,7 +131,7 @@ class Follower:
             raise NotReadableError("its worker begins anew; ask again later")
         self._followed_s = now_s
         took_s = self._monotonic_s() - now_s
-        pause_s = min(max(FOLLOW_EVERY_S, FOLLOW_SHARE * took_s), FOLLOW_EVERY_MAX_S)
+        pause_s = _pause_s(took_s)
         self._follow_at_s = now_s + took_s + pause_s
         return self._secondary
 
@@ -140,6 +145,16 @@ class Follower:
         secondary, self._secondary = self._secondary, None
         if secondary is not None:
             secondary.close()
+
+
+def _pause_s(took_s: float) -> float:
+    """How long not to follow after a look that took so long.
+
+    >>> [round(_pause_s(took_s), 3) for took_s in (0.0001, 0.001, 0.01, 0.1, 1.0)]
+    [0.02, 0.05, 0.1, 0.5, 1.0]
+    """
+    longest_s = max(FOLLOW_ROWS_S, FOLLOW_SHARE_MAX * took_s)
+    return min(max(FOLLOW_EVERY_S, min(FOLLOW_SHARE * took_s, longest_s)), FOLLOW_EVERY_MAX_S)
 
 
 def _require_kind(kind: Kind, layout: str | None) -> None:

@@ -13,6 +13,7 @@ from headrace.streams.plan.plan import SubPlan
 from headrace.streams.queries.errors import NoSuchStoreError
 from headrace.topology.graph.graph import SubTopology
 from headrace.topology.serdes import Serde
+from headrace.topology.serdes.windows_serde import WindowStoreSerde
 
 Kind = Literal["key-value", "window", "session", "versioned"]
 KINDS: Mapping[str, Kind] = {
@@ -50,6 +51,13 @@ class KeptStore:
     def is_global(self) -> bool:
         """Whether each worker has all rows."""
         return self.sub_topology is None
+
+    @property
+    def key_name(self) -> str:
+        """The serde of its keys, as people give it: of windows that of the keys in topics."""
+        # Rows have a sequence number behind the window, which nobody asks for.
+        serde = self.key.windowed if isinstance(self.key, WindowStoreSerde) else self.key
+        return serde.name
 
 
 def kept_stores(

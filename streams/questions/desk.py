@@ -14,14 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from headrace.streams.questions.question import (
-    Outcome,
-    Question,
-    Refused,
-    Told,
-    UnansweredError,
-    silent,
-)
+from headrace.streams.questions.question import Awaited, Outcome, Question, Refused, Told
 
 WAITING_MAX = 64
 TURN_S = 0.005
@@ -92,21 +85,13 @@ class Desk:
         Raises:
             UnansweredError: there is none.
         """
-        found: list[Outcome] = []
-        is_there = threading.Event()
-
-        def done(outcome: Outcome) -> None:
-            found.append(outcome)
-            is_there.set()
-
-        waiting = self.submit(question, done)
-        if not is_there.wait(within_s):
-            assert waiting is not None
-            waiting.is_left = True
-        outcome = found[0] if found else silent(within_s)
-        if isinstance(outcome, Refused):
-            raise UnansweredError(outcome)
-        return outcome
+        awaited = Awaited()
+        waiting = self.submit(question, awaited.bring)
+        try:
+            return awaited.wait(within_s)
+        finally:
+            if waiting is not None:
+                waiting.is_left = True
 
     # -- the worker's thread ---------------------------------------------------------------------
 

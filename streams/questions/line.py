@@ -22,14 +22,7 @@ from queue import SimpleQueue
 import msgspec
 
 from headrace.streams.questions.desk import Desk
-from headrace.streams.questions.question import (
-    Outcome,
-    Question,
-    Refused,
-    Told,
-    UnansweredError,
-    silent,
-)
+from headrace.streams.questions.question import Awaited, Outcome, Question, Refused, Told
 
 _LENGTH = struct.Struct(">I")
 FRAME_MAX = 64 << 20
@@ -136,21 +129,13 @@ class QuestionLine:
         Raises:
             UnansweredError: there is none.
         """
-        found: list[Outcome] = []
-        is_there = threading.Event()
-
-        def done(outcome: Outcome) -> None:
-            found.append(outcome)
-            is_there.set()
-
-        number = self._send(question, done)
-        is_there.wait(within_s)
-        with self._lock:
-            self._waiting.pop(number, None)
-        outcome = found[0] if found else silent(within_s)
-        if isinstance(outcome, Refused):
-            raise UnansweredError(outcome)
-        return outcome
+        awaited = Awaited()
+        number = self._send(question, awaited.bring)
+        try:
+            return awaited.wait(within_s)
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
 
     def _send(self, question: Question, done: Callable[[Outcome], None]) -> int:
         with self._lock:

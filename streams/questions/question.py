@@ -7,6 +7,7 @@ the answers what people ask for.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Literal
 
@@ -104,3 +105,29 @@ def silent(within_s: float) -> Refused:
         f"its worker did not answer within {within_s:g} s: a batch, a commit or a function takes "
         "that long, or the worker stands still; ask again later"
     )
+
+
+class Awaited:
+    """An answer that one thread waits for, and another brings."""
+
+    def __init__(self) -> None:
+        self._outcome: Outcome | None = None
+        self._is_there = threading.Event()
+
+    def bring(self, outcome: Outcome) -> None:
+        """Have the waiting end; any thread, and only the first counts."""
+        if self._outcome is None:
+            self._outcome = outcome
+        self._is_there.set()
+
+    def wait(self, within_s: float) -> Told:
+        """Wait for the answer.
+
+        Raises:
+            UnansweredError: there is none in time, or it is a refusal.
+        """
+        self._is_there.wait(within_s)
+        outcome = self._outcome or silent(within_s)
+        if isinstance(outcome, Refused):
+            raise UnansweredError(outcome)
+        return outcome

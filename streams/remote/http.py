@@ -147,16 +147,14 @@ class HttpHost:
         connection.close()
         return self._read(answer.status, data)
 
-    @staticmethod
     def _reach(
-        connection: http.client.HTTPConnection, silent_s: float, ending: Ending
+        self, connection: http.client.HTTPConnection, silent_s: float, ending: Ending
     ) -> socket.socket:
         """Be connected; the connection lets go of its socket where the answer ends it."""
         ending.require()
         if connection.sock is None:
-            connection.connect()
-        sock: socket.socket | None = connection.sock
-        assert sock is not None
+            connection.sock = self._opened(connection.host, connection.port, ending)
+        sock: socket.socket = connection.sock
         try:
             ending.note(sock)
         except ClosedConnectionError:
@@ -164,6 +162,44 @@ class HttpHost:
             raise
         sock.settimeout(silent_s)
         return sock
+
+    def _opened(self, host: str, port: int, ending: Ending) -> socket.socket:
+        """Connect to the first address that takes it; `ending` ends that too."""
+        refused: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                ending.note(sock)
+                sock.settimeout(CONNECT_S)
+                sock.connect(address)
+                ending.require()  # what is ended meanwhile looks like one that is connected
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return self._secured(sock, host, ending)
+            except OSError as error:
+                sock.close()
+                refused = error
+            except BaseException:
+                sock.close()
+                raise
+        assert refused is not None, host
+        raise refused
+
+    def _secured(self, sock: socket.socket, host: str, ending: Ending) -> socket.socket:
+        """The same socket, with TLS where that is asked for."""
+        if self._context is None:
+            return sock
+        secured = self._context.wrap_socket(
+            sock, server_hostname=host, do_handshake_on_connect=False
+        )
+        try:
+            ending.note(secured)
+            secured.do_handshake()
+        except BaseException:
+            secured.close()
+            raise
+        return secured
 
     def _read(self, code: int, data: bytes) -> Reply:
         try:

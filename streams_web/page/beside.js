@@ -17,7 +17,7 @@ export class Beside {
     find("workers").append(find("others"));
     this.others = new View(find("others"), "Workers as the brokers know them", [
       ["host", "name", (row) => row.host ?? row.machine],
-      ["worker", "name", (row) => row.client_id],
+      ["worker", "name", (row) => row.member],
       ["tasks", "number", (row) => String(row.tasks.length)],
       ["which", "name", (row) => row.tasks.join(" ")],
     ]);

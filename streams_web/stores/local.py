@@ -250,7 +250,7 @@ def described(queries: Queries, name: str) -> dict[str, Any]:
         "kind": store.kind,
         "global": store.is_global,
         "in_memory": store.in_memory,
-        "key": store.key.name,
+        "key": store.key_name,
         "value": store.value.name,
     }
 

@@ -596,8 +596,8 @@ def test_workers_of_other_hosts_are_shown_with_their_tasks(asking: Scene, stores
     rows.nth(1).wait_for()
     found = {tuple(row.locator("td").all_text_contents()) for row in rows.all()}
     assert found == {
-        ("there:2", "asked-consumer", "6", "0_2 0_3 0_5 1_2 1_3 1_5"),
-        ("away:3", "asked-consumer", "2", "0_4 1_4"),
+        ("there:2", "member-1", "6", "0_2 0_3 0_5 1_2 1_3 1_5"),
+        ("away:3", "member-2", "2", "0_4 1_4"),
     }
     assert page.evaluate("document.querySelector('#workers').lastElementChild.id") == "others"
     page.wait_for_timeout(4_000)

@@ -155,6 +155,17 @@ class _Shape:
         except (msgspec.MsgspecError, ValueError) as error:
             self.cannot_decode(data, f"{explained(error)} for {name_of(self.into)}")
 
+    def of_plain(self, plain: Any) -> Any:
+        """The value that dicts and lists stand for, as JSON has them."""
+        if self.into is None:
+            return plain
+        try:
+            return msgspec.convert(plain, self.into)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise SerdeError(
+                f"serde {self.name!r} makes no {name_of(self.into)} of it: {explained(error)}"
+            ) from error
+
     def _cannot_encode(self, value: object, reason: str) -> NoReturn:
         raise SerdeError(
             f"serde {self.name!r} cannot encode a value of type {type(value).__name__} ({reason}); "
@@ -240,6 +251,10 @@ class AvroSerde(Generic[T]):
         """What the bytes look like, see `headrace.topology.serdes.serde_schemas`."""
         return {"avro": _without(json.loads(self.schema.normal), "doc", "default", "aliases")}
 
+    def of_plain(self, plain: Any, /) -> Any:
+        """The value that dicts and lists stand for, as JSON has them."""
+        return self.shape.of_plain(plain)
+
     def serialize(self, value: T, /) -> bytes:
         """Encode with the schema; a serde with another reader schema only reads."""
         if self.reader is not None:
@@ -308,6 +323,10 @@ class RegisteredSerde(Generic[T]):
         if subject not in self._bound:
             self._bound[subject] = replace(self, subject=subject)
         return self._bound[subject]
+
+    def of_plain(self, plain: Any, /) -> Any:
+        """The value that dicts and lists stand for, as JSON has them."""
+        return self.shape.of_plain(plain)
 
     def serialize(self, value: T, /) -> bytes:
         """Encode behind the schema's id; the first call asks the registry for it."""

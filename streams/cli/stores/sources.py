@@ -203,7 +203,7 @@ class _Files:
             one: Document = {
                 "name": kept.name,
                 "kind": kept.kind,
-                "key": kept.key.name,
+                "key": kept.key_name,
                 "value": kept.value.name,
                 "in_memory": kept.in_memory,
                 "places": [],

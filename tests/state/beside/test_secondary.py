@@ -329,3 +329,13 @@ def test_a_store_that_is_emptied_again_and_again_ends_no_process_that_reads_it(
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 0
+
+
+def test_no_threads_are_started_to_open_files(
+    tmp_path: Path, state: RocksTaskState, memory: RocksMemory, own: Path
+) -> None:
+    """RocksDB would start them anew at each look, of which there are many a second."""
+    secondary = beside(tmp_path, memory)
+    (log,) = own.glob("*/LOG")
+    assert "Options.max_file_opening_threads: 1\n" in log.read_text()
+    secondary.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from headrace import SerdeError, serdes
+from headrace import SerdeError, avro, serdes
 from headrace.streams.lines.documents import to_bytes, to_document
 from headrace.topology.serdes import Serde
 
@@ -51,3 +51,50 @@ def test_a_document_of_a_key_is_written_as_its_serde_writes_it(
 def test_a_document_that_is_no_such_value_is_refused() -> None:
     with pytest.raises(SerdeError, match="its JSON is no such value"):
         to_bytes({"shelf": 7}, serdes.json_of(Place))
+
+
+@dataclass(frozen=True)
+class Item:
+    shop: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Stamp:
+    mark: bytes
+
+
+ITEM = {
+    "type": "record",
+    "name": "Item",
+    "fields": [{"name": "shop", "type": "string"}, {"name": "number", "type": "long"}],
+}
+STAMP = {"type": "record", "name": "Stamp", "fields": [{"name": "mark", "type": "bytes"}]}
+
+
+@pytest.mark.parametrize(
+    "serde",
+    [
+        avro.serde(ITEM, into=Item),
+        avro.registered(ITEM, registry=avro.MemoryRegistry(), into=Item).for_topic(
+            "items", is_key=True
+        ),
+    ],
+    ids=["bare", "registered"],
+)
+def test_a_document_of_a_class_in_avro_is_written_as_its_object(serde: Serde[Item]) -> None:
+    item = Item("a", 7)
+    assert to_bytes(to_document(item), serde) == serde.serialize(item)
+
+
+def test_a_document_that_makes_no_object_of_the_class_says_why() -> None:
+    with pytest.raises(SerdeError, match=r"makes no Item of it: .*number"):
+        to_bytes({"shop": "a"}, avro.serde(ITEM, into=Item))
+    with pytest.raises(SerdeError, match="it takes Item"):
+        to_bytes("a", avro.serde(ITEM, into=Item))
+
+
+def test_text_that_would_be_taken_for_base64_of_bytes_is_refused() -> None:
+    serde = avro.serde(STAMP, into=Stamp)
+    with pytest.raises(SerdeError, match="as an object it would be"):
+        to_bytes({"mark": "abcd"}, serde)

@@ -100,6 +100,27 @@ def test_closing_ends_what_waits_for_an_answer_in_another_thread(silent: Silent,
     assert len(raised) == (name != "changes")
 
 
+def is_connecting(port: int) -> bool:
+    """Whether somebody waits for a connection to be taken, as the kernel tells it."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return any(row[2].endswith(f":{port:04X}") and row[3] == "02" for row in rows)
+
+
+def test_closing_ends_what_waits_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.streams.remote.http.CONNECT_S", 3_600.0)
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as dead,
+        socket.create_connection(dead.getsockname()),  # there is room for this one alone
+    ):
+        port = dead.getsockname()[1]
+        application = connect(f"http://127.0.0.1:{port}", timeout=LONG)
+        thread, raised = in_thread(application, CALLS["get"])
+        wait_until(lambda: is_connecting(port), what="a connection that nobody takes")
+        application.close()
+        wait_until(lambda: not thread.is_alive(), what="its end")
+        assert len(raised) == 1
+
+
 def test_closing_ends_what_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.streams.remote.asker.AGAIN_MAX_S", 3_600.0)
     monkeypatch.setattr("headrace.streams.remote.asker.AGAIN_MIN_S", 3_600.0)

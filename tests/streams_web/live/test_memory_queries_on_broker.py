@@ -13,13 +13,13 @@ import pytest
 from headrace import KafkaStreams, Materialized, State, StreamsBuilder, serdes
 from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError
 from headrace.streams.supervise.exit_codes import ExitCode
-from tests.streams_web.live.test_queries_on_broker import (
+from tests.support import kafka
+from tests.support.asked_counts import (
     KEYS,
     Asked,
-    Client,
+    assert_counts_never_go_back,
     assert_own_writes_are_seen,
 )
-from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.served import Served
 from tests.support.supervised import Counted, Run
@@ -39,24 +39,7 @@ def test_counts_in_memory_never_go_back_while_workers_are_killed_and_frozen(
     assert IN_MEMORY in text
     with app.running(2, "--http=0", "--queries") as run:
         asked = Asked(run)
-        app.write(400)
-        run.wait_running(2)
-        clients = [Client(asked) for _ in range(2)]
-        for client in clients:
-            client.start()
-        for index in (0, 1):
-            os.kill(run.pid(index), signal.SIGKILL)
-            app.write(400)
-            app.wait_counted(run)
-        expected = {key.decode(): count for key, count in app.expected.items()}
-        wait_until(lambda: asked.counts() == expected, what="all counts")
-        for client in clients:
-            client.stop()
-            assert client.wrong == []
-            assert client.answers > 5
-        code, found = asked.get("range?limit=7")
-        assert (code, [row["key"] for row in found["rows"]]) == (200, KEYS[:7])
-        assert {place["state"] for place in found["places"]} == {"running"}
+        expected = assert_counts_never_go_back(app, run, asked)
         assert asked.get("count?exact=true")[1]["count"] == len(KEYS)
         assert_own_writes_are_seen(app, asked, expected)
         assert_hot_keys_and_the_group_are_told(run)

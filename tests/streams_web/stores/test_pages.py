@@ -200,7 +200,7 @@ def test_the_stores_are_listed(scene: Scene) -> None:
         "held": ("key-value", "string"),
         "ids": ("key-value", "long"),
         "prices": ("versioned", "string"),
-        "windows": ("window", "window_store"),
+        "windows": ("window", "time_windowed(string)"),
     }
     assert len(scene.get("/api/stores/counts")[1]["places"]) == 2
 
