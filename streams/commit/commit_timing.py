@@ -36,8 +36,9 @@ EARLY_FACTOR = 0.25
 """How long a drained worker goes on without a commit, by what one takes."""
 TRANSACTIONS_SHARE = 4
 """It does so for no more than this part of what the brokers let a transaction take."""
-COMMIT_COPIES = 3
-"""So often a commit has a row once more: as a record, in RocksDB's batch, and in its memory."""
+COMMIT_COPIES = 4
+"""So often a commit has a row once more: as a record of its changelog, as one of what is sent on,
+in RocksDB's batch, and in its memory."""
 CLIENT_S = 0.001
 """The shortest wait that the client knows."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.commit.commit_timing import LOOK_S, CommitTiming
+from headrace.streams.commit.commit_timing import COMMIT_COPIES, LOOK_S, CommitTiming
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
@@ -128,7 +128,7 @@ def test_too_much_that_is_uncommitted_is_not_kept_for_the_interval() -> None:
     limit = 2 << 20
     bench = Bench(statestore_uncommitted_max_bytes=limit)
     bench.keep_busy()
-    bench.task.rows = limit // 4
+    bench.task.rows = limit // (1 + COMMIT_COPIES)
     assert not bench.is_due(after_ms=1)
     bench.task.rows += 1
     assert bench.is_due(after_ms=0)
@@ -260,7 +260,7 @@ def test_too_much_that_is_uncommitted_is_committed_by_a_worker_that_is_far_behin
     bench = far_behind(statestore_uncommitted_max_bytes=limit)
     for _ in range(2):
         bench.commit(took_ms=60)
-    bench.task.rows = limit // 4 + 1
+    bench.task.rows = limit // (1 + COMMIT_COPIES) + 1
     assert bench.is_due(after_ms=101)
 
 
