@@ -1,9 +1,16 @@
 """When a worker commits: at its interval, when too much is uncommitted, and when it is drained.
 
-A drained worker need not wait for the interval: it commits each commit.interval.min.ms, and no
-sooner after a commit than one takes, so that these commits take half of its time at most. Of the
-last two the quicker one counts: behind one that was slow for once, nobody is to wait as long again.
-A worker that has more to read is not drained, and the interval alone decides.
+A drained worker need not wait for the interval: it begins a commit each commit.interval.min.ms, and
+no sooner after one than a quarter of what that takes, so that these commits take four fifths of its
+time at most. What comes while one is made waits for all of the next, so a pause in between is what
+results are late by. Of the last two the quicker one counts: behind one that was slow for once,
+nobody is to wait the longer. A worker that has more to read is not drained, and the interval alone
+decides.
+
+So soon a commit may come before the client has passed the markers of the transactions that it read.
+What is behind markers alone is committed once nothing else was for an interval, or with what is: or
+else a lag would be left that nobody is behind by. Such a commit writes no marker into a topic that
+is read, so that it is the last one.
 
 One that is far behind, with more to read than it has read since its last commit, commits less often
 where commits are slow: so that they take a fifth of its time, but each commit.interval.max.ms at
@@ -13,6 +20,7 @@ record for each key that comes again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from headrace.streams.config.config import StreamsConfig
@@ -24,10 +32,13 @@ LOOK_S = 0.005
 """How soon to look again whether a worker is drained that was not when its commit was due."""
 BEHIND_FACTOR = 4
 """How many times as long as a commit takes a worker that is far behind goes on without one."""
+EARLY_FACTOR = 0.25
+"""How long a drained worker goes on without a commit, by what one takes."""
 TRANSACTIONS_SHARE = 4
 """It does so for no more than this part of what the brokers let a transaction take."""
-COMMIT_COPIES = 3
-"""So often a commit has a row once more: as a record, in RocksDB's batch, and in its memory."""
+COMMIT_COPIES = 4
+"""So often a commit has a row once more: as a record of its changelog, as one of what is sent on,
+in RocksDB's batch, and in its memory."""
 CLIENT_S = 0.001
 """The shortest wait that the client knows."""
 
@@ -56,6 +67,11 @@ class CommitTiming:
         self._keep_offsets_s = keep_offsets_s
         self._last_s = clock.monotonic_s()
         self._all_s = self._last_s
+        self._begun_s = -math.inf
+        """When the last commit began."""
+        self._ended_s = -math.inf
+        self._looked_s = self._last_s
+        """When one last looked for markers."""
         self._costs_s = (0.0, 0.0)
         """What the last two commits took."""
 
@@ -78,7 +94,7 @@ class CommitTiming:
         limit = self._config.statestore_uncommitted_max_bytes
         if processed and self._commit_bytes(dirty) > limit:
             return True
-        return waited_s >= self._early_wait_s() and self._is_drained()
+        return self._clock.monotonic_s() >= self._early_at_s() and self._is_drained()
 
     def wait_s(self) -> float | None:
         """How long it is until what was done may be committed early; None where nothing was."""
@@ -86,8 +102,21 @@ class CommitTiming:
             return None
         if not any(task.needs_commit() for task in self._tasks.running):
             return None
-        left_s = self._last_s + self._early_wait_s() - self._clock.monotonic_s()
+        left_s = self._early_at_s() - self._clock.monotonic_s()
         return max(left_s, CLIENT_S) if left_s > 0 else LOOK_S
+
+    def is_due_for_markers(self, *, alone: bool) -> bool:
+        """Whether to look for inputs that went on without a record; each interval at most.
+
+        Args:
+            alone: whether a commit would be made for those alone, and not so soon behind another.
+        """
+        now_s = self._clock.monotonic_s()
+        since_s = max(self._looked_s, self._ended_s) if alone else self._looked_s
+        if (now_s - since_s) * 1000 < self._config.commit_interval_ms:
+            return False
+        self._looked_s = now_s
+        return True
 
     def nothing_to_commit(self) -> None:
         """The interval begins with the first record after this."""
@@ -95,7 +124,8 @@ class CommitTiming:
 
     def committed(self, begun_s: float, *, everything: bool) -> None:
         """A commit that began at `begun_s` is final."""
-        self._last_s = self._clock.monotonic_s()
+        self._last_s = self._ended_s = self._clock.monotonic_s()
+        self._begun_s = begun_s
         self._costs_s = (self._costs_s[1], self._last_s - begun_s)
         if everything:
             self._all_s = self._last_s
@@ -108,8 +138,10 @@ class CommitTiming:
         config = self._config
         return config.exactly_once and config.commit_interval_min_ms < config.commit_interval_ms
 
-    def _early_wait_s(self) -> float:
-        return max(self._config.commit_interval_min_ms / 1000, min(self._costs_s))
+    def _early_at_s(self) -> float:
+        """When a drained worker may commit."""
+        least_s = self._config.commit_interval_min_ms / 1000
+        return max(self._begun_s + least_s, self._ended_s + EARLY_FACTOR * min(self._costs_s))
 
     def _behind_wait_s(self) -> float:
         """How long a worker that is far behind goes on without a commit."""

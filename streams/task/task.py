@@ -89,7 +89,7 @@ class Task:
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
     moved: bool = False
-    """Whether records were processed since the last commit."""
+    """Whether records were processed since the last commit, or markers of transactions passed."""
     _tried: dict[TopicPartition, int] = field(init=False)
     """As `next_offset`, of a batch that failed."""
     _queues: dict[TopicPartition, InputQueue] = field(init=False)
@@ -301,6 +301,16 @@ class Task:
         return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins, times)
 
     # -- the commit --------------------------------------------------------------------------
+
+    def passed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Have it committed where its inputs went on without a record.
+
+        Args:
+            positions: the consumer's positions, past markers of transactions.
+        """
+        for place, committed in self.start.items():
+            if positions.get(place, 0) > committed.offset and not self._queues[place]:
+                self.moved = True
 
     def needs_commit(self) -> bool:
         """Whether anything happened since the last commit that is to be committed now."""

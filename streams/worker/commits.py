@@ -109,11 +109,21 @@ class Commits:
             self._timing.nothing_to_commit()
             if any(task.facts.is_held for task in self._tasks.running):
                 self._effort.nothing_to_commit()
-            return False
+            return self._pass_markers(alone=True)
         if not processed and self._backlog.wants_commit():
             return True
         requested = requested or self._backlog.is_awaited(dirty)
         return requested or self._timing.is_due(dirty, processed=processed)
+
+    def _pass_markers(self, *, alone: bool) -> bool:
+        """Look for inputs that went on without a record; whether there is one to be committed."""
+        if not self._timing.is_due_for_markers(alone=alone):
+            return False
+        running = self._tasks.running
+        positions = self._consumer.positions([place for task in running for place in task.inputs])
+        for task in running:
+            task.passed(positions)
+        return any(task.needs_commit() for task in running)
 
     def _write_awaited(self) -> None:
         """Write rows that are collected where another worker waits for their offsets."""
@@ -142,6 +152,7 @@ class Commits:
         """
         self._settle_doubts()
         self._sinks.write(ending)
+        self._pass_markers(alone=False)
         running = self._tasks.running
         dirty = [t for t in running if t.needs_commit() or (everything and not t.facts.is_held)]
         if dirty:

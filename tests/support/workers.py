@@ -20,7 +20,7 @@ from headrace.streams.testing.memory_worker import (
     make_memory_worker,
 )
 from headrace.streams.worker.worker import Worker
-from headrace.topology import serdes
+from headrace.topology import Topology, serdes
 from tests.support.topologies import NO_CACHE, key_count
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
@@ -58,10 +58,10 @@ class Member(MemoryConsumer):
 class WorkerBench:
     """A worker with a task of each partition of "in"; commits come when they are asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, topology: Topology | None = None) -> None:
         self.cluster = MemoryCluster(partitions=2)
         self.config = StreamsConfig.parse(SETTINGS)
-        self.plans = plan_application(key_count(), self.config)
+        self.plans = plan_application(topology or key_count(), self.config)
         create_topics(self.cluster, self.plans, self.config)
         self.counts, self.log, self.clock = Counts(), EventLog(), ManualClock(0)
         self.failing: dict[str, StreamsError] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.commit.commit_timing import LOOK_S, CommitTiming
+from headrace.streams.commit.commit_timing import COMMIT_COPIES, LOOK_S, CommitTiming
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
@@ -65,6 +65,7 @@ class Cluster:
 class Bench:
     def __init__(self, **settings: Any) -> None:
         self.clock = ManualClock(0)
+        self.last_took_ms = 0
         self.cluster: Any = Cluster()
         config = StreamsConfig.parse(
             {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
@@ -85,6 +86,7 @@ class Bench:
         begun_s = self.clock.monotonic_s()
         self.clock.pass_ms(took_ms)
         self.timing.committed(begun_s, everything=everything)
+        self.last_took_ms = took_ms
 
     def keep_busy(self) -> None:
         """Let records wait, so that the interval alone decides."""
@@ -126,43 +128,54 @@ def test_too_much_that_is_uncommitted_is_not_kept_for_the_interval() -> None:
     limit = 2 << 20
     bench = Bench(statestore_uncommitted_max_bytes=limit)
     bench.keep_busy()
-    bench.task.rows = limit // 4
+    bench.task.rows = limit // (1 + COMMIT_COPIES)
     assert not bench.is_due(after_ms=1)
     bench.task.rows += 1
     assert bench.is_due(after_ms=0)
     assert not bench.is_due(after_ms=0, processed=0), "nothing was done since"
 
 
-def test_a_drained_worker_commits_at_the_shorter_interval() -> None:
+def test_a_drained_worker_begins_a_commit_each_shorter_interval() -> None:
     bench = Bench(commit_interval_min_ms=20)
-    for took_ms in (3, 19, 20):
-        assert not bench.is_due(after_ms=19)
+    bench.commit(took_ms=3)
+    for took_ms in (8, 12, 16):
+        left_ms = 20 - bench.last_took_ms
+        assert not bench.is_due(after_ms=left_ms - 1)
         assert bench.is_due(after_ms=2)
         bench.commit(took_ms=took_ms)
 
 
-def test_commits_of_a_drained_worker_take_half_of_its_time_at_most() -> None:
+def test_the_first_record_after_a_pause_waits_for_no_others() -> None:
+    bench = Bench(commit_interval_min_ms=20)
+    assert bench.is_due(after_ms=0)
+    bench.commit(took_ms=3)
+    bench.clock.pass_ms(5000)
+    bench.timing.nothing_to_commit()
+    assert bench.is_due(after_ms=0)
+
+
+def test_commits_of_a_drained_worker_take_four_fifths_of_its_time_at_most() -> None:
     bench = Bench(commit_interval_min_ms=20)
     for _ in range(2):
-        bench.commit(took_ms=50)
+        bench.commit(took_ms=80)
     for _ in range(3):
-        assert not bench.is_due(after_ms=49)
+        assert not bench.is_due(after_ms=19)
         assert bench.is_due(after_ms=2)
-        bench.commit(took_ms=50)
+        bench.commit(took_ms=80)
 
 
 def test_a_commit_that_was_slow_for_once_does_not_put_the_next_one_off() -> None:
     bench = Bench(commit_interval_min_ms=20)
-    for took_ms in (25, 400, 25, 400):
+    for took_ms in (100, 1600, 100, 1600):
         bench.commit(took_ms=took_ms)
         assert bench.is_due(after_ms=26)
 
 
-def test_with_no_shorter_interval_a_drained_worker_commits_whenever_one_is_through() -> None:
+def test_with_no_shorter_interval_commits_of_a_drained_worker_follow_by_what_one_takes() -> None:
     bench = Bench(commit_interval_min_ms=0)
     assert bench.is_due(after_ms=0)
     for _ in range(2):
-        bench.commit(took_ms=3)
+        bench.commit(took_ms=12)
     assert not bench.is_due(after_ms=2)
     assert bench.is_due(after_ms=2)
 
@@ -170,7 +183,7 @@ def test_with_no_shorter_interval_a_drained_worker_commits_whenever_one_is_throu
 def test_a_slow_commit_never_puts_one_off_longer_than_the_interval() -> None:
     bench = Bench(commit_interval_ms=100)
     for _ in range(2):
-        bench.commit(took_ms=300)
+        bench.commit(took_ms=1000)
     assert not bench.is_due(after_ms=99)
     assert bench.is_due(after_ms=2)
 
@@ -247,12 +260,13 @@ def test_too_much_that_is_uncommitted_is_committed_by_a_worker_that_is_far_behin
     bench = far_behind(statestore_uncommitted_max_bytes=limit)
     for _ in range(2):
         bench.commit(took_ms=60)
-    bench.task.rows = limit // 4 + 1
+    bench.task.rows = limit // (1 + COMMIT_COPIES) + 1
     assert bench.is_due(after_ms=101)
 
 
 def test_a_poll_waits_until_the_early_commit_and_no_longer() -> None:
     bench = Bench(commit_interval_min_ms=20)
+    bench.commit()
     bench.task.dirty = False
     assert bench.timing.wait_s() is None, "there is nothing to commit"
     bench.task.dirty = True

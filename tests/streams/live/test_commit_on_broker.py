@@ -28,12 +28,18 @@ LONG_MS = 600_000
 RARELY = {"commit_interval_ms": LONG_MS, "producer_transaction_timeout_ms": 900_000}
 
 
-def write_in_transactions(bootstrap: str, topic: str, count: int, *, each: int) -> None:
-    """Write records in committed transactions, whose markers take an offset each."""
+def transactional(bootstrap: str, topic: str) -> confluent_kafka.Producer:
+    """A producer that writes to a topic beside an application."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": f"writes-{topic}"}
     )
     producer.init_transactions(30)
+    return producer
+
+
+def write_in_transactions(bootstrap: str, topic: str, count: int, *, each: int) -> None:
+    """Write records in committed transactions, whose markers take an offset each."""
+    producer = transactional(bootstrap, topic)
     for first in range(0, count, each):
         producer.begin_transaction()
         for number in range(first, min(first + each, count)):
@@ -94,6 +100,23 @@ class TestOffsets:
         ends = kafka.ends(topics.bootstrap, counting.input)
         assert ends == {0: 23}
         assert counting.committed() == ends
+
+    def test_what_was_aborted_behind_the_last_record_leaves_no_lag(
+        self, topics: Topics, tmp_path: Path
+    ) -> None:
+        """Nothing of it is ever handed out to a worker that is quiet."""
+        counting = Counting(topics, tmp_path)
+        with counting.run() as app:
+            counting.write(5)
+            counting.wait(app)
+            producer = transactional(topics.bootstrap, counting.input)
+            producer.begin_transaction()
+            producer.produce(counting.input, b"x", b"void")
+            producer.flush(30)
+            producer.abort_transaction(30)
+            app.wait(lambda: counting.committed() == {0: 7}, what="no lag")
+            assert kafka.ends(topics.bootstrap, counting.input) == {0: 7}
+        counting.check_exact()
 
     def test_the_application_has_no_lag_in_its_own_repartition_topics(
         self, topics: Topics, tmp_path: Path
