@@ -1,0 +1,79 @@
+"""What the group knows of a sink's position: one that goes back, or goes away, is never silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.topology import StreamsBuilder, serdes
+from tests.streams.external.test_external_sinks import (
+    EXACTLY_ONCE,
+    PAIRS,
+    Faulty,
+    events,
+    failing,
+)
+
+
+def driver_of(sink: Any, *, direct: bool, commit: Any = "each_record") -> Any:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string, value=serdes.long)
+    stream.to_sink(sink, name="keep", direct=direct)
+    return TopologyTestDriver(
+        builder.build(), EXACTLY_ONCE, partitions=1, real_sinks=True, commit=commit
+    )
+
+
+def backup(sink: Faulty) -> Any:
+    return list(sink.table.rows), dict(sink.table._positions)
+
+
+def restore(sink: Faulty, kept: Any) -> None:
+    sink.table.rows, sink.table._positions = list(kept[0]), dict(kept[1])
+
+
+def test_a_sink_that_goes_back_after_a_jump_to_its_position_is_noticed() -> None:
+    """As after `headrace reset` and a run that writes no row."""
+    sink = failing()
+    driver = driver_of(sink, direct=True)
+    driver.input("in").send_many(PAIRS[:3])
+    kept = backup(sink)
+    driver.input("in").send_many(PAIRS[3:])
+    driver.restart()
+    driver.cluster.offsets["test"] = {TopicPartition("in", 0): CommittedOffset(0)}
+    driver.run()
+    assert driver.committed_offsets("in")[0] >= len(PAIRS)
+    driver.restart()
+    restore(sink, kept)
+    driver.run()
+    assert sink.pairs == PAIRS
+    assert len(events(driver, "sink_went_back")) == 1
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_sink_that_goes_back_after_a_kill_behind_its_commit_is_noticed(*, direct: bool) -> None:
+    """The group hears of the position at the next start alone."""
+    sink = failing()
+    driver = driver_of(sink, direct=direct, commit="manual")
+    driver.input("in").send_many(PAIRS)
+    while not sink.pairs:
+        kept = backup(sink)
+        driver.run()
+        driver.crash("sink_written")
+        driver.commit(rounds=1)
+    assert sink.pairs == PAIRS
+    driver.commit()
+    driver.restart()
+    (position,) = sink.table._positions
+    restore(sink, (kept[0], {position: driver.cluster.log(_place(driver)).start}))
+    driver.commit()
+    assert sink.pairs == PAIRS
+    assert len(events(driver, "sink_went_back")) == 1
+
+
+def _place(driver: Any) -> TopicPartition:
+    named = "test-keep-repartition"
+    return TopicPartition(named if named in driver.cluster.topics else "in", 0)
