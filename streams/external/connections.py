@@ -224,8 +224,12 @@ class SinkConnections:
 
     # -- the connections -----------------------------------------------------------------------
 
+    def name_of(self, node: str) -> str:
+        """What a sink keeps the positions of a step under."""
+        return f"{self._application_id}/{node}"
+
     def _open(self, node: str, sink: ExternalSink) -> SinkConnection:
-        return self._open_sink(sink, f"{self._application_id}/{node}")
+        return self._open_sink(sink, self.name_of(node))
 
     def _drop(self, node: str) -> None:
         connection = self._writers.pop(node, None)

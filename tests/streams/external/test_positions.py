@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.streams.external.connections import UnusableSinkError
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
@@ -72,6 +73,42 @@ def test_a_sink_that_goes_back_after_a_kill_behind_its_commit_is_noticed(*, dire
     driver.commit()
     assert sink.pairs == PAIRS
     assert len(events(driver, "sink_went_back")) == 1
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_sink_whose_positions_are_gone_is_refused_with_what_to_do(*, direct: bool) -> None:
+    """As in another database: rows would be missing, or be there twice."""
+    sink = failing()
+    driver = driver_of(sink, direct=direct)
+    driver.input("in").send_many(PAIRS[:3])
+    positions = dict(sink.table._positions)
+    driver.restart()
+    sink.table._positions = {}
+    with pytest.raises(UnusableSinkError) as caught:
+        driver.input("in").send_many(PAIRS[3:])
+    (((name, source, partition), position),) = positions.items()
+    row = f"name '{name}', source '{source}', partition {partition}, next {position}"
+    assert row in str(caught.value)
+    assert "headrace reset" in str(caught.value)
+    assert sink.pairs == PAIRS[:3]
+    driver.restart()
+    sink.table._positions = positions
+    driver.run()
+    assert sink.pairs == PAIRS
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_new_step_begins_where_the_group_is(*, direct: bool) -> None:
+    """Where no position was ever committed there is none to miss."""
+    sink = failing()
+    driver = driver_of(sink, direct=direct)
+    driver.input("in").send_many(PAIRS[:3])
+    driver.restart()
+    group = driver.cluster.offsets["test"]
+    driver.cluster.offsets["test"] = {p: CommittedOffset(c.offset) for p, c in group.items()}
+    restore(sink, ([], {}))
+    driver.input("in").send_many(PAIRS[3:])
+    assert sink.pairs == PAIRS[3:]
 
 
 def _place(driver: Any) -> TopicPartition:
