@@ -20,6 +20,7 @@ from headrace.streams.sinks.postgres_errors import (
 )
 from headrace.streams.sinks.postgres_waits import bounded
 from headrace.streams.sinks.sql import (
+    KEEPERS,
     POSITIONS,
     asking,
     definition,
@@ -218,6 +219,11 @@ class _Connection:
                 (self._name, source, list(partitions)),
             )
             return dict(rows.fetchall())
+
+    def keepers(self) -> Sequence[str]:
+        """The names that positions are kept under."""
+        with told():
+            return [name for (name,) in self._connection.execute(KEEPERS)]
 
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._columns

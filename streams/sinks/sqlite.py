@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from headrace.streams.sinks.sql import (
+    KEEPERS,
     POSITIONS,
     asking,
     definition,
@@ -170,6 +171,11 @@ class _Connection:
         with _told(self._path):
             found = dict(self._database.execute(asking(), (self._name, source)).fetchall())
         return {partition: found[partition] for partition in partitions if partition in found}
+
+    def keepers(self) -> Sequence[str]:
+        """The names that positions are kept under."""
+        with _told(self._path):
+            return [name for (name,) in self._database.execute(KEEPERS)]
 
     def write(self, batch: SinkBatch, /) -> None:
         upserted, deleted = self._encoded(batch.rows)

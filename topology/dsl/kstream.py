@@ -301,7 +301,8 @@ class KStream(Calling[K, V]):
 
         Args:
             sink: where to, such as a `SqliteSink`.
-            name: of the step; positions are kept under it, so it stays as it is.
+            name: of the step; positions are kept under the ``application.id`` and this name, so
+                both stay as they are.
             key: serde of the topic's keys; None takes that of the stream.
             value: serde of the topic's values; None takes that of the stream.
             direct: whether there is no such topic: the task reads that of the stream itself, with

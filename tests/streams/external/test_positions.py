@@ -9,7 +9,7 @@ import pytest
 from headrace.streams.external.connections import UnusableSinkError
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.topology import StreamsBuilder, serdes
+from headrace.topology import MemorySink, SinkBatch, StreamsBuilder, serdes
 from tests.streams.external.test_external_sinks import (
     EXACTLY_ONCE,
     PAIRS,
@@ -19,12 +19,15 @@ from tests.streams.external.test_external_sinks import (
 )
 
 
-def driver_of(sink: Any, *, direct: bool, commit: Any = "each_record") -> Any:
+def driver_of(
+    sink: Any, *, direct: bool, commit: Any = "each_record", application: str = "test"
+) -> Any:
     builder = StreamsBuilder()
     stream = builder.stream("in", key=serdes.string, value=serdes.long)
     stream.to_sink(sink, name="keep", direct=direct)
+    settings = {**EXACTLY_ONCE, "application.id": application}
     return TopologyTestDriver(
-        builder.build(), EXACTLY_ONCE, partitions=1, real_sinks=True, commit=commit
+        builder.build(), settings, partitions=1, real_sinks=True, commit=commit
     )
 
 
@@ -109,6 +112,27 @@ def test_a_new_step_begins_where_the_group_is(*, direct: bool) -> None:
     restore(sink, ([], {}))
     driver.input("in").send_many(PAIRS[3:])
     assert sink.pairs == PAIRS[3:]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_renamed_application_is_told_of_positions_under_its_old_name(*, direct: bool) -> None:
+    """It appends all rows once more."""
+    sink = MemorySink()
+    told = []
+    for application in ("old", "new", "new"):
+        driver = driver_of(sink, direct=direct, application=application)
+        driver.input("in").send_many(PAIRS)
+        told.append([e["others"] for e in events(driver, "sink_has_positions_of_others")])
+        driver.close()
+    assert told == [[], [["old"]], []]
+
+
+def test_another_step_of_another_application_is_nobody_s_business() -> None:
+    sink = MemorySink()
+    sink.open("old/other").write(SinkBatch("in", 0, None, 8, []))
+    driver = driver_of(sink, direct=True)
+    driver.input("in").send_many(PAIRS)
+    assert events(driver, "sink_has_positions_of_others") == []
 
 
 def _place(driver: Any) -> TopicPartition:

@@ -80,6 +80,7 @@ def test_rows_are_copied_and_the_position_moves_with_them(url: str, table: str) 
         connection.write(batch(table, TEA, JAM))
         connection.write(batch(table, JAM, begin=2))
         assert connection.positions(table, [0, 1]) == {0: 3}
+        assert "app/keep" in connection.keepers()
     assert sorted(run(url, f"SELECT * FROM {table}")) == [(1, "tea"), (2, "jam"), (2, "jam")]
 
 
