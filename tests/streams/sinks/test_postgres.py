@@ -345,6 +345,12 @@ def test_the_rights_that_are_needed_are_said(url: str, table: str) -> None:
             connection.write(batch(table, TEA))
         assert f"permission denied for table {table}" in str(caught.value)
         assert f"the user needs INSERT on {table}" in str(caught.value)
+        run(url, f"REVOKE SELECT, INSERT, UPDATE ON headrace_positions FROM {table}")
+        with (
+            closing(PostgresSink(options, table, COLUMNS).open("app/keep")) as connection,
+            pytest.raises(SinkUnusableError, match="INSERT and UPDATE on headrace_positions"),
+        ):
+            connection.positions(table, [0])
     finally:
         run(url, f"DROP OWNED BY {table}")
         run(url, f"DROP ROLE {table}")
