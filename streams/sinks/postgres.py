@@ -257,6 +257,8 @@ class _Connection:
                 batch.expected
             ):
                 raise fenced(batch) from error
+            if error.column in columns.names and error.reason.endswith(("(22P02)", "(22007)")):
+                error.reason += f"; it is {self._types[columns.names.index(error.column)]}"
             raise
 
     def _append(self, cursor: Any, values: Sequence[tuple[Any, ...]]) -> None:
