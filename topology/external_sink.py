@@ -168,7 +168,9 @@ class SinkConnection(Protocol):
     """An open sink: used by one thread at a time.
 
     One that is better written to seldom has `batching`, a `SinkBatching`; without it, rows are
-    written with each commit.
+    written with each commit. One that can tell under which names it keeps positions, of all steps
+    and applications, has a method `keepers` that returns them: where a step that begins anew finds
+    those of another application there, it says so.
     """
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:

@@ -26,7 +26,8 @@ from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.task.task import Phase, Task
+from headrace.streams.task.phase import Phase
+from headrace.streams.task.task import Task
 from headrace.topology.topology import Topology
 
 KINDS = ("inner", "left", "outer")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.streams.external.connections import SinkConnections
+from headrace.streams.external.connections import SinkConnections, UnusableSinkError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.task_spec import TaskId
@@ -32,12 +32,14 @@ class Beginning:
         position: None where it has none.
         error: why it says nothing.
         batching: how long it wants rows to be collected.
+        name: what its positions are kept under.
     """
 
     source: str
     position: int | None = None
     error: SinkUnavailableError | None = None
     batching: SinkBatching | None = None
+    name: str = ""
 
 
 def ask_sinks(
@@ -67,9 +69,9 @@ def _ask_one(
     answer = connections.positions(node.name, node.writes_outside, source, partitions)
     if isinstance(answer, SinkUnavailableError):
         return {task.id: Beginning(source, error=answer) for task in tasks}
-    batching = connections.batching(node.name)
+    name, batching = connections.name_of(node.name), connections.batching(node.name)
     return {
-        task.id: Beginning(source, answer.get(task.id.partition), batching=batching)
+        task.id: Beginning(source, answer.get(task.id.partition), batching=batching, name=name)
         for task in tasks
     }
 
@@ -84,12 +86,17 @@ def begun_at(start: Offsets, beginning: Beginning, node: Node, log: Log, *, told
     Args:
         node: what writes to the sink.
         told: whether the group says it; else `start` is where the topic begins, or where it ends.
+
+    Raises:
+        UnusableSinkError: the sink has no position, and the group knows that it had one.
     """
-    if beginning.position is None:
-        return start
     ((place, committed),) = start.items()
     written = Progress.decode(committed.metadata).values.get(f"written.{node.name}", -1)
     position = beginning.position
+    if position is None and written >= 0:
+        raise UnusableSinkError(node.name, _gone(beginning, place, written))
+    if position is None:
+        return start
     if position >= written:
         # Records of a source that are gone are not to be passed over without a word.
         if told or not node.reads_directly:
@@ -104,3 +111,14 @@ def begun_at(start: Offsets, beginning: Beginning, node: Node, log: Log, *, told
             next="rows are written again from its position, as far as the topic still has them",
         )
     return {place: CommittedOffset(position, committed.metadata)}
+
+
+def _gone(beginning: Beginning, place: TopicPartition, written: int) -> str:
+    """What to do where nobody can tell whether the rows are gone as well."""
+    return (
+        f"it has no position for {place}, and had {written}: its table was emptied, or is another "
+        "one. Where the rows are there, or are not wanted, give the position back (in a database: "
+        f"into headrace_positions, name '{beginning.name}', source '{beginning.source}', "
+        f"partition {place.partition}, next {written}; so for each partition) or restore both from "
+        "a backup; to have all rows written anew, empty the table and run headrace reset"
+    )

@@ -115,6 +115,8 @@ class SinkConnections:
         self._stumbles: dict[str, int] = {}
         """How many rows have made a sink's code fail, where it has never written one."""
         self._has_written: set[str] = set()
+        self._known: set[str] = set()
+        """Those that were looked at for positions of other applications."""
 
     def positions(
         self, node: str, sink: ExternalSink, source: str, partitions: Sequence[int]
@@ -134,6 +136,9 @@ class SinkConnections:
                 try:
                     self._batching[node] = getattr(connection, "batching", None)
                     found = connection.positions(source, partitions)
+                    if not found and node not in self._known:
+                        self._warn_of_others(node, connection)
+                    self._known.add(node)
                 finally:
                     _close(connection)
         except SinkUnavailableError as error:
@@ -142,6 +147,26 @@ class SinkConnections:
         if trouble is not None:
             trouble.answers = True
         return found
+
+    def _warn_of_others(self, node: str, connection: SinkConnection) -> None:
+        """Say where a step that begins anew may be one of another name: its rows come twice."""
+        keepers = getattr(connection, "keepers", None)
+        names = [] if keepers is None else keepers()
+        if self.name_of(node) in names:
+            return
+        apart = (name.rpartition("/") for name in names)
+        others = sorted(application for application, _, step in apart if step == node)
+        if others:
+            self._log.warning(
+                "sink_has_positions_of_others",
+                sink=node,
+                application=self._application_id,
+                others=others,
+                next="positions are kept under application.id and step: if this application was "
+                "renamed, it writes rows again that are there; stop it, and start it under its "
+                "old application.id, or empty the table. If the others write to other tables, "
+                "nothing is wrong",
+            )
 
     def batching(self, node: str) -> SinkBatching | None:
         """How long a sink wants rows to be collected, as it said when it told its positions."""
@@ -224,8 +249,12 @@ class SinkConnections:
 
     # -- the connections -----------------------------------------------------------------------
 
+    def name_of(self, node: str) -> str:
+        """What a sink keeps the positions of a step under."""
+        return f"{self._application_id}/{node}"
+
     def _open(self, node: str, sink: ExternalSink) -> SinkConnection:
-        return self._open_sink(sink, f"{self._application_id}/{node}")
+        return self._open_sink(sink, self.name_of(node))
 
     def _drop(self, node: str) -> None:
         connection = self._writers.pop(node, None)

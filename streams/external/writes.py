@@ -184,6 +184,7 @@ class SinkWrites:
                 return
             self._connections.stumbled_over(outbox.node, error)
             task.facts.refused(outbox.node, error.with_traceback(None), kept[0][3], rows[0])
+            self._say_siblings(task, outbox, rows)
             self._send_letters()
             self._write_batch(task, outbox, (), next_offset)
 
@@ -203,8 +204,27 @@ class SinkWrites:
                 asked.add(row.offset)
                 error = refused[row.offset].with_traceback(None)
                 task.facts.refused(outbox.node, error, message, row)
+                own = [one for one in rows if one.offset == row.offset]
+                self._say_siblings(task, outbox, own)
         self._send_letters()
         return [at for at, row in enumerate(rows) if row.offset not in refused]
+
+    def _say_siblings(self, task: Task, outbox: Outbox, rows: Sequence[SinkRow]) -> None:
+        """Say that the other rows of a record go with the one that is refused.
+
+        Which of them are fine only a write shows, and that is the one that moves the position.
+        """
+        if len(rows) > 1:
+            ((place, _),) = task.next_offset.items()
+            self._log.warning(
+                "record_left_out_whole",
+                task=str(task.id),
+                sink=outbox.node,
+                record=f"{place} offset {rows[0].offset}",
+                rows=len(rows),
+                next="the table refuses one of its rows, and those of a record are written "
+                "together or not at all; leave direct=True out to have the others written",
+            )
 
     def _write_batch(
         self, task: Task, outbox: Outbox, rows: Sequence[SinkRow], next_offset: int

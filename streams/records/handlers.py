@@ -46,7 +46,10 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record to write instead of processing one, in the same transaction.
+    """A record to write instead of processing one, in the same transaction of Kafka.
+
+    A table outside of Kafka has another transaction: of a record that was on its way to one, the
+    letter is committed before the table's position passes the record, so a kill may repeat it.
 
     Args:
         topic: where to.

@@ -22,6 +22,7 @@ from uuid import UUID
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, is_alike, require
 from headrace.streams.sinks.sql import (
+    KEEPERS,
     POSITIONS,
     asking,
     definition,
@@ -240,6 +241,11 @@ class _Connection:
         with self._file.opened() as database:
             found = dict(database.execute(asking(), [self._name, source]).fetchall())
         return {partition: found[partition] for partition in partitions if partition in found}
+
+    def keepers(self) -> Sequence[str]:
+        """The names that positions are kept under."""
+        with self._file.opened() as database:
+            return [name for (name,) in database.execute(KEEPERS).fetchall()]
 
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._rows.columns

@@ -20,6 +20,7 @@ from headrace.streams.sinks.postgres_errors import (
 )
 from headrace.streams.sinks.postgres_waits import bounded
 from headrace.streams.sinks.sql import (
+    KEEPERS,
     POSITIONS,
     asking,
     definition,
@@ -219,6 +220,11 @@ class _Connection:
             )
             return dict(rows.fetchall())
 
+    def keepers(self) -> Sequence[str]:
+        """The names that positions are kept under."""
+        with told():
+            return [name for (name,) in self._connection.execute(KEEPERS)]
+
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._columns
         there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
@@ -251,6 +257,8 @@ class _Connection:
                 batch.expected
             ):
                 raise fenced(batch) from error
+            if error.column in columns.names and error.reason.endswith(("(22P02)", "(22007)")):
+                error.reason += f"; it is {self._types[columns.names.index(error.column)]}"
             raise
 
     def _append(self, cursor: Any, values: Sequence[tuple[Any, ...]]) -> None:

@@ -103,6 +103,8 @@ def _refused(error: Any, table: str, rows: Sequence[SinkRow]) -> SinkRefusedErro
 def _unusable(error: Any, columns: Columns | None) -> str:
     """What a person has to put right; these texts name tables and columns."""
     text = f"{reason_of(error)}: {error.diag.message_primary}"
+    if columns is None and error.sqlstate == "42501":
+        return f"{text}; the user needs SELECT, INSERT and UPDATE on {POSITIONS}"
     if columns is None:
         return text
     table, key = columns.table, ", ".join(columns.key)

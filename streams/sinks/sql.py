@@ -57,6 +57,10 @@ def asking(mark: str = "?") -> str:
     return f"SELECT partition, next FROM {POSITIONS} WHERE name = {mark} AND source = {mark}"  # noqa: S608
 
 
+KEEPERS = f"SELECT DISTINCT name FROM {POSITIONS}"  # noqa: S608
+"""The statement that tells all names that positions are kept under."""
+
+
 def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:
     """The statement that moves a position if it is where it is believed to be, and its parameters.
 

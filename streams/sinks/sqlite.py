@@ -12,10 +12,11 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from headrace.streams.sinks.sql import (
+    KEEPERS,
     POSITIONS,
     asking,
     definition,
@@ -42,6 +43,7 @@ _TYPES: Mapping[type, str] = {
     bytes: "BLOB",
     object: "",
 }
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 _COLUMN = re.compile(r"constraint failed: .*?\.(\w+)$")
 
 
@@ -171,6 +173,11 @@ class _Connection:
             found = dict(self._database.execute(asking(), (self._name, source)).fetchall())
         return {partition: found[partition] for partition in partitions if partition in found}
 
+    def keepers(self) -> Sequence[str]:
+        """The names that positions are kept under."""
+        with _told(self._path):
+            return [name for (name,) in self._database.execute(KEEPERS)]
+
     def write(self, batch: SinkBatch, /) -> None:
         upserted, deleted = self._encoded(batch.rows)
         with _told(self._path, self._columns, lambda: self._culprit(batch.rows)):
@@ -249,6 +256,8 @@ _WRITTEN: Mapping[type, Callable[[Any], Any]] = {
     tuple: as_json,
 }
 _PLAIN = frozenset({type(None), int, float, str, bytes})
+_NUMBERS = frozenset({bool, int, float})
+_NO_NUMBERS = frozenset({str, bytes})
 
 
 def _writer_of(value: Any) -> Callable[[Any], Any] | None:
@@ -273,7 +282,25 @@ def _same(value: Any) -> Any:
 def _encode(
     columns: Columns, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
 ) -> tuple[Any, ...]:
-    """Values as SQLite takes them."""
+    """Values as SQLite takes them, and as their columns are to have them."""
+    encoded = _bindable(columns, row, values, names)
+    for name, value in zip(names or columns.names, encoded, strict=True):
+        # SQLite itself would keep any value in any column, without a word.
+        if type(value) in _NO_NUMBERS and columns.types[name] in _NUMBERS and not _is_number(value):
+            kind = _TYPES[cast("type", columns.types[name])]
+            reason = f"a {type(value).__name__} that is no number does not fit into {kind}"
+            raise columns.refused(f"{reason}; {columns.advice(name)}", name, row)
+    return encoded
+
+
+def _is_number(value: str | bytes) -> bool:
+    """Whether SQLite makes a number of it."""
+    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+
+
+def _bindable(
+    columns: Columns, row: SinkRow, values: tuple[Any, ...], names: Sequence[str]
+) -> tuple[Any, ...]:
     if all(type(value) in _PLAIN and value == value for value in values):
         return values
     encoded = []

@@ -7,15 +7,13 @@ Hot path: `process` runs once a batch; per record only the generated code runs.
 
 Who owns what: the task alone moves `next_offset` and `partition_time`, in `process`; its buffers
 alone hold uncommitted rows; the local state is written by `written`, after the transaction, and by
-the restore. An abort ends the task: a new one is made from committed facts, around the same local
-state.
+the restore. An abort ends the task: a new one is made from committed facts and the same local rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any, NoReturn
 
 from headrace.state.buffer import Buffer
@@ -39,6 +37,7 @@ from headrace.streams.task.committed_rows import committed_rows
 from headrace.streams.task.in_order import in_order
 from headrace.streams.task.input_queue import InputQueue
 from headrace.streams.task.passed_over import PassedOver
+from headrace.streams.task.phase import Phase
 from headrace.streams.task.task_buffers import Delta, buffers_of, local_rows, oldest_times
 from headrace.streams.task.task_failures import corruption_of, raise_for, range_error
 from headrace.streams.task.waiting import Waiting
@@ -51,15 +50,6 @@ from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.operators.closing import close_idle
 from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
 from headrace.topology.timestamps import Stamper
-
-
-class Phase(IntEnum):
-    """Where a task is in its life, which may leave phases out and never goes back."""
-
-    CREATED = 0
-    RESTORING = 1
-    RUNNING = 2
-    CLOSED = 3
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,8 @@ from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import require_same
 from headrace.streams.plan.topic_identity import committed_id
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from headrace.streams.task.task import Phase, Task
+from headrace.streams.task.phase import Phase
+from headrace.streams.task.task import Task
 from headrace.streams.tasks.lost_offsets import Counted
 from headrace.streams.tasks.restore_plan import ChangelogFacts
 from headrace.topology.processors.store import Store

@@ -30,7 +30,8 @@ from headrace.streams.seams.clients import (
     Offsets,
     TopicPartition,
 )
-from headrace.streams.task.task import Phase, Task
+from headrace.streams.task.phase import Phase
+from headrace.streams.task.task import Task
 from headrace.streams.task.task_failures import corruption_of
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
@@ -320,6 +321,8 @@ class Tasks:
     def _begin_at(self, slot: Slot, found: Found) -> None:
         committed = {place: found.committed[place] for place in slot.inputs}
         start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
+        # A topic that was made anew is what is wrong then, and not that its sink has no position.
+        require_same_topics(slot, start, found.topic_ids)
         slot.beginning = found.beginnings.get(slot.id)
         if slot.beginning is not None:
             node = slot.plan.outside
@@ -334,7 +337,6 @@ class Tasks:
                 slot.is_committed = False  # the group is to follow, also where no record comes
             if slot.beginning.position is not None:
                 slot.lost = ()  # the sink knows what was read
-        require_same_topics(slot, start, found.topic_ids)
         slot.changelog_ids = require_same_changelogs(
             slot.id, slot.plan.changelogs, start, found.topic_ids
         )

@@ -37,6 +37,7 @@ class Input:
         begin: the offset of the first record that is there.
         end: the offset behind the last one.
         has_begun: whether the application has made what it counts in.
+        outside: the step that writes its records to a table outside of Kafka; empty for others.
     """
 
     task: TaskId
@@ -47,6 +48,7 @@ class Input:
     end: int
     counted: Counted
     has_begun: bool
+    outside: str = ""
 
     @property
     def is_marked(self) -> bool:
@@ -193,7 +195,12 @@ class Move:
         before = "none" if found.committed is None else str(found.committed.offset)
         note = f" ({found.note})" if found.note else ""
         says = [f"{found.place}  {before}{note} -> {self.target}"]
-        if self.again:
+        if self.again and found.outside:
+            says.append(
+                f"{_span(*self.again)} NOT written again, as the table of step {found.outside} has "
+                "a position of its own: see headrace reset --dry-run"
+            )
+        elif self.again:
             says.append(f"{_span(*self.again)} processed again{_where(found.counted)}")
         if self.left_out:
             says.append(f"{_span(*self.left_out)} left out")

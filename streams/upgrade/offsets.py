@@ -95,6 +95,7 @@ class InputOffsets:
                 end=ends[place],
                 counted=Counted.by(plan, self.plans),
                 has_begun=has_begun,
+                outside=plan.outside.name if plan.outside is not None else "",
             )
             for plan in self.plans
             for place in places

@@ -48,6 +48,7 @@ from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.start_errors import ResetRefusedError
 from headrace.streams.upgrade.backfill_gate import BackfillNote, open_note
+from headrace.streams.upgrade.outside_tables import OutsideTable
 from headrace.streams.upgrade.reset_plan import (
     ApplicationTopics,
     ResetPlan,
@@ -98,6 +99,7 @@ class Reset:
     ) -> None:
         self._group = application_id
         self._topics = ApplicationTopics.of(plans, global_topics)
+        self._tables = OutsideTable.all_of(application_id, plans)
         self._cluster = cluster
         self._state_dir = state_dir
         self._timeout_s = timeout_s
@@ -137,6 +139,7 @@ class Reset:
             directories=tuple(self._directories()),
             unfinished=any(c.metadata.startswith(RESET_MARK) for c in committed.values()),
             backfill=self._open_backfill(),
+            tables=self._tables,
         )
 
     def _open_backfill(self) -> BackfillNote | None:

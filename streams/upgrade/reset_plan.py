@@ -18,6 +18,7 @@ from headrace.streams.plan.progress import RESET_MARK
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import Member
 from headrace.streams.upgrade.backfill_gate import BackfillNote
+from headrace.streams.upgrade.outside_tables import OutsideTable, table_lines
 
 _INTERNAL = re.compile(
     r".*(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
@@ -124,6 +125,7 @@ class ResetPlan:
         directories: of local state on this host.
         unfinished: whether an earlier reset did not come to its end.
         backfill: the first note of the backfill that is open; while one is, nothing is done.
+        tables: outside of Kafka; what becomes of them is said, and nothing is done.
     """
 
     group: str
@@ -137,6 +139,7 @@ class ResetPlan:
     directories: tuple[Path, ...]
     unfinished: bool
     backfill: BackfillNote | None = None
+    tables: tuple[OutsideTable, ...] = ()
 
     @property
     def doomed(self) -> tuple[str, ...]:
@@ -235,6 +238,7 @@ def lines(plan: ResetPlan) -> Iterator[str]:
         yield from _listed(plan.leftovers)
     yield "Local state to remove on this host:"
     yield from _listed(map(str, plan.directories))
+    yield from table_lines(plan.tables)
     yield (
         "Local state on other hosts is dropped by itself at the next start, as its changelogs are "
         "then other topics. Output topics stay as they are, and get results anew."

@@ -301,11 +301,13 @@ class KStream(Calling[K, V]):
 
         Args:
             sink: where to, such as a `SqliteSink`.
-            name: of the step; positions are kept under it, so it stays as it is.
+            name: of the step; positions are kept under the ``application.id`` and this name, so
+                both stay as they are.
             key: serde of the topic's keys; None takes that of the stream.
             value: serde of the topic's values; None takes that of the stream.
             direct: whether there is no such topic: the task reads that of the stream itself, with
-                steps in between that have no state. Nothing else may be made of that topic then.
+                steps in between that have no state. It is one topic alone, so no merged one, and
+                nothing else may be made of it then.
 
         Raises:
             TopologyError: it is no sink, the name is not legal or is taken, or there are serdes for

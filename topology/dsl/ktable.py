@@ -396,7 +396,8 @@ class KTable(TableJoins[K, V]):
 
         Args:
             sink: where to; one with a key, such as ``SqliteSink(..., key=["id"])``.
-            name: of the step; positions are kept under it, so it stays as it is.
+            name: of the step; positions are kept under the ``application.id`` and this name, so
+                both stay as they are.
             key: serde of the topic's keys; None takes that of this table.
             value: serde of the topic's values; None takes that of this table.
 

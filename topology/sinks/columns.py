@@ -211,10 +211,15 @@ class Columns:
         if found is _MISSING:
             if name in self.nullable and name not in self.key:
                 return None
-            raise self.refused("the record has nothing for it", name, row)
+            raise self.refused(self._lacking(row), name, row)
         if found is None and name in self.key:
             raise self.refused("it is part of the key, and null", name, row)
         return found
+
+    def _lacking(self, row: SinkRow) -> str:
+        if row.value is None and self._row is None:
+            return "the record's value is null; filter it out, or give key= to have it delete a row"
+        return "the record has nothing for it"
 
     def refused(self, reason: str, column: str | None, row: SinkRow) -> SinkRefusedError:
         """The error for a row that does not fit."""

@@ -60,6 +60,10 @@ class _Connection:
         found = {p: kept.get((self._name, source, p)) for p in partitions}
         return {p: position for p, position in found.items() if position is not None}
 
+    def keepers(self) -> Sequence[str]:
+        """The names that positions are kept under."""
+        return list(dict.fromkeys(name for name, _, _ in self._sink._positions))
+
     def write(self, batch: SinkBatch, /) -> None:
         place = (self._name, batch.source, batch.partition)
         present = self._sink._positions.get(place)

@@ -136,6 +136,9 @@ class Outbox:
         """
         self.source, self.position, self.batching = source, position, batching
         self._is_first = is_first
+        if position is not None:
+            # The group is to know of it, also where nothing is written any more.
+            self._written.value = position
 
     def wrote(self, next_offset: int) -> None:
         """The sink has everything before an offset."""

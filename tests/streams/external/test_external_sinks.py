@@ -302,16 +302,6 @@ def test_a_sink_that_goes_back_is_written_again_from_there() -> None:
     assert len(events(driver, "sink_went_back")) == 1
 
 
-def test_a_sink_without_positions_begins_where_the_group_is() -> None:
-    sink = failing()
-    driver = driver_of(sink)
-    driver.input("in").send_many(PAIRS[:3])
-    driver.restart()
-    sink.table.rows, sink.table._positions = [], {}
-    driver.input("in").send_many(PAIRS[3:])
-    assert sink.pairs == PAIRS[3:]
-
-
 def test_another_error_of_a_sink_stops_the_worker_and_quotes_nothing() -> None:
     driver = driver_of(failing(KeyError("a secret")))
     with pytest.raises(SinkFailedError, match="the sink of step keep raised KeyError; ") as caught:

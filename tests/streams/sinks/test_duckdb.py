@@ -113,6 +113,7 @@ def test_positions_of_others_are_others(path: Path) -> None:
         assert b.positions("t@1", [0]) == {}
         assert a.positions("t@2", [0]) == {}
         b.write(batch(JAM))
+        assert set(a.keepers()) == {"a/keep", "b/keep"}
     assert len(rows_of(path)) == 2
 
 

@@ -80,6 +80,7 @@ def test_rows_are_copied_and_the_position_moves_with_them(url: str, table: str) 
         connection.write(batch(table, TEA, JAM))
         connection.write(batch(table, JAM, begin=2))
         assert connection.positions(table, [0, 1]) == {0: 3}
+        assert "app/keep" in connection.keepers()
     assert sorted(run(url, f"SELECT * FROM {table}")) == [(1, "tea"), (2, "jam"), (2, "jam")]
 
 
@@ -163,7 +164,7 @@ def test_a_writer_that_is_wrong_about_the_position_is_fenced(url: str, table: st
     [
         ({"id": None, "name": "x"}, "id", "NotNullViolation (23502)"),
         ({"id": 1 << 70, "name": "x"}, "id", "NumericValueOutOfRange (22003)"),
-        ({"id": "secret", "name": "x"}, "id", "InvalidTextRepresentation (22P02)"),
+        ({"id": "secret", "name": "x"}, "id", "InvalidTextRepresentation (22P02); it is bigint"),
         ({"id": 1, "name": "a\x00b"}, "name", "text with a NUL, which PostgreSQL does not have"),
         (
             {"id": 1, "name": "\ud800"},
@@ -260,7 +261,8 @@ def test_a_value_with_a_key_that_the_server_cannot_read_is_named(url: str, table
     with closing(sink.open("app/keep")) as connection:
         with pytest.raises(SinkRefusedError) as caught:
             connection.write(SinkBatch(table, 0, None, 1, [SinkRow(1, {"at": "secret"}, 0, 0)]))
-        assert str(caught.value) == f"table {table}, column at: InvalidDatetimeFormat (22007)"
+        said = "InvalidDatetimeFormat (22007); it is timestamp with time zone"
+        assert str(caught.value) == f"table {table}, column at: {said}"
         assert connection.positions(table, [0]) == {}
 
 
@@ -344,6 +346,12 @@ def test_the_rights_that_are_needed_are_said(url: str, table: str) -> None:
             connection.write(batch(table, TEA))
         assert f"permission denied for table {table}" in str(caught.value)
         assert f"the user needs INSERT on {table}" in str(caught.value)
+        run(url, f"REVOKE SELECT, INSERT, UPDATE ON headrace_positions FROM {table}")
+        with (
+            closing(PostgresSink(options, table, COLUMNS).open("app/keep")) as connection,
+            pytest.raises(SinkUnusableError, match="INSERT and UPDATE on headrace_positions"),
+        ):
+            connection.positions(table, [0])
     finally:
         run(url, f"DROP OWNED BY {table}")
         run(url, f"DROP ROLE {table}")

@@ -92,6 +92,7 @@ def test_positions_of_others_are_others(path: Path) -> None:
         assert b.positions("t@1", [0]) == {}
         assert a.positions("t@2", [0]) == {}
         b.write(batch({"id": 2, "name": "jam"}))
+        assert set(a.keepers()) == {"a/keep", "b/keep"}
     assert len(rows_of(path)) == 2
 
 
@@ -105,6 +106,10 @@ def test_positions_of_others_are_others(path: Path) -> None:
         ({"id": 1, "name": "\ud800"}, "name", "text with a lone surrogate"),
         ({"id": 1, "name": [float("nan")]}, "name", "TypeError as JSON: JSON has nothing for NaN"),
         ({"id": 1}, "name", "the record has nothing for it"),
+        (None, "id", "the record's value is null; filter it out, or give key="),
+        ({"id": "x", "name": "tea"}, "id", "a str that is no number does not fit into INTEGER; "),
+        ({"id": "1_0", "name": "tea"}, "id", "a str that is no number"),
+        ({"id": b"1", "name": "tea"}, "id", "a bytes that is no number does not fit into INTEGER"),
     ],
 )
 def test_what_a_row_is_refused_for_is_said_and_nothing_is_written(
@@ -246,6 +251,21 @@ def test_what_sqlite_has_no_type_for_is_text(path: Path) -> None:
     assert rows_of(path) == [
         ("2026-01-02T03:04:05+00:00", "9.50", str(UUID(int=7)), '["a", "b"]', 1)
     ]
+
+
+def test_text_that_is_a_number_is_one(path: Path) -> None:
+    types = {"id": int, "price": float}
+    with closing(SqliteSink(path, "goods", types, create=True).open("app/keep")) as connection:
+        connection.write(batch({"id": "12", "price": "9.5"}))
+    assert rows_of(path) == [(12, 9.5)]
+
+
+def test_a_key_of_another_type_is_refused(path: Path) -> None:
+    sink = SqliteSink(path, "goods", COLUMNS, key="id", create=True)
+    with closing(sink.open("app/keep")) as connection:
+        for value in ({"name": "tea"}, None):
+            with pytest.raises(SinkRefusedError, match="does not fit into INTEGER"):
+                connection.write(batch(value, key="x"))
 
 
 @pytest.fixture(autouse=True)

@@ -228,3 +228,10 @@ def test_an_offset_without_a_past_says_that_the_times_of_windows_are_gone() -> N
     assert gone in str(Move(at(None), 40))
     assert gone not in str(Move(at(30), 40))
     assert gone not in str(Move(at(None, counted=Counted()), 40))
+
+
+def test_an_offset_that_moves_no_table_s_position_is_said_to() -> None:
+    move = Move(replace(HERE, counted=Counted(), outside="keep"), 25)
+    said = str(move)
+    assert "offsets 25 to 29 are NOT written again, as the table of step keep has a" in said
+    assert "processed again" not in said

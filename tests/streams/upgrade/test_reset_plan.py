@@ -13,10 +13,12 @@ from headrace.streams.errors import ConfigError
 from headrace.streams.plan.progress import Progress
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.seams.group_facts import Member
+from headrace.streams.sinks.sqlite import SqliteSink
 from headrace.streams.start_errors import ResetUnfinishedError
 from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.upgrade.outside_tables import OutsideTable
 from headrace.streams.upgrade.reset_plan import ApplicationTopics, Move, ResetPlan, lines, moves
-from headrace.topology import StreamsBuilder, serdes
+from headrace.topology import MemorySink, StreamsBuilder, serdes
 
 PLACE = TopicPartition("in", 0)
 EMPTY = ResetPlan(
@@ -157,6 +159,28 @@ def test_everything_that_would_be_done_is_said() -> None:
     places = [text.find(part) for part in said]
     assert -1 not in places, text
     assert all(a < b for a, b in itertools.pairwise(places)), text
+
+
+def test_each_table_outside_is_named_with_what_becomes_of_it(tmp_path: Path) -> None:
+    """An offset of the group moves no position of theirs."""
+    columns = {"word": str}
+    path = str(tmp_path / "a.db")
+    builder = StreamsBuilder()
+    words = builder.stream("in", key=serdes.string, value=serdes.string)
+    words.to_sink(SqliteSink(path, "appended", columns), name="behind")
+    words.to_sink(MemorySink(keyed=True), name="under-keys")
+    other = builder.stream("other", key=serdes.string, value=serdes.string)
+    other.to_sink(SqliteSink(path, "direct", columns), name="itself", direct=True)
+    app = KafkaStreams(builder.build(), {"application.id": "a", "bootstrap.servers": "localhost:1"})
+    text = "\n".join(lines(_with(tables=OutsideTable.all_of("a", app.plans))))
+    said = {line.split(":")[0].strip(): line for line in text.splitlines() if ": " in line}
+    assert f"SqliteSink({path!r}, 'appended'): results are written again" in said["behind"]
+    assert "TWICE" in said["behind"]
+    assert "MemorySink: results are written again under their keys" in said["under-keys"]
+    assert f"SqliteSink({path!r}, 'direct'): its position in other stays" in said["itself"]
+    assert "NOT written again" in said["itself"]
+    assert "'a/itself'" in said["itself"]
+    assert "outside of Kafka" not in "\n".join(lines(EMPTY))
 
 
 def _with(**changes: object) -> ResetPlan:
