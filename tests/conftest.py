@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,12 @@ settings.load_profile("busy")
 _REUSE_VARIABLE = "HEADRACE_TEST_BOOTSTRAP"
 _REUSE_SECURED_VARIABLE = "HEADRACE_TEST_SECURED"
 _WORKER_VARIABLE = "PYTEST_XDIST_WORKER"
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C as one in a terminal does: a shell has who runs in the background ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
