@@ -60,11 +60,13 @@ class UnreachedHostError(NotReadableError):
 
     Args:
         host: which.
+        is_silent: whether it may be there, and said nothing for as long as was waited.
     """
 
-    def __init__(self, message: str, *, host: str) -> None:
+    def __init__(self, message: str, *, host: str, is_silent: bool = False) -> None:
         super().__init__(message)
         self.host = host
+        self.is_silent = is_silent
 
 
 class UnknownTokenError(QueryError):

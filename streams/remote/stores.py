@@ -47,6 +47,7 @@ def connect(
     Args:
         url: of any host of it, such as ``http://host:9464``, which `headrace run --http ...
             --queries` serves; or several, of which the next is asked where one is silent.
+            Each of them has a part of `timeout`, and one that was silent comes last for a minute.
         token: what the hosts want to be sent (``--http-token-file``).
         timeout: for how long a question is asked again whose rows cannot be read now.
         never_back: whether answers through this connection are never earlier than those before
