@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace import StreamsBuilder, Topology, connect, connect_async, serdes
-from headrace.streams.queries.errors import UnreachedHostError
+from headrace.streams.queries.errors import NotReadableError, UnreachedHostError
 from headrace.streams.remote import asker
 from tests.support.hosts import Hosts
 from tests.support.hung import HungHost
@@ -120,4 +120,31 @@ def test_changes_go_on_at_the_next_host_where_one_hangs_under_them(
         application.store("counts").changes(start="beginning") as changes,
     ):
         assert next(changes).value == 1
+        assert stopped.connections == 1
+
+
+def test_a_host_that_asks_a_silent_one_says_which_it_is(hosts: Hosts) -> None:
+    """Within the patience of the client, which else would hear nothing of the one that it asks."""
+    first, second = hosts.hosts
+    port = second.server.address.port
+    second.server.close()
+    with (
+        HungHost(port) as stopped,
+        connect(first.server.url, timeout=timedelta(milliseconds=600)) as application,
+    ):
+        counts = application.store("counts")
+        with pytest.raises(NotReadableError) as refused:
+            counts.count()
+        assert f"host {stopped.url} does not answer" in str(refused.value)
+        assert "partition 1 of store 'counts' is there" in str(refused.value)
+
+
+def test_a_silent_host_is_waited_for_once(hosts: Hosts) -> None:
+    """Nobody else has its partition, so another try would only take as long again."""
+    first, second = hosts.hosts
+    port = second.server.address.port
+    second.server.close()
+    with HungHost(port) as stopped:
+        code, found = first.get("/counts/count", **{asker.PATIENCE: "500"})
+        assert (code, found["host"]) == (503, second.endpoint)
         assert stopped.connections == 1
