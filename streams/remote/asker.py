@@ -30,6 +30,7 @@ from headrace.streams.queries.errors import (
 from headrace.streams.remote.ending import Ending
 from headrace.streams.remote.events import EVENTS, EventStream
 from headrace.streams.remote.http import HttpHost, Reply
+from headrace.streams.remote.tokens import sent_token
 from headrace.streams.secrets import Secret
 
 R = TypeVar("R")
@@ -83,10 +84,13 @@ class Asker:
 
     Args:
         urls: of hosts of the application; any will do.
-        token: what they want to be sent.
+        token: what they want to be sent; the space around it is no part of it.
         timeout_s: for how long a question is asked again, in seconds.
         context: of https; None trusts what the system trusts.
         never_back: whether answers are to be no earlier than those before.
+
+    Raises:
+        ConfigError: no header can hold the token.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class Asker:
         self._silent_s: dict[HttpHost, float] = {}
         """When hosts have last been silent."""
         self._headers = {"Accept": "application/json"}
-        self._token = token
+        self._token = None if token is None else sent_token(token)
         self.timeout_s = timeout_s
         self._never_back = never_back
         self._lock = threading.Lock()

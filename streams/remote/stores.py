@@ -48,7 +48,8 @@ def connect(
         url: of any host of it, such as ``http://host:9464``, which `headrace run --http ...
             --queries` serves; or several, of which the next is asked where one is silent.
             Each of them has a part of `timeout`, and one that was silent comes last for a minute.
-        token: what the hosts want to be sent (``--http-token-file``).
+        token: what the hosts want to be sent (``--http-token-file``); the space around it, such as
+            the line end of a file, is no part of it.
         timeout: for how long a question is asked again whose rows cannot be read now.
         never_back: whether answers through this connection are never earlier than those before
             it, for each partition of a store.
@@ -58,7 +59,7 @@ def connect(
         What gives stores. Nothing is asked before one of them is.
 
     Raises:
-        ConfigError: it is no such address.
+        ConfigError: it is no such address, or no header can hold the token.
 
     Example:
         >>> from headrace import connect

@@ -326,7 +326,7 @@ def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -
 
 
 def _is_silent_still(heard: Heard, store: KeptStore, one: Missing) -> bool:
-    """Whether a host was waited for in vain that has all of it still: it is not waited for twice."""
+    """Whether a host that was waited for in vain has all of it still, so as not to wait twice."""
     assert store.sub_topology is not None, store.name
     owners = {heard.owners.get((store.sub_topology, partition)) for partition in one.only}
     is_silent = isinstance(one.error, UnreachedHostError) and one.error.is_silent
