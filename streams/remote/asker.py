@@ -111,6 +111,7 @@ class Asker:
         self._never_back = never_back
         self._lock = threading.Lock()
         self._reached: dict[str, dict[int, int]] = {}
+        self._kinds: dict[str, str] = {}
         self._ending = Ending()
 
     def __repr__(self) -> str:
@@ -144,6 +145,21 @@ class Asker:
         if store is not None:
             self._note(store, found.get("places", ()))
         return None if "error" in found else found
+
+    def kind_of(self, store: str) -> str | None:
+        """The kind of a store, which is asked for once; None where there is no such store.
+
+        Raises:
+            QueryError: nobody says so.
+        """
+        with self._lock:
+            kind = self._kinds.get(store)
+        if kind is None:
+            known = (self.ask(None, "", {}) or {})["stores"]
+            with self._lock:
+                self._kinds.update((one["name"], one["kind"]) for one in known)
+                kind = self._kinds.get(store)
+        return kind
 
     def part(self) -> Ending:
         """What ends with the connections, or before them."""
@@ -220,6 +236,7 @@ class Asker:
         """Take answers from before those that there were, as after a reset of the application."""
         with self._lock:
             self._reached.clear()
+            self._kinds.clear()
 
     def _target(self, store: str | None, path: str, given: Parameters, wait_s: float) -> str:
         if store is None:
