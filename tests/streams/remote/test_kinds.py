@@ -134,6 +134,6 @@ def test_those_who_await_are_refused_too(hosts: Hosts) -> None:
 )
 def test_less_than_no_rows_are_refused(application: Connection, ask: Any) -> None:
     counts = application.store("counts", key_type=User)
-    with pytest.raises(WrongQueryError, match="limit is how many rows at most.*not -1"):
+    with pytest.raises(WrongQueryError, match=r"limit is how many rows at most.*not -1"):
         next(ask(counts))
     assert [*counts.all(limit=0)] == []
