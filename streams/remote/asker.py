@@ -197,6 +197,7 @@ class Asker:
         give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
         silent: set[HttpHost] = set()
+        others: set[HttpHost] = set()
         while True:
             turn = self._turn(silent, give_up_s - time.monotonic())
             try:
@@ -205,6 +206,9 @@ class Asker:
                 if isinstance(error, UnreachedHostError):
                     silent = {turn.host} if turn.is_last else {turn.host, *silent}
                     self._leave(turn.host)
+                    others = {*others, turn.host} if error.is_other else others - {turn.host}
+                    if len(others) == len(self._hosts):
+                        raise
                     if not turn.is_last:
                         continue
                 if time.monotonic() + pause_s >= give_up_s:

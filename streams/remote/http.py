@@ -219,10 +219,17 @@ class HttpHost:
 
     def _unreached(self, why: str | Exception) -> UnreachedHostError:
         said = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+        is_other = _is_other(why)
+        advice = "ask again later"
+        if isinstance(why, ssl.SSLCertVerificationError):
+            advice = "give what trusts its certificate as context="
+        elif is_other:
+            advice = f"is it {'https' if self._context is None else 'http'}://, or another port?"
         return UnreachedHostError(
-            f"host {self.url} does not answer: {said}; ask again later",
+            f"host {self.url} does not answer: {said}; {advice}",
             host=self.url,
             is_silent=isinstance(why, TimeoutError),
+            is_other=is_other,
         )
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -256,3 +263,10 @@ class HttpHost:
             idle, self._idle = self._idle, []
         for _, connection in idle:
             connection.close()
+
+
+def _is_other(why: str | Exception) -> bool:
+    """Whether what was heard is of something else, and not of a host that starts or ends."""
+    ended = (ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.RemoteDisconnected, TimeoutError)
+    other = (ssl.SSLError, http.client.BadStatusLine)
+    return isinstance(why, other) and not isinstance(why, ended)

@@ -89,6 +89,33 @@ def test_where_all_hang_it_is_said(hung: HungHost) -> None:
     assert other.connections >= 1
 
 
+@pytest.mark.parametrize(
+    ("scheme", "says", "said"),
+    [
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "is it http://"),
+        ("http", b"SSH-2.0-OpenSSH_9.2\r\n", "is it https://"),
+    ],
+)
+def test_what_waiting_does_not_cure_is_said_at_once(scheme: str, says: bytes, said: str) -> None:
+    with (
+        HungHost(says=says) as other,
+        connect(f"{scheme}{other.url[4:]}", timeout=PATIENCE) as application,
+    ):
+        with pytest.raises(UnreachedHostError, match=said):
+            application.store("counts").get("k")
+        with pytest.raises(UnreachedHostError, match=said):
+            next(application.store("counts").changes())
+        assert other.connections == 2  # once for each
+
+
+def test_the_next_host_answers_where_one_is_none(hosts: Hosts) -> None:
+    with (
+        HungHost(says=b"SSH-2.0-OpenSSH_9.2\r\n") as other,
+        connect([other.url, hosts.hosts[0].server.url], timeout=PATIENCE) as application,
+    ):
+        assert application.store("counts").get("k1") == 1
+
+
 def test_changes_come_from_the_next_host_where_one_hangs(
     scene: ServedChanges, hung: HungHost
 ) -> None:
