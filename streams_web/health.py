@@ -84,7 +84,7 @@ def ready(board: Board, now_s: float, within: timedelta | None = None) -> Health
             reasons += _of_worker(view, now_s, within)
     if not reasons and not board.facts.tasks:
         reasons.append("no worker has a task")  # it may have had some, so not yet or any more
-    return Health(tuple(reasons), _progress(left) if reasons else [])
+    return Health(tuple(reasons), _progress(left.at(now_s)) if reasons else [])
 
 
 def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list[str]:

@@ -31,6 +31,17 @@ _SERVERS = ("bootstrap.servers", "metadata.broker.list")
 _NOWHERE = {"log_level": 0}
 _PREAMBLE = re.compile(r"^Failed to create [a-z ]+: ")
 _FILE = re.compile(r"([a-z.]+\.location) failed")
+_OWN_NAMES = {
+    "acks": "request.required.acks",
+    "compression.type": "compression.codec",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "linger.ms": "queue.buffering.max.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "max.partition.fetch.bytes": "fetch.message.max.bytes",
+    "retries": "message.send.max.retries",
+    "sasl.mechanism": "sasl.mechanisms",
+}
+"""What librdkafka calls settings in its errors that have two names."""
 _IDENTITY = "headrace-settings"
 
 
@@ -81,6 +92,9 @@ def _sentence(problem: str, settings: Mapping[str, Any]) -> tuple[str, str]:
     """What the client says, and that as a sentence that names the client and the next step."""
     prefix, _, said = problem.partition(": ")
     what = _PREAMBLE.sub("", said)
+    for given, own in _OWN_NAMES.items():
+        if given in settings and own not in settings:
+            what = what.replace(f'"{own}"', f'"{given}"')
     advice = ""
     file = _FILE.match(what)
     if "GSSAPI" in what:

@@ -285,7 +285,9 @@ def _checked(
     for place in places:
         at = wanted.get(place.partition, stable[place])
         if not starts[place] <= at <= ends[place]:
-            gone = "is behind the end: it was made anew" if at > ends[place] else "was deleted"
+            gone = "was deleted"
+            if at > ends[place]:
+                gone = "is behind its end: the position is wrong, or the topic was made anew since"
             raise PositionGoneError(
                 f"{place} has offsets from {starts[place]} to {ends[place]}, and what comes at "
                 f"{at} {gone}; begin anew with the rows, snapshot=true, or from=beginning"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -131,7 +131,8 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     """Compile a topology and name its topics.
 
     Raises:
-        TopologyError: the topology has nothing to read, or joins keys of unequal bytes.
+        TopologyError: the topology has nothing to read, joins keys of unequal bytes, or writes to
+            a changelog or repartition topic of its own.
     """
     _refuse_other_than_topology(topology)
     refuse_loops(topology.nodes)
@@ -150,7 +151,9 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     )
     _require_committed_reads(topology, config)
     more_ms = config.windowstore_changelog_additional_retention_ms
-    return tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
+    plans = tuple(_sub_plan(sub, options, more_ms) for sub in topology.sub_topologies)
+    _refuse_own_topics(plans, config.handlers.dead_letter_topic)
+    return plans
 
 
 def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
@@ -186,6 +189,46 @@ def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
             "consumer.isolation.level is read_uncommitted, and what is read may still be aborted "
             f"when to_sink({node.name!r}) has written it; leave the setting out"
         )
+
+
+def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> None:
+    """Refuse sinks that write to a changelog or repartition topic of the same application.
+
+    A record of somebody else in a changelog is a row of the store after the next restore, and one
+    in a repartition topic is taken for one that was sent there: both are wrong without any error.
+
+    Args:
+        dead_letters: the topic of dead letters; None without one.
+
+    Raises:
+        TopologyError: a sink does.
+        ConfigError: dead letters would go there.
+    """
+    own = _own(plans)
+    for plan in plans:
+        for sink in plan.program.sub_topology.sinks:
+            if isinstance(sink.topic, str) and not sink.internal and sink.topic in own:
+                raise TopologyError(
+                    f"{sink.name} writes to topic {sink.topic!r}, which is {own[sink.topic]}: what "
+                    "others write there is taken for its own; write to another topic, or give "
+                    "another name to what the topic is for"
+                )
+    if dead_letters is not None and dead_letters in own:
+        raise ConfigError(
+            f"errors.dead.letter.queue.topic.name is {dead_letters!r}, which is "
+            f"{own[dead_letters]}; choose another topic"
+        )
+
+
+def _own(plans: Sequence[SubPlan]) -> Mapping[str, str]:
+    """The topics that are the application's own, and what each is for."""
+    found: dict[str, str] = {}
+    for plan in plans:
+        for store, topic in plan.changelogs.items():
+            found[topic] = f"the changelog of store {store!r} of this application"
+        for one in plan.topics.repartition_sources:
+            found[one.name] = "a repartition topic of this application"
+    return found
 
 
 def optimized(topology: Topology, config: StreamsConfig) -> Topology:

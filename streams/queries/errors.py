@@ -60,11 +60,17 @@ class UnreachedHostError(NotReadableError):
 
     Args:
         host: which.
+        is_silent: whether it may be there, and said nothing for as long as was waited.
+        is_other: whether something else is there, so that asking again does not help.
     """
 
-    def __init__(self, message: str, *, host: str) -> None:
+    def __init__(
+        self, message: str, *, host: str, is_silent: bool = False, is_other: bool = False
+    ) -> None:
         super().__init__(message)
         self.host = host
+        self.is_silent = is_silent
+        self.is_other = is_other
 
 
 class UnknownTokenError(QueryError):

@@ -1,8 +1,9 @@
 """Asks an application's stores until there is an answer, or the time for it is over.
 
-What cannot be read now is asked for again: a task that moves is somewhere soon. A host that is
-silent is left for the next one that was named. And nobody goes back: each answer says up to where
-in its changelog it was from, and the next one for the same partition is to be no earlier.
+What cannot be read now is asked for again: a task that moves is somewhere soon. Each host that was
+named has a part of the time, and one that was silent comes last for a while. And nobody goes back:
+each answer says up to where in its changelog it was from, and the next one for the same partition
+is to be no earlier.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -28,6 +30,7 @@ from headrace.streams.queries.errors import (
 from headrace.streams.remote.ending import Ending
 from headrace.streams.remote.events import EVENTS, EventStream
 from headrace.streams.remote.http import HttpHost, Reply
+from headrace.streams.remote.tokens import sent_token
 from headrace.streams.secrets import Secret
 
 R = TypeVar("R")
@@ -40,7 +43,40 @@ SILENT_S = 30.0
 """So long nothing may come of what goes on: a server says every ten seconds that it does."""
 WAIT_MAX_S = 2.0
 """So long a server waits for a position, before it is asked again."""
+SILENT_KEPT_S = 60.0
+"""So long a host that was silent is asked after the others."""
+PATIENCE = "headrace-patience-ms"
+"""The header that says how long whoever asks waits for an answer."""
 Parameters = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """How a host is asked.
+
+    Args:
+        part_s: its part of the time.
+        is_last: whether no other host is left to be asked.
+    """
+
+    host: HttpHost
+    part_s: float
+    is_last: bool
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing may come; the last one may be late, as nobody waits for his turn."""
+        return self.part_s + WAIT_MAX_S * self.is_last
+
+    @property
+    def wait_s(self) -> float:
+        """For how long it is to wait for a position."""
+        return min(self.part_s if self.is_last else self.part_s / 2, WAIT_MAX_S)
+
+    @property
+    def patience_ms(self) -> int:
+        """Within this it is to answer, so that what it says of others is heard."""
+        return round(1000 * (self.part_s if self.is_last else 0.75 * self.part_s))
 
 
 class Asker:
@@ -48,10 +84,13 @@ class Asker:
 
     Args:
         urls: of hosts of the application; any will do.
-        token: what they want to be sent.
+        token: what they want to be sent; the space around it is no part of it.
         timeout_s: for how long a question is asked again, in seconds.
         context: of https; None trusts what the system trusts.
         never_back: whether answers are to be no earlier than those before.
+
+    Raises:
+        ConfigError: no header can hold the token.
     """
 
     def __init__(
@@ -64,12 +103,15 @@ class Asker:
         never_back: bool = True,
     ) -> None:
         self._hosts = [HttpHost(url, context=context) for url in urls]
+        self._silent_s: dict[HttpHost, float] = {}
+        """When hosts have last been silent."""
         self._headers = {"Accept": "application/json"}
-        self._token = token
+        self._token = None if token is None else sent_token(token)
         self.timeout_s = timeout_s
         self._never_back = never_back
         self._lock = threading.Lock()
         self._reached: dict[str, dict[int, int]] = {}
+        self._kinds: dict[str, str] = {}
         self._ending = Ending()
 
     def __repr__(self) -> str:
@@ -90,12 +132,12 @@ class Asker:
             ClosedConnectionError: `close` was called.
         """
 
-        def asks(host: HttpHost, left_s: float) -> dict[str, Any]:
-            reply = host.ask(
-                self._target(store, path, given, left_s),
+        def asks(turn: _Turn) -> dict[str, Any]:
+            reply = turn.host.ask(
+                self._target(store, path, given, turn.wait_s),
                 body,
-                headers=self._sent(body),
-                timeout_s=max(left_s, AGAIN_MIN_S) + WAIT_MAX_S,
+                headers={**self._sent(body), PATIENCE: str(turn.patience_ms)},
+                timeout_s=turn.silent_s,
             )
             return _read(reply)
 
@@ -103,6 +145,21 @@ class Asker:
         if store is not None:
             self._note(store, found.get("places", ()))
         return None if "error" in found else found
+
+    def kind_of(self, store: str) -> str | None:
+        """The kind of a store, which is asked for once; None where there is no such store.
+
+        Raises:
+            QueryError: nobody says so.
+        """
+        with self._lock:
+            kind = self._kinds.get(store)
+        if kind is None:
+            known = (self.ask(None, "", {}) or {})["stores"]
+            with self._lock:
+                self._kinds.update((one["name"], one["kind"]) for one in known)
+                kind = self._kinds.get(store)
+        return kind
 
     def part(self) -> Ending:
         """What ends with the connections, or before them."""
@@ -121,32 +178,58 @@ class Asker:
         said = urlencode({name: text for name, text in given.items() if text is not None})
         headers = {**self._sent(None), "Accept": EVENTS}
 
-        def asks(host: HttpHost, _: float) -> EventStream:
-            target = _short(f"/api/stores/{quote(store, safe='')}/{path}?{said}")
-            found = host.listen(target, headers=headers, silent_s=SILENT_S, ending=ending)
+        def asks(turn: _Turn) -> EventStream:
+            found = turn.host.listen(
+                _short(f"/api/stores/{quote(store, safe='')}/{path}?{said}"),
+                headers=headers,
+                begin_s=SILENT_S if turn.is_last else turn.silent_s,
+                silent_s=SILENT_S,
+                ending=ending,
+            )
             if isinstance(found, EventStream):
                 return found
             raise QueryError(f"store {store!r} has no changes, but {_read(found)}")
 
         return self._insist(asks, ending)
 
-    def _insist(self, asks: Callable[[HttpHost, float], R], ending: Ending) -> R:
-        """Ask until there is an answer, or the time is over."""
+    def _insist(self, asks: Callable[[_Turn], R], ending: Ending) -> R:
+        """Ask until there is an answer, or the time is over and all hosts were asked."""
         give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
+        silent: set[HttpHost] = set()
+        others: set[HttpHost] = set()
         while True:
-            left_s = give_up_s - time.monotonic()
-            with self._lock:
-                host = self._hosts[0]
+            turn = self._turn(silent, give_up_s - time.monotonic())
             try:
-                return asks(host, left_s)
+                return asks(turn)
             except NotReadableError as error:
                 if isinstance(error, UnreachedHostError):
-                    self._next(host)
+                    silent = {turn.host} if turn.is_last else {turn.host, *silent}
+                    self._leave(turn.host)
+                    others = {*others, turn.host} if error.is_other else others - {turn.host}
+                    if len(others) == len(self._hosts):
+                        raise
+                    if not turn.is_last:
+                        continue
                 if time.monotonic() + pause_s >= give_up_s:
                     raise
                 ending.pause(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_MAX_S)
+
+    def _turn(self, silent: Set[HttpHost], left_s: float) -> _Turn:
+        """Whose turn it is among those that were not silent for this question."""
+        known_s = time.monotonic() - SILENT_KEPT_S
+        with self._lock:
+            others = [host for host in self._hosts if host not in silent] or self._hosts
+            others = sorted(others, key=lambda host: self._silent_s.get(host, known_s) > known_s)
+        part_s = max(left_s / len(others), AGAIN_MIN_S)
+        return _Turn(others[0], part_s, is_last=len(others) == 1)
+
+    def leave(self, url: str) -> None:
+        """Ask a host after the others from now on, as it was silent."""
+        for host in self._hosts:
+            if host.url == url:
+                self._leave(host)
 
     def next_host(self) -> None:
         """Ask another host from now on."""
@@ -157,8 +240,9 @@ class Asker:
         """Take answers from before those that there were, as after a reset of the application."""
         with self._lock:
             self._reached.clear()
+            self._kinds.clear()
 
-    def _target(self, store: str | None, path: str, given: Parameters, left_s: float) -> str:
+    def _target(self, store: str | None, path: str, given: Parameters, wait_s: float) -> str:
         if store is None:
             return "/api/stores"
         parameters = {name: text for name, text in given.items() if text is not None}
@@ -166,7 +250,7 @@ class Asker:
             reached = self._reached.get(store) if self._never_back else None
             if reached:
                 parameters["min_position"] = ",".join(f"{p}:{at}" for p, at in reached.items())
-                parameters["wait"] = f"{max(0, round(1000 * min(left_s, WAIT_MAX_S)))}ms"
+                parameters["wait"] = f"{round(1000 * wait_s)}ms"
         base = f"/api/stores/{quote(store, safe='')}"
         return _short(f"{base}/{path}?{urlencode(parameters)}" if path else base)
 
@@ -186,11 +270,10 @@ class Asker:
                 if partition is not None:
                     reached[partition] = max(reached.get(partition, 0), place["offset"])
 
-    def _next(self, silent: HttpHost) -> None:
-        """Ask another host from now on, unless another thread has seen to that."""
+    def _leave(self, silent: HttpHost) -> None:
         with self._lock:
-            if self._hosts[0] is silent:
-                self._hosts = [*self._hosts[1:], silent]
+            self._silent_s[silent] = time.monotonic()
+            self._hosts = [*(host for host in self._hosts if host is not silent), silent]
 
     def close(self) -> None:
         """End the connections, also under whoever waits for an answer."""

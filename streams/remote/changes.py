@@ -18,6 +18,7 @@ import msgspec
 from headrace.streams.queries.errors import (
     ClosedConnectionError,
     NotReadableError,
+    UnreachedHostError,
     WrongQueryError,
 )
 from headrace.streams.remote.asker import AGAIN_MAX_S, AGAIN_MIN_S, Asker
@@ -129,11 +130,11 @@ class Changes(Generic[K, V]):
     def _until_closed(self) -> Iterator[list[Change[K, V]]]:
         give_up_s, pause_s = self._until(), AGAIN_MIN_S
         while (stream := self._opened()) is not None:
+            has_told = False
             try:
                 for piece in stream.pieces():
                     found = self._told(piece)
-                    if any(heard.name != "closed" for heard in piece):
-                        give_up_s, pause_s = self._until(), AGAIN_MIN_S
+                    has_told = has_told or any(heard.name != "closed" for heard in piece)
                     if found:
                         yield found
                     closed = next((heard for heard in piece if heard.name == "closed"), None)
@@ -147,9 +148,14 @@ class Changes(Generic[K, V]):
                         f"the rows of store {self._store!r} were cut before all were told, so "
                         f"there is no position to go on from; begin anew: {error}"
                     ) from error
+                if has_told:  # the silence that is noticed now is no part of the patience
+                    give_up_s, pause_s = self._until(), AGAIN_MIN_S
                 if time.monotonic() + pause_s >= give_up_s:
                     raise
-                self._asker.next_host()
+                if isinstance(error, UnreachedHostError) and error.is_silent:
+                    self._asker.leave(error.host)
+                else:
+                    self._asker.next_host()
             finally:
                 stream.close()
             self._ending.pause(pause_s)

@@ -41,7 +41,7 @@ class EventStream:
         self,
         answer: http.client.HTTPResponse,
         sock: socket.socket,
-        unreached: Callable[[str], UnreachedHostError],
+        unreached: Callable[[str | Exception], UnreachedHostError],
     ) -> None:
         self._answer = answer
         self._socket = sock
@@ -58,7 +58,7 @@ class EventStream:
             try:
                 data = self._answer.read1(_PIECE_BYTES)
             except (OSError, ValueError, http.client.HTTPException) as error:
-                raise self._unreached(f"{type(error).__name__}: {error}") from error
+                raise self._unreached(error) from error
             if not data:
                 raise self._unreached("it has ended")
             *whole, left = (left + data).split(b"\n\n")

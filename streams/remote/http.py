@@ -108,7 +108,7 @@ class HttpHost:
                 if kept is not None and not isinstance(error, TimeoutError):
                     kept = None  # the server has ended it meanwhile
                     continue
-                raise self._unreached(f"{type(error).__name__}: {error}") from error
+                raise self._unreached(error) from error
             if answer.will_close or not answer.isclosed():
                 connection.close()
             else:
@@ -116,13 +116,20 @@ class HttpHost:
             return self._read(answer.status, data)
 
     def listen(
-        self, target: str, *, headers: Mapping[str, str], silent_s: float, ending: Ending
+        self,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        begin_s: float,
+        silent_s: float,
+        ending: Ending,
     ) -> Reply | EventStream:
         """Ask for what goes on for as long as it is listened to.
 
         Args:
             target: path and query.
-            silent_s: for how long nothing may come.
+            begin_s: for how long nothing may come before it begins.
+            silent_s: and afterwards.
             ending: ends it.
 
         Returns:
@@ -134,16 +141,17 @@ class HttpHost:
         """
         connection = self._connect()
         try:
-            sock = self._reach(connection, silent_s, ending)
+            sock = self._reach(connection, begin_s, ending)
             connection.request("GET", self._path + target, headers=dict(headers))
             answer = connection.getresponse()
             if answer.status == 200 and answer.headers.get_content_type() == EVENTS:
+                sock.settimeout(silent_s)
                 return EventStream(answer, sock, self._unreached)
             data = answer.read(ANSWER_MAX_BYTES)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             ending.require()
-            raise self._unreached(f"{type(error).__name__}: {error}") from error
+            raise self._unreached(error) from error
         connection.close()
         return self._read(answer.status, data)
 
@@ -209,9 +217,19 @@ class HttpHost:
                 f"status {code}, and what it says is no JSON; is it headrace?"
             ) from error
 
-    def _unreached(self, why: str) -> UnreachedHostError:
+    def _unreached(self, why: str | Exception) -> UnreachedHostError:
+        said = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+        is_other = _is_other(why)
+        advice = "ask again later"
+        if isinstance(why, ssl.SSLCertVerificationError):
+            advice = "give what trusts its certificate as context="
+        elif is_other:
+            advice = f"is it {'https' if self._context is None else 'http'}://, or another port?"
         return UnreachedHostError(
-            f"host {self.url} does not answer: {why}; ask again later", host=self.url
+            f"host {self.url} does not answer: {said}; {advice}",
+            host=self.url,
+            is_silent=isinstance(why, TimeoutError),
+            is_other=is_other,
         )
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -245,3 +263,10 @@ class HttpHost:
             idle, self._idle = self._idle, []
         for _, connection in idle:
             connection.close()
+
+
+def _is_other(why: str | Exception) -> bool:
+    """Whether what was heard is of something else, and not of a host that starts or ends."""
+    ended = (ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.RemoteDisconnected, TimeoutError)
+    other = (ssl.SSLError, http.client.BadStatusLine)
+    return isinstance(why, other) and not isinstance(why, ended)

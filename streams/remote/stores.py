@@ -47,7 +47,9 @@ def connect(
     Args:
         url: of any host of it, such as ``http://host:9464``, which `headrace run --http ...
             --queries` serves; or several, of which the next is asked where one is silent.
-        token: what the hosts want to be sent (``--http-token-file``).
+            Each of them has a part of `timeout`, and one that was silent comes last for a minute.
+        token: what the hosts want to be sent (``--http-token-file``); the space around it, such as
+            the line end of a file, is no part of it.
         timeout: for how long a question is asked again whose rows cannot be read now.
         never_back: whether answers through this connection are never earlier than those before
             it, for each partition of a store.
@@ -57,7 +59,7 @@ def connect(
         What gives stores. Nothing is asked before one of them is.
 
     Raises:
-        ConfigError: it is no such address.
+        ConfigError: it is no such address, or no header can hold the token.
 
     Example:
         >>> from headrace import connect
@@ -149,7 +151,6 @@ class RemoteStore(Generic[K, V]):
         self._asker = asker
         self._key_type = key_type
         self._value_type = value_type
-        self._is_timed: bool | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._asker}>"
@@ -173,9 +174,7 @@ class RemoteStore(Generic[K, V]):
             return next(self._rows_of([to_document(key)]))
         found = self._asker.ask(self.name, "get", {**given, "as_of": when})
         if found is not None and "rows" in found:
-            raise WrongQueryError(
-                f"store {self.name!r} has windows; ask with fetch(key, start, end) or find_sessions"
-            )
+            raise self._not_keyed("fetch(key, start, end)")
         return None if found is None else self._row(found)
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
@@ -203,7 +202,12 @@ class RemoteStore(Generic[K, V]):
     def _rows_of(self, documents: list[Any]) -> Iterator[Row[K, V] | None]:
         """The rows of some keys in their order, which are not put into the address."""
         body = msgspec.json.encode({"keys": documents})
-        answer = self._asker.ask(self.name, "get", {}, body) or {}
+        try:
+            answer = self._asker.ask(self.name, "get", {}, body) or {}
+        except WrongQueryError as error:
+            if self._has_windows():
+                raise self._not_keyed("fetch(key, start, end)") from error
+            raise
         return (None if row is None else self._row(row) for row in answer["rows"])
 
     def range(
@@ -229,7 +233,7 @@ class RemoteStore(Generic[K, V]):
             "to": None if end is None else _json(end),
             "reverse": "true" if reverse else None,
         }
-        return self._pages("range", given, limit)
+        return self._keyed("range", given, limit, instead="fetch_all(start, end) or all()")
 
     def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Iterator[Row[K, V]]:
         """The rows whose key's bytes begin with those of a prefix."""
@@ -237,7 +241,8 @@ class RemoteStore(Generic[K, V]):
 
     def prefix_pages(self, prefix: Any, *, limit: int | None = None) -> Iterator[list[Row[K, V]]]:
         """The same, page by page."""
-        return self._pages("prefix", {"json_keys": "true", "prefix": _json(prefix)}, limit)
+        given = {"json_keys": "true", "prefix": _json(prefix)}
+        return self._keyed("prefix", given, limit, instead="fetch_all(start, end) or all()")
 
     # -- windows and sessions --------------------------------------------------------------------
 
@@ -261,7 +266,16 @@ class RemoteStore(Generic[K, V]):
         self, key: Any, earliest_end: Time, latest_start: Time
     ) -> Iterator[Row[Any, V]]:
         """The sessions of a key that end and begin within bounds, both inclusive."""
-        return self.fetch(key, earliest_end, latest_start)
+        return self._flat(self._session_pages(key, earliest_end, latest_start))
+
+    def _session_pages(
+        self, key: Any, earliest_end: Time, latest_start: Time
+    ) -> Iterator[list[Row[Any, V]]]:
+        if self._asker.kind_of(self.name) == "window":
+            raise WrongQueryError(
+                f"store {self.name!r} has windows, and no sessions; ask with fetch(key, start, end)"
+            )
+        yield from self.fetch_pages(key, earliest_end, latest_start)
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
@@ -273,7 +287,11 @@ class RemoteStore(Generic[K, V]):
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
     ) -> Iterator[list[Row[Any, V]]]:
         """The same, page by page."""
-        return self._pages("range", _times(start, end), limit, is_timed=True)
+        if self._asker.kind_of(self.name) not in _TIMED | {None}:
+            raise WrongQueryError(
+                f"store {self.name!r} has no windows; ask with range(start, end) or all()"
+            )
+        yield from self._pages("range", _times(start, end), limit, is_timed=True)
 
     # -- all kinds -------------------------------------------------------------------------------
 
@@ -283,8 +301,7 @@ class RemoteStore(Generic[K, V]):
 
     def all_pages(self, *, limit: int | None = None) -> Iterator[list[Row[K, V]]]:
         """The same, page by page."""
-        is_timed = self.describe().get("kind") in _TIMED
-        return self._pages("range", {}, limit, is_timed=is_timed)
+        yield from self._pages("range", {}, limit, is_timed=self._has_windows())
 
     def count(self) -> int:
         """How many rows there are; all are looked at."""
@@ -351,6 +368,8 @@ class RemoteStore(Generic[K, V]):
         *,
         is_timed: bool = False,
     ) -> Iterator[list[Row[K, V]]]:
+        if limit is not None and limit < 0:
+            raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
         after: str | None = None
         left = limit
         while left is None or left > 0:
@@ -370,12 +389,25 @@ class RemoteStore(Generic[K, V]):
         return (row for page in pages for row in page)
 
     def _key_and_value(self, found: Mapping[str, Any]) -> tuple[Any, V | None]:
-        if self._is_timed is None:
-            known = (self._asker.ask(None, "", {}) or {})["stores"]
-            self._is_timed = any(
-                one["name"] == self.name and one["kind"] in _TIMED for one in known
-            )
-        return self._converted(found, is_timed=self._is_timed, is_deleted=found.get("deleted"))
+        is_timed = self._has_windows()
+        return self._converted(found, is_timed=is_timed, is_deleted=found.get("deleted"))
+
+    def _has_windows(self) -> bool:
+        return self._asker.kind_of(self.name) in _TIMED
+
+    def _keyed(
+        self, path: str, given: Mapping[str, str | None], limit: int | None, *, instead: str
+    ) -> Iterator[list[Row[K, V]]]:
+        """Pages of a store that has a row of each key."""
+        if self._has_windows():
+            raise self._not_keyed(instead)
+        yield from self._pages(path, given, limit)
+
+    def _not_keyed(self, instead: str) -> WrongQueryError:
+        if self._asker.kind_of(self.name) == "session":
+            instead += " or find_sessions(key, earliest_end, latest_start)"
+            return WrongQueryError(f"store {self.name!r} has sessions; ask with {instead}")
+        return WrongQueryError(f"store {self.name!r} has windows; ask with {instead}")
 
     def _row(self, found: Mapping[str, Any], *, is_timed: bool = False) -> Row[K, V]:
         key, value = self._converted(found, is_timed=is_timed)

@@ -17,7 +17,7 @@ def load_bounded(given: str | Mapping[str, str], timeout_s: float) -> Any:
         timeout_s: for a connection, and for the silence in an answer.
 
     Raises:
-        ValueError: what is given is no catalog.
+        ValueError: what is given is no catalog, or no header can hold its token.
     """
     from pyiceberg.catalog import CatalogType, infer_catalog_type, load_catalog
     from pyiceberg.utils.config import Config, merge_config
@@ -32,8 +32,19 @@ def load_bounded(given: str | Mapping[str, str], timeout_s: float) -> Any:
     if "py-catalog-impl" not in whole and isinstance(whole.get("uri"), str):
         kind = kind or infer_catalog_type(named, whole)
         if kind in (CatalogType.REST, CatalogType.REST.value):
-            return _bounded(timeout_s)(named, **whole)
+            return _bounded(timeout_s)(named, **_without_line_ends(whole))
     return load_catalog(name, **properties)
+
+
+def _without_line_ends(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Secrets without the line end of their file; else an error of requests would show them."""
+    found = dict(properties)
+    for name in ("token", "credential"):
+        if isinstance(found.get(name), str):
+            found[name] = found[name].strip()
+            if not found[name].isprintable():
+                raise ValueError(f"its {name} has line ends or other characters that are no text")
+    return found
 
 
 def _bounded(timeout_s: float) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +23,7 @@ from headrace.streams.queries.asked import (
     time_of,
 )
 from headrace.streams.queries.errors import TooOldError, WrongQueryError
+from headrace.streams.remote.asker import PATIENCE
 from headrace.streams.settings import span_of
 
 LIMIT = 100
@@ -30,9 +33,11 @@ BODY_MAX_BYTES = 4 << 20
 WAIT_S = 2.0
 """How long is waited for one's own writes, where nobody says for how long."""
 WAIT_MAX_S = 30.0
+WITHIN_MIN_S = 0.05
 ASKED_BY = "headrace-asked-by"
 """The header of a question that a host sends on, with its endpoint: whoever gets it answers
 himself, so that none goes round in circles."""
+_PATIENCE_MS = re.compile(r"[0-9]{1,9}")
 _OUTER = ("route", "partial", "partitions", "of", "left", "min_position", "key")
 """What is said anew of a question that is sent on."""
 
@@ -50,6 +55,8 @@ class Asked:
         path_key: the key, where it is part of the path.
         asker: the endpoint of the host that sends it on.
         authorization: the header that says who asks.
+        until_s: when whoever asks waits no longer, of the monotonic clock; None where he does not
+            say.
     """
 
     name: str
@@ -58,10 +65,13 @@ class Asked:
     body: bytes = b""
     asker: str | None = None
     authorization: str | None = None
+    until_s: float | None = None
 
     @classmethod
     def of(cls, request: Request, body: bytes = b"") -> Self:
         """Read a request."""
+        patience = request.headers.get(PATIENCE, "")
+        is_said = _PATIENCE_MS.fullmatch(patience) is not None
         return cls(
             name=request.path_params.get("name", ""),
             given=tuple(request.query_params.multi_items()),
@@ -69,6 +79,7 @@ class Asked:
             body=body,
             asker=request.headers.get(ASKED_BY),
             authorization=request.headers.get("authorization"),
+            until_s=time.monotonic() + int(patience) / 1000 if is_said else None,
         )
 
     @cached_property
@@ -134,6 +145,12 @@ class Asked:
     def wait_s(self) -> float:
         """How long to wait for that."""
         return min(WAIT_MAX_S, self._span("wait", WAIT_S))
+
+    def within_s(self, most_s: float) -> float:
+        """For how long another host may be waited for, so that whoever asks hears which it was."""
+        if self.until_s is None:
+            return most_s
+        return min(most_s, max(self.until_s - time.monotonic(), WITHIN_MIN_S))
 
     def require_young(self, places: tuple[Place, ...]) -> None:
         """Refuse what is older than `max_age`."""

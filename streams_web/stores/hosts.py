@@ -1,7 +1,7 @@
 """Asking the hosts that have the partitions which a question is about, side by side.
 
     partitions ─► owners, as the group has them ─► one question each ─► answers
-                        ▲                              │ "not mine", or silence
+                        ▲                              │ "not mine", or nobody there
                         └── the brokers are asked anew ┘ once
 
 What is left over then is refused, or given from what a task has left behind on some host where
@@ -124,9 +124,11 @@ class Hosts:
         parts, missing = self._round(queries, word, heard, store, partitions, make)
         if any(isinstance(one.error, NotHereError | UnreachedHostError) for one in missing):
             heard = queries.whereabouts.heard(at_most_s=AGAIN_S)
-            again = frozenset[int]().union(*(one.only for one in missing))
+            still = [one for one in missing if _is_silent_still(heard, store, one)]
+            again = frozenset[int]().union(*(one.only for one in missing if one not in still))
             more, missing = self._round(queries, word, heard, store, again, make)
             parts += more
+            missing += still
         if missing and asked.text("max_age") is not None:
             missing = self._left(queries, word, heard, missing, make, parts)
         if missing and not (parts and asked.flag("partial")):
@@ -254,12 +256,14 @@ class Hosts:
                 asked.target(word.path),
                 asked.body or None,
                 headers=asked.headers(queries.host),
-                timeout_s=word.timeout_s + waits_s,
+                timeout_s=asked.within_s(word.timeout_s + waits_s),
             )
         except (UnreachedHostError, ClosedConnectionError) as error:
             of = f"partition {_listed(only)} of " if only else ""
             raise UnreachedHostError(
-                f"{error}; {of}store {asked.name!r} is there", host=host
+                f"{error}; {of}store {asked.name!r} is there",
+                host=host,
+                is_silent=isinstance(error, UnreachedHostError) and error.is_silent,
             ) from error
         _require_answer(reply, asked.name, host, only)
         return Part(only, host, left, reply.document, reply.code)
@@ -319,6 +323,14 @@ def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -
     if reply.code == 404:
         raise NoSuchStoreError(f"host {host} does not serve store {store!r}: {said}")
     raise NotReadableError(f"host {host}: {said}", remaining=found.get("restore_remaining"))
+
+
+def _is_silent_still(heard: Heard, store: KeptStore, one: Missing) -> bool:
+    """Whether a host that was waited for in vain has all of it still, so as not to wait twice."""
+    assert store.sub_topology is not None, store.name
+    owners = {heard.owners.get((store.sub_topology, partition)) for partition in one.only}
+    is_silent = isinstance(one.error, UnreachedHostError) and one.error.is_silent
+    return is_silent and owners == {one.host}
 
 
 def _offset(part: Part) -> int:

@@ -102,8 +102,9 @@ def test_a_worker_that_crashed_or_is_silent_is_not_ready() -> None:
     found = ready(board(facts=replace(facts, workers=(gone,))), NOW_S)
     assert found.reasons[0] == "worker 0 is killed by SIGKILL"
     assert ready(board(), NOW_S + OLD_S).is_well
-    found = ready(board(), NOW_S + OLD_S + 1).reasons
-    assert found == tuple(f"worker {n} has told nothing for 11 s" for n in (0, 1))
+    silent = ready(board(), NOW_S + OLD_S + 1)
+    assert silent.reasons == tuple(f"worker {n} has told nothing for 11 s" for n in (0, 1))
+    assert {(one["state"], one["running"]) for one in silent.progress} == {("silent", 0)}
 
 
 def test_within_a_span_a_worker_with_tasks_may_be_silent_for_no_longer() -> None:

@@ -16,7 +16,8 @@ from rich.console import Group
 from rich.text import Text
 
 from headrace.streams.cli.tables import columns
-from headrace.streams.errors import StreamsError
+from headrace.streams.errors import ConfigError, StreamsError
+from headrace.streams.remote.tokens import sent_token
 
 WITHIN_S = 10.0
 BODY_MAX = 64 << 20
@@ -93,10 +94,12 @@ class Served:
         self._headers: dict[str, str] = {}
         if token_file is not None:
             try:
-                token = token_file.read_text().strip()
+                token = sent_token(token_file.read_text())
             except (OSError, UnicodeDecodeError) as error:
                 raise ServedError(f"the token in {token_file} cannot be read: {error}") from error
-            self._headers["Authorization"] = f"Bearer {token}"
+            except ConfigError as error:
+                raise ServedError(f"{token_file}: {error}") from error
+            self._headers["Authorization"] = f"Bearer {token.reveal()}"
 
     def look(self) -> ServedLook:
         """Ask how it is now.

@@ -154,7 +154,7 @@ class Where:
         token = None
         if self.token_file is not None:
             try:
-                token = Secret(self.token_file.read_text().strip())
+                token = Secret(self.token_file.read_text())
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(
                     f"the token in {self.token_file} cannot be read: {error}"

@@ -54,6 +54,13 @@ def test_what_has_no_name_is_listed_and_fails_where_that_is_asked_for(
     assert "the very name" in done.output
 
 
+def test_what_writes_to_its_own_changelog_is_refused(tmp_path: Path) -> None:
+    program = APP.format(store='store="counts"').replace('"out"', '"a-counts-changelog"')
+    done = _checked(tmp_path, program)
+    assert done.exit_code != 0
+    assert "'a-counts-changelog', which is the changelog of store 'counts'" in done.output
+
+
 def test_an_application_with_names_passes(tmp_path: Path) -> None:
     done = _check(tmp_path, 'store="counts"', "--strict")
     assert done.exit_code == 0, done.output

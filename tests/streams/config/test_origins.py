@@ -116,6 +116,17 @@ def test_a_setting_of_the_program_that_is_only_wrong_with_others_is_named() -> N
     assert "session.timeout.ms (from HEADRACE_X) 600" in str(raised.value)
 
 
+def test_kafkas_client_is_said_to_refuse_the_setting_that_was_given() -> None:
+    """It has two names for some of them, and its errors say the other one."""
+    builder = StreamsBuilder()
+    builder.stream("in").to("out")
+    for name, value in (("producer.linger.ms", "x"), ("consumer.max.partition.fetch.bytes", "y")):
+        with pytest.raises(ConfigError) as raised:
+            KafkaStreams(builder.build(), over(OWN, given_by({name: value}, "--set")))
+        bare = name.partition(".")[2]
+        assert f'"{bare}" (from --set)' in str(raised.value)
+
+
 def test_what_kafkas_client_refuses_has_its_place_too() -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out")

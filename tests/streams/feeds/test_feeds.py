@@ -230,7 +230,7 @@ def test_what_retention_has_deleted_is_said(scene: Scene) -> None:
         PositionGoneError, match=r"changelog-0 has offsets from 2 to 3, and what co"
     ):
         scene.follow(at("0:1,1:0"))
-    with pytest.raises(PositionGoneError, match="was made anew; begin anew with the rows"):
+    with pytest.raises(PositionGoneError, match="was made anew since; begin anew with the rows"):
         scene.follow(at("0:99"))
     with pytest.raises(WrongQueryError, match="has 2 partitions, and none is number 7"):
         scene.follow(at("7:0"))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from headrace.streams.sinks.iceberg import IcebergSink
 from headrace.streams.sinks.iceberg_rest import load_bounded
-from headrace.topology import SinkUnavailableError
+from headrace.topology import SinkUnavailableError, SinkUnusableError
 
 pytest.importorskip("pyiceberg")
 
@@ -50,11 +52,13 @@ class FirstAnswer(BaseHTTPRequestHandler):
     """Says how it is set up, and then nothing more."""
 
     held = threading.Event()
+    authorizations: ClassVar[list[str | None]] = []
 
     def do_GET(self) -> None:
         if "/v1/config" not in self.path:
             self.held.wait(GIVES_UP_S)
             return
+        self.authorizations.append(self.headers["authorization"])
         body = b'{"defaults": {}, "overrides": {}}'
         self.send_response(200)
         self.send_header("content-type", "application/json")
@@ -72,6 +76,7 @@ class FirstAnswer(BaseHTTPRequestHandler):
 @pytest.fixture
 def falls_silent() -> Iterator[int]:
     FirstAnswer.held.clear()
+    FirstAnswer.authorizations.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), FirstAnswer)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -110,3 +115,18 @@ def test_a_name_of_the_configuration(silent: int, monkeypatch: pytest.MonkeyPatc
 def test_what_is_no_catalog_is_said() -> None:
     with pytest.raises(ValueError, match=r"_NOWHERE__URI"):
         load_bounded("nowhere", 1.0)
+
+
+def test_the_line_end_of_a_token_is_none_of_it(falls_silent: int) -> None:
+    catalog = {"type": "rest", "uri": f"http://127.0.0.1:{falls_silent}", "token": "hunter2\n"}
+    load_bounded(catalog, 1.0).close()
+    assert set(FirstAnswer.authorizations) == {"Bearer hunter2"}
+
+
+@pytest.mark.parametrize("name", ["token", "credential"])
+def test_what_no_header_can_hold_is_refused_and_not_shown(name: str) -> None:
+    catalog = {"type": "rest", "uri": "http://127.0.0.1:9", name: "hunter2\nhunter2"}
+    sink = IcebergSink(catalog, "shop.orders", {"item": str}, timeout=SHORT)
+    with pytest.raises(SinkUnusableError, match=f"its {name} has line ends") as refused:
+        sink.open("app/keep")
+    assert "hunter2" not in "".join(traceback.format_exception(refused.value))

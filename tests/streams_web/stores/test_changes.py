@@ -106,7 +106,11 @@ def test_silence_is_filled_and_the_position_goes_on(
         ("counts/changes?snapshot=yes", 400, "snapshot is true or false"),
         ("counts/changes?snapshot=true&from=end", 400, "say one of snapshot=true, from= and posi"),
         ("counts/changes?position=x", 400, "a position is PARTITION:OFFSET"),
-        ("counts/changes?position=0:99", 410, "was made anew; begin anew with the rows"),
+        (
+            "counts/changes?position=0:99",
+            410,
+            "the position is wrong, or the topic was made anew since; begin",
+        ),
         ("counts/changes?snapshot=true", 503, "this host has no rows of store 'counts'"),
     ],
 )

@@ -206,7 +206,10 @@ def test_the_command_follows_an_application_that_runs(scene: Scene) -> None:
     for arguments, said in (
         (("counts",), "say --app MODULE:APP, or where it serves: --url URL"),
         (("none", *url), "there are: counts, sessions, windows"),
-        (("counts", "--from", "0:99999", *url), "was made anew"),
+        (
+            ("counts", "--from", "0:99999", *url),
+            "the position is wrong, or the topic was made anew",
+        ),
         (("counts", "--from", "then", *url), "a position is PARTITION:OFFSET"),
     ):
         found = watched(*arguments)

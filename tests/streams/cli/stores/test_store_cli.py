@@ -301,7 +301,8 @@ def test_what_cannot_be_watched_is_one_sentence(target: str, memory: MemoryFeeds
     found = run("watch", "counts", "--app", target, "--from", "0:99")
     assert found.exit_code != 0
     assert (
-        "was made anew; begin anew with the rows, --snapshot, or --from beginning" in found.stderr
+        "was made anew since; begin anew with the rows, --snapshot, or --from beginning"
+        in found.stderr
     )
     assert (
         "leave out --from"
