@@ -62,7 +62,7 @@ call within 0.01 s
         except BaseException as error:  # handed over to whoever waits
             failures.append(error)
 
-    thread = threading.Thread(target=run, name="headrace-client-call", daemon=True)
+    thread = threading.Thread(target=run, name="headrace-producer-call", daemon=True)
     thread.start()
     thread.join(timeout_s)
     if thread.is_alive():

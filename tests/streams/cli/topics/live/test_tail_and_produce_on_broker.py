@@ -17,6 +17,7 @@ from headrace.streams.cli.main import main
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.patience import PATIENCE_S
+from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
 APP = """
@@ -141,6 +142,8 @@ def test_what_tail_prints_produce_writes_again_to_the_byte(topics: Topics) -> No
     printed = without_app(topics, "tail", old, "--with", "all").stdout
     done = without_app(topics, "produce", new, "--transaction", text=printed)
     assert done.exit_code == 0, done.output
+    # The broker writes a transaction's marker behind its answer to the commit.
+    wait_until(lambda: bool(kafka.read(topics.bootstrap, new)), what="the transaction is passed")
     assert [r[1:] for r in kafka.read(topics.bootstrap, new)] == [
         r[1:] for r in kafka.read(topics.bootstrap, old)
     ]
