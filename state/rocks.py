@@ -56,27 +56,23 @@ _FORMAT_KEY = b"format"
 _POSITION_PREFIX = b"position/"
 _FILES_KEY = b"files"
 _RESTORING_KEY = b"restoring"
-"""There from the begin of a bulk restore to the first positions behind it: who reads beside this
-process must not take rows for what the positions say."""
+"""There from the begin of a bulk restore to the first positions behind it."""
 _RENEWED_KEY = b"renewed"
-"""How often stores got new column families, which a secondary has to be opened anew for."""
+"""How often a secondary has had to be opened anew."""
 # RocksDB's status comes first in its messages; what follows may quote a path that says anything.
 _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
 _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
 
 # Small memtables fit the processor's cache: at random keys a put takes 1.4, 1.8, 2.2 and 3.2 us
-# with 4, 8, 16 and 64 MiB; below 8 MiB the compaction of large stores costs more than is won.
-# Merging memtables (min_write_buffer_number_to_merge) would give both, but then a manual flush that
-# meets one under way can wait for ever: an end of a restore in 30 did.
+# with 4, 8, 16 and 64 MiB; below 8 MiB the compaction of large stores costs more than is won. With
+# min_write_buffer_number_to_merge an end of a restore in 30 waited for ever in a manual flush.
 _WRITE_BUFFER_BYTES = 8 << 20
 _WRITE_BUFFERS_MAX = 6
 # A fiftieth of a memtable: reads of large stores take a quarter less time, writes a twentieth more.
 _MEMTABLE_FILTER_RATIO = 0.02
-# What the first row of a column family takes from the budget of all tasks; RocksDB's own choice, an
-# eighth of a memtable, would let some sixty idle stores use up the default budget.
+# Of the budget of all tasks, for a first row; an eighth of a memtable would be too much for sixty.
 _ARENA_BLOCK_BYTES = 64 << 10
-# Small enough that replaying the log after a crash takes a fraction of a second.
-_WAL_BYTES = 32 << 20
+_WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 # Rows in files, and those that are in memory before.
 _SIZES = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
 
@@ -297,7 +293,9 @@ class RocksTaskState:
         """Apply all deltas and positions in one batch."""
         if self._restored is not None:
             raise ValueError("a bulk restore is under way; end it before writing")
-        batch = self._batch(deltas, positions)
+        self._write(self._batch(deltas, positions), positions)
+
+    def _write(self, batch: WriteBatch, positions: Mapping[str, Position]) -> None:
         files = list_of_files(self._path, self._list_name)
         if files is not None and files != self._kept_files:
             batch[_FILES_KEY] = files.encode()
@@ -343,8 +341,10 @@ class RocksTaskState:
             # All of them: a restore that was given up may have written to others.
             for columns in self._columns.values():
                 columns.flush(True)
+            batch = self._batch({}, positions)
+            batch[_RENEWED_KEY] = b"%d" % (renewals(self._db) + 1)
         self._restored = None
-        self.write({}, positions)
+        self._write(batch, positions)
 
     def drop_store(self, name: str) -> None:
         """Empty one store and forget its position."""
@@ -421,7 +421,7 @@ class RocksTaskState:
 
 
 def renewals(db: Rdict) -> int:
-    """How often stores of a RocksDB got new column families."""
+    """How often stores of a RocksDB got new column families, or rows that are in no log."""
     return int(db.get(_RENEWED_KEY) or 0)
 
 

@@ -84,8 +84,9 @@ class RocksSecondary:
         """Show what is written by now.
 
         Returns:
-            Whether it can: not where the writer has begun anew, or emptied a store. Make another
-            secondary then.
+            Whether it can: not where the writer has begun anew, or restored a store. Restored rows
+            are in no log, and once compacted they have no number, so that what was read in the log
+            before would stand above them. Make another secondary then.
 
         Raises:
             StateError: the files cannot be read.

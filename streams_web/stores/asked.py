@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self, cast
@@ -221,6 +221,15 @@ class Asked:
         return replace(
             self, given=tuple(kept), path_key=None, body=self.body if body is None else body
         )
+
+    def behind(self, places: Iterable[Mapping[str, Any]]) -> Self:
+        """The question as it is asked a second time: no place may be earlier than it was.
+
+        Args:
+            places: where the answers of the first time stood.
+        """
+        found = ",".join(f"{one['partition']}:{one['offset']}" for one in places)
+        return replace(self, given=(*self.given, ("min_position", found))) if found else self
 
     def target(self, word: str) -> str:
         """Path and query of the question at another host.

@@ -163,7 +163,9 @@ class RoutedStores:
         left = [index for index, row in enumerate(rows) if row is None]
         gone = frozenset[int]().union(*(one.only for one in missing))
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
-            more, others = self._rows_of_anywhere(queries, asked, spread, documents, rows)
+            places = [place for part in parts if not part.left for place in part.found["places"]]
+            later = asked.behind(places)  # a task may have moved to who is not as far yet
+            more, others = self._rows_of_anywhere(queries, later, spread, documents, rows)
             parts, missing = parts + more, missing + others
         answer = {"rows": rows, **_whole(parts, missing)}
         if missing:

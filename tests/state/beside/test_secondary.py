@@ -102,7 +102,9 @@ def test_a_restore_is_seen_from_its_begin_to_its_end(
     assert reader.is_restoring
     state.restore({"a": [(b"k", b"2")]})
     state.end_restore({"a": LATER})
-    assert reader.follow()
+    assert not reader.follow()
+    reader.close()
+    reader = beside(tmp_path, memory)
     assert (reader.is_restoring, rows(reader)) == (False, {b"k": b"2"})
     reader.close()
 
@@ -264,9 +266,8 @@ def test_rows_that_go_to_a_file_while_it_follows_are_looked_for_again(
         nonlocal caught_up
         caught_up += 1
         if caught_up == 1:
-            state.begin_restore()
-            state.restore({"a": [(b"k", b"2")]})
-            state.end_restore({"a": LATER})
+            state.write({"a": [(b"k", b"2")]}, {"a": LATER})
+            state._columns["a"].flush(True)
         return real(db)
 
     state.write({"a": [(b"k", b"1")]}, {"a": HERE, "b": HERE})
@@ -339,3 +340,30 @@ def test_no_threads_are_started_to_open_files(
     (log,) = own.glob("*/LOG")
     assert "Options.max_file_opening_threads: 1\n" in log.read_text()
     secondary.close()
+
+
+def compact(state: RocksTaskState, name: str) -> None:
+    """Have RocksDB write all rows into one file, where it takes their numbers for none."""
+    state._columns[name].compact_range(None, None)
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_restored_rows_are_newer_than_what_the_log_has_had_of_them(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, emptied: bool
+) -> None:
+    """A secondary keeps what it read in the log, and a compacted row says no more when it was."""
+    state.write({"a": [(b"k", b"1"), (b"gone", b"1")]}, {"a": HERE, "b": HERE})
+    reader = beside(tmp_path, memory)
+    if emptied:
+        state.drop_store("a")
+    assert reader.follow()
+    state.begin_restore()
+    state.restore({"a": [(b"k", b"2"), (b"gone", None)]})
+    state.end_restore({"a": LATER})
+    compact(state, "a")
+    if not reader.follow():
+        reader.close()
+        reader = beside(tmp_path, memory)
+        assert reader.follow()
+    assert (rows(reader), reader.position("a")) == ({b"k": b"2"}, LATER)
+    reader.close()

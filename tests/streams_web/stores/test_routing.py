@@ -16,7 +16,7 @@ from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from headrace.streams.errors import FatalClientError
 from headrace.streams.queries import followers, queries, walk, whereabouts
 from headrace.streams_web.stores import hosts as asking
-from headrace.streams_web.stores.asked import ASKED_BY
+from headrace.streams_web.stores.asked import ASKED_BY, Asked
 from headrace.streams_web.stores.routing import RoutedStores
 from tests.support.hosts import Host, Hosts
 from tests.support.processes import wait_until
@@ -434,3 +434,24 @@ def test_places_say_no_more_than_all_rows_follow(
     code, found = host.get("/counts/range?route=none")
     assert len({row["value"] for row in found["rows"]}) > 2
     assert (code, offsets(found)[0]) == (200, then[0])
+
+
+def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
+    three: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task may have moved meanwhile to a host that has it from before."""
+    asked_again: list[Asked] = []
+    before = RoutedStores._rows_of_anywhere
+
+    def then(self: RoutedStores, queries: Any, asked: Asked, *more: Any) -> Any:
+        asked_again.append(asked)
+        return before(self, queries, asked, *more)
+
+    monkeypatch.setattr(RoutedStores, "_rows_of_anywhere", then)
+    host = three.hosts[0]
+    places = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["places"]}
+    code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
+    assert (code, found["rows"][-1]) == (200, None)
+    (again,) = asked_again
+    assert {one.partition: one.offset for one in again.min_positions()} == places
+    assert [str(one) for one in again.sent_on([3], 4).min_positions()] == [f"3:{places[3]}"]
