@@ -39,7 +39,7 @@ class Quiet(WorkerBench):
 
     def __init__(self) -> None:
         super().__init__(word_count())
-        self.consumer = Late(self.cluster, group="app", committed=True)
+        self.consumer = self.late = Late(self.cluster, group="app", committed=True)
         self.start()
         for line in ("a b", "c"):
             self.cluster.append("lines", line.encode(), b"k", 0, 5, None)
@@ -68,7 +68,7 @@ def test_the_lag_of_a_quiet_application_in_its_repartition_topic_comes_to_none(
 ) -> None:
     repartition = "app-by-word-repartition"
     assert quiet.lags()[repartition] > 0, "its commits came before it was past the markers"
-    quiet.consumer.is_late = False  # type: ignore[attr-defined]
+    quiet.late.is_late = False
     commits = quiet.counts.commits
     quiet.pass_ms(INTERVAL_MS - 1)
     assert quiet.counts.commits == commits, "it waits for an interval"
