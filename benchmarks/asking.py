@@ -1,10 +1,14 @@
 """What it costs a worker that its stores are asked for: by another process, as `headrace run` does.
 
-``python -m benchmarks.asking`` says it of the count of sentences' words by 100,000 keys, as
-`benchmarks.watching` says it of metrics: one application processes a backlog, and in turns of a
-second its store is asked over HTTP all the time, and is not. A process beside it serves the store
-and asks itself, with one batch of keys and ten single ones after the other, and pauses between, so
-that it takes about a third of a core: more than that would show that the machine has no more cores.
+``python -m benchmarks.asking`` says it of the sum by 100,000 keys, as `benchmarks.watching` says it
+of metrics: one application processes a backlog, and in turns its store is asked over HTTP all the
+time, the store of another application is, or none. A process beside both serves the stores and asks
+itself, with one batch of keys and ten single ones after the other, and pauses between, so that it
+takes about a third of a core.
+
+The other application has done its work and idles. To ask it takes the same of the machine, of which
+a worker and a broker leave little where there are two cores. What is more where the worker's own
+store is asked is what the reading costs the worker, and that is what the bar is about.
 """
 
 from __future__ import annotations
@@ -16,8 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,30 +29,39 @@ from typing import Any
 import click
 import structlog
 
-from benchmarks.jobs.catalogue import JOBS
-from benchmarks.jobs.job import Job, topic
+from benchmarks.jobs.catalogue import JOBS, TOPOLOGIES
+from benchmarks.jobs.job import START_MS, Job, topic
 from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.feeding import feeding
+from benchmarks.measure.processes import Service
+from benchmarks.measure.turns import Meter, Turn, rounds
 from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
-from benchmarks.watching import FILLS, PARTITIONS, WARM_RECORDS, Cost, Meter, Pair, Turn
+from benchmarks.watching import FILLS, PARTITIONS, WARM_RECORDS, Cost
 from headrace.streams.app import KafkaStreams
 from headrace.streams.facts.board import Board
 from headrace.streams.remote.stores import RemoteStore, connect
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
 
-JOB = "sum_100k"
+JOB, IDLE, KEYS = "sum_100k", "last_value", 100_000
 BAR, KNOWN_TO = 0.02, 0.01
+WORKER, ANOTHER, NOBODY = "the worker's store", "another store", "no store"
+"""Who is asked."""
 BATCH, SINGLES, PAUSE_S = 200, 10, 0.05
+Settings = dict[str, object]
 _ROOT = Path(__file__).parents[1]
 
 
 class Asking:
-    """The process beside the application, which asks where it is told to."""
+    """The process beside the applications, which asks where it is told to.
 
-    def __init__(self, settings: dict[str, object], source: str) -> None:
-        plan = json.dumps({"settings": settings, "source": source})
+    Args:
+        applications: the settings of those that may be asked, by the way they are called.
+    """
+
+    def __init__(self, applications: Mapping[str, Settings]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.asking", "--plan", plan],
+            [sys.executable, "-m", "benchmarks.asking", "--plan", json.dumps(applications)],
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -64,9 +77,9 @@ class Asking:
             self._process.stdin.flush()
         return self._process.stdout.readline().strip()
 
-    def switch(self, *, on: bool) -> int:
-        """Ask, or ask no more; returns how many rows were asked for so far."""
-        return int(self._said("on" if on else "off") or 0)
+    def switch(self, way: str) -> int:
+        """Ask an application, or none; returns how many rows were asked for so far."""
+        return int(self._said(way) or 0)
 
     def close(self) -> None:
         """End it."""
@@ -74,90 +87,125 @@ class Asking:
         self._process.communicate()
 
 
-def _ask(plan: dict[str, object]) -> None:
-    """Serve and ask, as the standard input says."""
-    settings, source = plan["settings"], str(plan["source"])
-    assert isinstance(settings, dict)
-    app = KafkaStreams(JOBS[JOB].topology(source, f"{source}-none"), settings)
-    on, count, random = threading.Event(), 0, Random(1)
-    board = Board(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
+class Asker:
+    """What that process does: it serves all applications, and asks one of them, or none."""
 
-    def ask() -> None:
-        nonlocal count
-        with (
-            app.queries() as queries,
-            WebServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
-            connect(server.url, never_back=False) as application,
-        ):
-            (name,) = queries.stores
-            store: RemoteStore[Any, Any] = application.store(name)
-            keys = [row.key for row in store.all(limit=20_000)]
+    def __init__(self, applications: Mapping[str, Settings]) -> None:
+        self._settings = applications
+        self._stores: dict[str, tuple[RemoteStore[Any, Any], list[Any]]] = {}
+        self._way = NOBODY
+        self._turned = threading.Condition()
+        self._count = 0
+
+    def run(self) -> None:
+        """Do as the standard input says."""
+        with ExitStack() as served:
+            for way, settings in self._settings.items():
+                kind = JOBS[JOB].kind if way == WORKER else IDLE
+                store = served.enter_context(_served(kind, settings))
+                self._stores[way] = store, [row.key for row in store.all(limit=20_000)]
+            threading.Thread(target=self._ask, daemon=True).start()
             print("ready", flush=True)
-            while True:
-                on.wait()
-                store.get_many(random.choices(keys, k=BATCH))
-                for key in random.choices(keys, k=SINGLES):
-                    store.get(key)
-                count += BATCH + SINGLES
-                time.sleep(PAUSE_S)
+            for line in sys.stdin:
+                with self._turned:
+                    self._way = line.strip()
+                    self._turned.notify()
+                print(self._count, flush=True)
 
-    threading.Thread(target=ask, daemon=True).start()
-    for line in sys.stdin:
-        on.set() if line.strip() == "on" else on.clear()
-        print(count, flush=True)
+    def _ask(self) -> None:
+        random = Random(1)
+        while True:
+            with self._turned:
+                self._turned.wait_for(lambda: self._way != NOBODY)
+                store, keys = self._stores[self._way]
+            store.get_many(random.choices(keys, k=BATCH))
+            for key in random.choices(keys, k=SINGLES):
+                store.get(key)
+            self._count += BATCH + SINGLES
+            time.sleep(PAUSE_S)
 
 
 @contextmanager
-def _running(place: Cluster, job: Job, source: str) -> Iterator[tuple[KafkaStreams, Asking]]:
+def _served(kind: str, settings: Settings) -> Iterator[RemoteStore[Any, Any]]:
+    """The one store of an application, from its directory and over HTTP."""
+    app = KafkaStreams(TOPOLOGIES[kind]("any", "any-output"), settings)
+    board = Board(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
+    with (
+        app.queries() as queries,
+        WebServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
+        connect(server.url, never_back=False) as application,
+    ):
+        (name,) = queries.stores
+        yield application.store(name)
+
+
+def _settings(place: Cluster, name: str, state: str) -> Settings:
+    return {
+        "application.id": name,
+        "bootstrap.servers": place.bootstrap,
+        "processing.guarantee": "exactly_once_v2",
+        "state.dir": state,
+        "statestore.cache.max.bytes": CACHE_BYTES,
+        "commit.interval.ms": COMMIT_MS,
+        "commit.interval.max.ms": COMMIT_MS,
+        "consumer.auto.offset.reset": "earliest",
+    }
+
+
+@contextmanager
+def _idle(place: Cluster) -> Iterator[Settings]:
+    """The settings of another application, which has nearly nothing to do any more."""
+    name = f"asking-idle-{secrets.token_hex(3)}"
+    source = f"{name}-in"
+    place.create(f"{name}-output", source, partitions=PARTITIONS)
+    place.fill(source, ((b'"key-%08d"' % n, b"%d" % n, START_MS) for n in range(KEYS)))
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-asking-") as state,
+        # Without any commit its rows would be called old.
+        feeding(place.bootstrap, source, per_s=4, key_of=lambda number: number, partitions=0),
+    ):
+        service = Service(IDLE, bootstrap=place.bootstrap, run=name, source=name, state=Path(state))
+        service.wait_for("committed", records=KEYS)
+        try:
+            yield _settings(place, name, state)
+        finally:
+            service.stop()
+
+
+@contextmanager
+def _running(
+    place: Cluster, job: Job, source: str, idle: Settings
+) -> Iterator[tuple[Meter, Asking]]:
     name = f"{source}-{secrets.token_hex(3)}"
     place.create(f"{name}-output", partitions=PARTITIONS)
     with tempfile.TemporaryDirectory(prefix="headrace-asking-") as state:
-        settings: dict[str, object] = {
-            "application.id": name,
-            "bootstrap.servers": place.bootstrap,
-            "processing.guarantee": "exactly_once_v2",
-            "state.dir": state,
-            "statestore.cache.max.bytes": CACHE_BYTES,
-            "commit.interval.ms": COMMIT_MS,
-            "consumer.auto.offset.reset": "earliest",
-        }
-        with KafkaStreams(job.topology(source, f"{name}-output"), settings) as app:
+        settings, meter = _settings(place, name, state), Meter()
+        topology = job.topology(source, f"{name}-output")
+        with KafkaStreams(topology, settings, worker_listener=meter) as app:
             app.start()
-            while app.records_processed < WARM_RECORDS:
+            while meter.records < WARM_RECORDS:
                 time.sleep(0.01)
-            asking = Asking(settings, source)
+            asking = Asking({WORKER: settings, ANOTHER: idle})
             try:
-                yield app, asking
+                yield meter, asking
             finally:
                 asking.close()
     place.delete(name)
 
 
-def _pairs(app: KafkaStreams, asking: Asking, most: int, until_s: float) -> Iterator[Pair]:
-    meter, is_first = Meter(app), True
-    while time.monotonic() < until_s:
-        turns: dict[bool, Turn] = {}
-        for is_on in (is_first, not is_first):
-            asking.switch(on=is_on)
-            turns[is_on] = meter.turn(1.0)
-        is_first = not is_first
-        if app.records_processed >= most:
-            return
-        yield turns[True], turns[False]
-
-
 @click.command()
-@click.option("--records", default=3_000_000, help="Of the backlog.")
-@click.option("--seconds", default=150.0)
+@click.option("--records", default=4_000_000, help="Of the backlog.")
+@click.option("--seconds", default=240.0)
+@click.option("--turn", "turn_s", default=1.0, help="Seconds.")
 @click.option("--plan", hidden=True)
-def main(records: int, seconds: float, plan: str | None) -> None:
+def main(records: int, seconds: float, turn_s: float, plan: str | None) -> None:
     """Print what it costs a worker that its store is asked for."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))
     if plan is not None:
-        _ask(json.loads(plan))
+        Asker(json.loads(plan)).run()
         return
-    until_s, pairs, rows = time.monotonic() + seconds, list[Pair](), 0
-    with cluster(None) as place:
+    until_s, found, rows = time.monotonic() + seconds, list[dict[str, Turn]](), 0
+    with cluster(None) as place, _idle(place) as idle:
         job, source = JOBS[JOB], f"asking-{secrets.token_hex(3)}"
         made = job.make(records // FILLS)
         place.create(*(topic(source, end) for end in made.inputs), partitions=PARTITIONS)
@@ -165,26 +213,44 @@ def main(records: int, seconds: float, plan: str | None) -> None:
             for end, written in made.inputs.items():
                 place.fill(topic(source, end), written)
         while time.monotonic() < until_s:
-            with _running(place, job, source) as (app, asking):
-                most = FILLS * made.records - WARM_RECORDS
-                pairs += _pairs(app, asking, most, until_s)
-                rows += asking.switch(on=False)
-    _report(pairs, rows)
+            with _running(place, job, source, idle) as (meter, asking):
+                found += rounds(
+                    meter,
+                    (WORKER, ANOTHER, NOBODY),
+                    asking.switch,
+                    seconds=turn_s,
+                    until_s=until_s,
+                    most=FILLS * made.records - WARM_RECORDS,
+                )
+                rows += asking.switch(NOBODY)
+    _report(found, rows)
 
 
-def _report(pairs: list[Pair], rows: int) -> None:
-    asked_s = sum(on.wall_s for on, _ in pairs)
-    print(f"{JOB}: {len(pairs)} pairs of turns of a second, {rows / asked_s:,.0f} gets/s in those")
-    rate = sum(off.records for _, off in pairs) / sum(off.wall_s for _, off in pairs)
+def _report(found: Sequence[Mapping[str, Turn]], rows: int) -> None:
+    asked_s = sum(turns[way].wall_s for turns in found for way in (WORKER, ANOTHER))
+    idle = [turns[NOBODY] for turns in found]
+    rate = sum(turn.records for turn in idle) / sum(turn.wall_s for turn in idle)
+    print(f"{JOB}: {len(found)} rounds, {rows / asked_s:,.0f} gets/s while somebody asked")
     print(f"  {rate:,.0f} records/s while nobody asked")
-    cost = Cost.of(pairs, lambda turn: turn.all_s)
-    print(f"  processor time by record: {cost}")
-    print(f"  that of the worker's thread alone: {Cost.of(pairs, lambda turn: turn.own_s)}")
-    print(f"  time by record: {Cost.of(pairs, lambda turn: turn.wall_s)}")
-    said = "holds" if cost.median <= BAR else "does NOT hold"
-    if cost.error > KNOWN_TO:
+    costs = {way: _costs(found, way) for way in (ANOTHER, NOBODY)}
+    for way, cost in costs.items():
+        print(f"beside turns in which {way} was asked:")
+        for what, one in cost.items():
+            print(f"  {what}: {one}")
+    decisive = costs[ANOTHER]["time by record"]
+    said = "holds" if decisive.median <= BAR else "does NOT hold"
+    if decisive.error > KNOWN_TO:
         said = "not shown: the machine is too restless"
-    print(f"  at most {BAR:.0%}: {said}")
+    print(f"at most {BAR:.0%} of the time by record, beside another store: {said}")
+
+
+def _costs(found: Sequence[Mapping[str, Turn]], beside: str) -> dict[str, Cost]:
+    pairs = [(turns[WORKER], turns[beside]) for turns in found]
+    return {
+        "time by record": Cost.of(pairs, lambda turn: turn.wall_s),
+        "processor time by record": Cost.of(pairs, lambda turn: turn.all_s),
+        "that of the worker's thread alone": Cost.of(pairs, lambda turn: turn.own_s),
+    }
 
 
 if __name__ == "__main__":

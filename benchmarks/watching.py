@@ -4,9 +4,10 @@
 minutes, and ends with exit code 1 where it is more than one percent. It starts a broker of its own
 and wants a machine that does nothing else.
 
-One application processes a backlog and serves ``/metrics``. In turns of a second it is watched,
-with a scrape each five seconds, and is not. A turn is compared with its neighbour, so that what
-else the machine does falls on both, and each pair begins with what the one before has ended with.
+One application processes a backlog and serves ``/metrics``. In turns of a second, from the end of a
+commit to one's end, it is watched, with a scrape each five seconds, and is not. A turn is compared
+with its neighbour, so that what else the machine does falls on both, and each pair begins with what
+the one before has ended with.
 What decides is the processor time that the process takes for a record, the threads of its clients
 and its server included: time on the wall spreads more. The median of all pairs is told with how
 well it is known; where that is not well enough, it says so and decides nothing.
@@ -38,6 +39,7 @@ import structlog
 from benchmarks.jobs.catalogue import JOBS
 from benchmarks.jobs.job import Job, topic
 from benchmarks.measure.cluster import Cluster, cluster
+from benchmarks.measure.turns import Meter, Pair, Turn, rounds
 from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
 from headrace.streams.app import KafkaStreams
 from headrace.streams.facts.counters import Counters
@@ -103,57 +105,6 @@ class Watch:
             yield
         finally:
             self.spent_s += time.thread_time() - begin_s
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What was done in a second or so.
-
-    Args:
-        all_s: processor time of the whole process, clients' threads included.
-        own_s: that of the worker's thread.
-        watch_s: that of the watching, by the clocks of the threads that do it.
-    """
-
-    records: int
-    all_s: float
-    own_s: float
-    wall_s: float
-    watch_s: float = 0.0
-
-
-Pair = tuple[Turn, Turn]
-"""A turn that was watched, and its neighbour that was not."""
-
-
-class Meter:
-    """Measures turns of an application that runs in this process.
-
-    Args:
-        watch_s: the processor time that watching it has taken so far, in seconds.
-    """
-
-    def __init__(self, app: KafkaStreams, watch_s: Callable[[], float] = lambda: 0.0) -> None:
-        self._app = app
-        self._watch_s = watch_s
-        self._clock = _clock_of(f"headrace-{app.config.application_id}")
-
-    def _now(self) -> tuple[int, float, float, float, float]:
-        return (
-            self._app.records_processed,
-            time.process_time(),
-            time.clock_gettime(self._clock),
-            time.monotonic(),
-            self._watch_s(),
-        )
-
-    def turn(self, seconds: float) -> Turn:
-        """Measure for so long."""
-        begin = self._now()
-        time.sleep(seconds)
-        end = self._now()
-        records, *seconds_of = (b - a for a, b in zip(begin, end, strict=True))
-        return Turn(int(records), *seconds_of)
 
 
 def _clock_of(name: str) -> int:
@@ -229,16 +180,45 @@ def measure(
     del made
     found: list[Pair] = []
     while time.monotonic() < until_s:
-        with _running(place, job, source) as (app, url):
-            found += _pairs(app, watch, url, turn_s, all_records - WARM_RECORDS, until_s)
+        with _running(place, job, source, watch) as (meter, url):
+            turns = rounds(
+                meter,
+                ("watched", "alone"),
+                _Switch(watch, url, turn_s).turned,
+                seconds=turn_s,
+                until_s=until_s,
+                most=all_records - WARM_RECORDS,
+            )
+            found += [(turn["watched"], turn["alone"]) for turn in turns]
+        watch.is_on = True
     place.delete(source)
     return found
 
 
+class _Switch:
+    """Has the application watched for a turn, and scraped each five seconds of that, or not."""
+
+    def __init__(self, watch: Watch, url: str, turn_s: float) -> None:
+        self._watch = watch
+        self._url = url
+        self._turn_s = turn_s
+        self._watched_s = 0.0
+
+    def turned(self, way: str) -> None:
+        self._watch.is_on = way == "watched"
+        if self._watch.is_on:
+            self._watched_s += self._turn_s
+            if self._watched_s >= SCRAPE_S:
+                self._watched_s -= SCRAPE_S
+                threading.Thread(target=_scrape, args=(self._url,)).start()
+
+
 @contextmanager
-def _running(place: Cluster, job: Job, source: str) -> Iterator[tuple[KafkaStreams, str]]:
-    """An application that is warm, and where it serves."""
+def _running(place: Cluster, job: Job, source: str, watch: Watch) -> Iterator[tuple[Meter, str]]:
+    """The meter of an application that is warm, and where it serves."""
     name = f"{source}-{secrets.token_hex(3)}"
+    server: list[int] = []  # its clock, once it is there
+    meter = Meter(lambda: watch.spent_s + sum(map(time.clock_gettime, server)))
     place.create(f"{name}-output", partitions=PARTITIONS)
     with tempfile.TemporaryDirectory(prefix="headrace-watching-") as state:
         app = KafkaStreams(
@@ -250,39 +230,19 @@ def _running(place: Cluster, job: Job, source: str) -> Iterator[tuple[KafkaStrea
                 "state.dir": state,
                 "statestore.cache.max.bytes": CACHE_BYTES,
                 "commit.interval.ms": COMMIT_MS,
+                "commit.interval.max.ms": COMMIT_MS,
                 "consumer.auto.offset.reset": "earliest",
             },
+            worker_listener=meter,
         )
-        with app, app.serve(port=0) as server:
+        with app, app.serve(port=0) as web:
             app.start()
-            while app.records_processed < WARM_RECORDS:
+            while meter.records < WARM_RECORDS:
                 time.sleep(0.01)
-            _scrape(server.url)  # the first one loads what the server needs, once
-            yield app, server.url
+            _scrape(web.url)  # the first one loads what the server needs, once
+            server.append(_clock_of("headrace-web"))
+            yield meter, web.url
     place.delete(name)
-
-
-def _pairs(
-    app: KafkaStreams, watch: Watch, url: str, turn_s: float, most: int, until_s: float
-) -> Iterator[Pair]:
-    server = _clock_of("headrace-web")
-    meter = Meter(app, lambda: watch.spent_s + time.clock_gettime(server))
-    watched_s, is_first = 0.0, True
-    while time.monotonic() < until_s:
-        turns: dict[bool, Turn] = {}
-        for is_on in (is_first, not is_first):
-            watch.is_on = is_on
-            if is_on:
-                watched_s += turn_s
-                if watched_s >= SCRAPE_S:
-                    watched_s -= SCRAPE_S
-                    threading.Thread(target=_scrape, args=(url,)).start()
-            turns[is_on] = meter.turn(turn_s)
-        is_first = not is_first
-        if app.records_processed >= most:
-            break  # for a part of the turn there was nothing to do
-        yield turns[True], turns[False]
-    watch.is_on = True
 
 
 def _scrape(url: str) -> None:

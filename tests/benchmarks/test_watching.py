@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from benchmarks.watching import Cost, Turn
+from benchmarks.measure.turns import Turn
+from benchmarks.watching import Cost
 
 
 def pairs(cost: float, spread: float, count: int = 100) -> list[tuple[Turn, Turn]]:
