@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
     KafkaError,
@@ -157,11 +156,8 @@ class Cluster:
     ) -> Iterator[Message]:
         consumer = self._consumer(isolation=isolation)
         partitions = self._partitions(topic)
-        places = [
-            TopicPartition(topic, p, OFFSET_BEGINNING if start is None else start[p])
-            for p in partitions
-        ]
-        consumer.assign(places)
+        # A client that is asked for the beginning waits half a second before it asks where that is.
+        consumer.assign([TopicPartition(topic, p, start[p] if start else 0) for p in partitions])
         unfinished = set(partitions)
         deadline = time.monotonic() + _TIMEOUT_S
         try:

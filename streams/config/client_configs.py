@@ -14,6 +14,8 @@ from headrace.streams.config.endpoints import with_endpoint
 
 PRODUCER_QUEUE_KIB = 64 * 1024
 """What waits to be sent at most; a commit of large values may be more, and waits for room."""
+RECONNECT_MS = 20
+"""A client's first pause before it connects again; each is twice the one before, up to 10 s."""
 BATCH_BYTES = 1_000_000
 """librdkafka's default of batch.size."""
 
@@ -146,7 +148,9 @@ class ClientConfigs:
         return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
 
     def _chosen_for_all(self) -> ClientConfig:
-        return {"client.id": self.application_id}
+        # A new client tries to connect half as often as it does again; at the default of 100, the
+        # first answer of each takes 50 ms.
+        return {"client.id": self.application_id, "reconnect.backoff.ms": RECONNECT_MS}
 
     def _owned_by_all(self) -> ClientConfig:
         return {"bootstrap.servers": self.bootstrap_servers}
