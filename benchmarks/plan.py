@@ -11,7 +11,7 @@ from benchmarks.peers.hand import LOOPS
 from benchmarks.peers.peer import Guarantee, Variant
 from benchmarks.peers.quix import KINDS
 
-QUICK_SHARE = 0.25
+QUICK_SHARE = 0.15
 START_S, RATE_PER_S = 5, 50_000
 """What a run takes, roughly."""
 LONG_RECORDS = {"words": 1_000_000, "sum_100k": 5_000_000}

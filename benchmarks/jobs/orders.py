@@ -53,7 +53,7 @@ JOBS = (
     Job(
         "stateless",
         "W3 parse, filter, map",
-        400_000,
+        1_000_000,
         orders,
         invoices,
         kind="stateless",

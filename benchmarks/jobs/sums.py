@@ -43,7 +43,7 @@ def running_sum(source: str, output: str) -> Topology:
 def _of(name: str, accounts: int) -> Job:
     make = partial(bookings, accounts=accounts)
     title = f"W2 sum of {accounts:,} keys"
-    return Job(f"sum_{name}", title, 400_000, make, running_sum, kind="sum")
+    return Job(f"sum_{name}", title, 1_000_000, make, running_sum, kind="sum")
 
 
 JOBS = (_of("10k", 10_000), _of("100k", 100_000), _of("1m", 1_000_000))

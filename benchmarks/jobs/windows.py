@@ -104,6 +104,6 @@ def _summed(source: str, output: str, windows: TimeWindows | SlidingWindows) -> 
 
 
 JOBS = (
-    Job("windows", "W4 windows of 10 s", 300_000, tumbling_input, tumbling, kind="windows"),
+    Job("windows", "W4 windows of 10 s", 1_000_000, tumbling_input, tumbling, kind="windows"),
     Job("sliding", "W10 sliding windows", 100_000, sliding_input, sliding, kind="sliding"),
 )

@@ -42,4 +42,4 @@ def word_count(source: str, output: str) -> Topology:
     return builder.build()
 
 
-JOBS = (Job("words", "W1 word count", 60_000, sentences, word_count, kind="words"),)
+JOBS = (Job("words", "W1 word count", 200_000, sentences, word_count, kind="words"),)

@@ -177,6 +177,14 @@ def test_a_setting_without_prefix_reaches_every_client_and_a_prefix_wins() -> No
         assert settings["socket.timeout.ms"] == (8000 if role == "producer" else 9000)
 
 
+def test_every_client_connects_soon_unless_told_otherwise() -> None:
+    """librdkafka's default of 100 ms has each new client wait 50 ms for its first answer."""
+    for role, settings in clients(parse()).items():
+        assert settings["reconnect.backoff.ms"] == 20, role
+    for role, settings in clients(parse(reconnect__backoff__ms=200)).items():
+        assert settings["reconnect.backoff.ms"] == 200, role
+
+
 def test_the_restore_consumer_takes_the_consumers_settings_under_its_own() -> None:
     config = parse(
         consumer__fetch__min__bytes=2, consumer__check__crcs=True, restore__fetch__min__bytes=3,
