@@ -200,10 +200,14 @@ class VersionedBuffer(Buffer):
             start = prefix(key)
             end = start + TIMESTAMP.pack(self.horizon + 1)
             old = list(self._committed.scan(start, end, reverse=True))
-            # A deletion says no more than that nothing is there.
-            kept = 0 if old and is_deletion(old[0][1]) else 1
+            kept = 0 if old and self._says_nothing(key, *old[0]) else 1
             rows.extend((row_key, None) for row_key, _ in old[kept:])
         return rows
+
+    def _says_nothing(self, key: bytes, row_key: bytes, row: bytes) -> bool:
+        """Whether a version is a deletion, and of nothing that is written only now."""
+        times = self._fresh.get(key)
+        return is_deletion(row) and (not times or times[0] > key_and_time(row_key)[1])
 
     def expire(self, horizon: int) -> None:
         """Let go of what was replaced before `horizon`, in milliseconds; it never goes back."""

@@ -41,6 +41,11 @@ from headrace.streams.worker_errors import OffsetLostError, RestoreLostError, Ta
 
 Changes = list[tuple[bytes, "bytes | None", int]]
 
+SLICE_S = 0.1
+"""How long a worker restores before it looks at what else there is."""
+WAIT_S = 0.01
+"""How long one that has nothing else waits for records; a changelog may end in a marker, and has no
+more of them then."""
 BULK_RECORDS = 20_000
 """From this distance on a restore leaves the log out and flushes once at its end."""
 KEEP_RECORDS = 1_000_000

@@ -31,7 +31,7 @@ from headrace.streams.records.failures import describe_failure
 from headrace.streams.seams.clients import Clock, Consumer, Log, TopicPartition
 from headrace.streams.tasks.gate_watch import Gate
 from headrace.streams.tasks.intake import Intake
-from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.restore import SLICE_S, WAIT_S, Restorer
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.upkeep.topic_watch import TopicWatch
 from headrace.streams.worker.commits import Commits
@@ -47,10 +47,6 @@ UNKNOWN_LOOK_S = 1.0
 """How often to look for partitions that the group has given out and that are not known yet."""
 WAITING_LOOK_S = 0.005
 """How often to look at tasks that wait to begin."""
-RESTORE_S = 0.1
-"""How long to restore before one looks at what else there is."""
-RESTORE_WAIT_S = 0.01
-"""How long to wait for records of changelogs: one that ends in a marker has none more to give."""
 
 
 class Worker:
@@ -288,7 +284,7 @@ class Worker:
         self.tasks.advance()
         if self._restorer.is_active:
             idle = not any(task.queued() for task in self.tasks.running)
-            for task in self._restorer.advance(RESTORE_S, RESTORE_WAIT_S if idle else 0.0):
+            for task in self._restorer.advance(SLICE_S, WAIT_S if idle else 0.0):
                 self.tasks.run(task)
         if not self._was_running and self.tasks.owned and self.tasks.all_running:
             self._was_running = True

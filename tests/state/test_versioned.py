@@ -151,6 +151,19 @@ def test_a_versioned_store_is_as_a_dictionary_of_all_versions(
         same(store, model)
 
 
+def test_a_deletion_stays_where_what_it_ends_is_written_by_the_commit_that_lets_it_go() -> None:
+    store = Store()
+    store.put(b"k", None, 21)
+    store.commit()
+    store.put(b"k", "older", 10)
+    store.put(b"k", "new", 157)
+    store.commit()
+    assert store.buffer.get_as_of(b"k", 63) == (None, 21)
+    store.commit()
+    assert store.buffer.get_as_of(b"k", 63)[0] is None
+    assert store.rows() == [(b"k", 157)]
+
+
 @settings(deadline=None)
 @given(steps)
 def test_what_nobody_can_ask_for_is_deleted_from_disk(done: Sequence[Any]) -> None:
