@@ -34,8 +34,7 @@ from benchmarks.jobs.job import START_MS, Job, topic
 from benchmarks.measure.cluster import Cluster, cluster
 from benchmarks.measure.feeding import feeding
 from benchmarks.measure.processes import Service
-from benchmarks.measure.turns import Meter, Turn, rounds
-from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
+from benchmarks.measure.turns import Meter, Turn, rounds, settings_of
 from benchmarks.watching import FILLS, PARTITIONS, WARM_RECORDS, Cost
 from headrace.streams.app import KafkaStreams
 from headrace.streams.facts.board import Board
@@ -141,19 +140,6 @@ def _served(kind: str, settings: Settings) -> Iterator[RemoteStore[Any, Any]]:
         yield application.store(name)
 
 
-def _settings(place: Cluster, name: str, state: str) -> Settings:
-    return {
-        "application.id": name,
-        "bootstrap.servers": place.bootstrap,
-        "processing.guarantee": "exactly_once_v2",
-        "state.dir": state,
-        "statestore.cache.max.bytes": CACHE_BYTES,
-        "commit.interval.ms": COMMIT_MS,
-        "commit.interval.max.ms": COMMIT_MS,
-        "consumer.auto.offset.reset": "earliest",
-    }
-
-
 @contextmanager
 def _idle(place: Cluster) -> Iterator[Settings]:
     """The settings of another application, which has nearly nothing to do any more."""
@@ -169,7 +155,7 @@ def _idle(place: Cluster) -> Iterator[Settings]:
         service = Service(IDLE, bootstrap=place.bootstrap, run=name, source=name, state=Path(state))
         service.wait_for("committed", records=KEYS)
         try:
-            yield _settings(place, name, state)
+            yield settings_of(place.bootstrap, name, state)
         finally:
             service.stop()
 
@@ -181,7 +167,7 @@ def _running(
     name = f"{source}-{secrets.token_hex(3)}"
     place.create(f"{name}-output", partitions=PARTITIONS)
     with tempfile.TemporaryDirectory(prefix="headrace-asking-") as state:
-        settings, meter = _settings(place, name, state), Meter()
+        settings, meter = settings_of(place.bootstrap, name, state), Meter()
         topology = job.topology(source, f"{name}-output")
         with KafkaStreams(topology, settings, worker_listener=meter) as app:
             app.start()

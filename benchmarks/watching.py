@@ -39,8 +39,7 @@ import structlog
 from benchmarks.jobs.catalogue import JOBS
 from benchmarks.jobs.job import Job, topic
 from benchmarks.measure.cluster import Cluster, cluster
-from benchmarks.measure.turns import Meter, Pair, Turn, rounds
-from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
+from benchmarks.measure.turns import Meter, Pair, Turn, rounds, settings_of
 from headrace.streams.app import KafkaStreams
 from headrace.streams.facts.counters import Counters
 from headrace.streams.facts.gathering import Gathering
@@ -223,16 +222,7 @@ def _running(place: Cluster, job: Job, source: str, watch: Watch) -> Iterator[tu
     with tempfile.TemporaryDirectory(prefix="headrace-watching-") as state:
         app = KafkaStreams(
             job.topology(source, f"{name}-output"),
-            {
-                "application.id": name,
-                "bootstrap.servers": place.bootstrap,
-                "processing.guarantee": "exactly_once_v2",
-                "state.dir": state,
-                "statestore.cache.max.bytes": CACHE_BYTES,
-                "commit.interval.ms": COMMIT_MS,
-                "commit.interval.max.ms": COMMIT_MS,
-                "consumer.auto.offset.reset": "earliest",
-            },
+            settings_of(place.bootstrap, name, state),
             worker_listener=meter,
         )
         with app, app.serve(port=0) as web:

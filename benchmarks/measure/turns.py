@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
 from headrace.streams.plan.task_spec import TaskId
 
 COMMIT_TIMEOUT_S = 10.0
@@ -35,6 +36,26 @@ class Turn:
 
 Pair = tuple[Turn, Turn]
 """A turn in which something was done beside the work, and its neighbour in which it was not."""
+
+
+def settings_of(bootstrap: str, name: str, state: str) -> dict[str, object]:
+    """The settings of an application whose turns are measured: commits so short that each has some.
+
+    Args:
+        bootstrap: the cluster.
+        name: of the application.
+        state: its directory.
+    """
+    return {
+        "application.id": name,
+        "bootstrap.servers": bootstrap,
+        "processing.guarantee": "exactly_once_v2",
+        "state.dir": state,
+        "statestore.cache.max.bytes": CACHE_BYTES,
+        "commit.interval.ms": COMMIT_MS,
+        "commit.interval.max.ms": COMMIT_MS,
+        "consumer.auto.offset.reset": "earliest",
+    }
 
 
 class Meter:
