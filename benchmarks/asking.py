@@ -170,6 +170,7 @@ def _running(
         settings, meter = settings_of(place.bootstrap, name, state), Meter()
         topology = job.topology(source, f"{name}-output")
         with KafkaStreams(topology, settings, worker_listener=meter) as app:
+            meter.processed = lambda: app.records_processed
             app.start()
             while meter.records < WARM_RECORDS:
                 time.sleep(0.01)

@@ -225,13 +225,17 @@ def _running(place: Cluster, job: Job, source: str, watch: Watch) -> Iterator[tu
             settings_of(place.bootstrap, name, state),
             worker_listener=meter,
         )
+        meter.processed = lambda: app.records_processed
         with app, app.serve(port=0) as web:
             app.start()
             while meter.records < WARM_RECORDS:
                 time.sleep(0.01)
             _scrape(web.url)  # the first one loads what the server needs, once
             server.append(_clock_of("headrace-web"))
-            yield meter, web.url
+            try:
+                yield meter, web.url
+            finally:
+                server.clear()  # its thread ends before the last commit
     place.delete(name)
 
 

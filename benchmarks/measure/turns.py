@@ -67,6 +67,8 @@ class Meter:
 
     def __init__(self, watch_s: Callable[[], float] = lambda: 0.0) -> None:
         self._watch_s = watch_s
+        self.processed: Callable[[], int] = lambda: 0
+        """How many records the application has processed; at the end of a commit, committed."""
         self._committed = threading.Condition()
         self._commits = 0
         self._now = (0, 0.0, 0.0, 0.0, 0.0)
@@ -85,7 +87,7 @@ class Meter:
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
         """Read all clocks, that of the worker's thread included, in which this is called."""
         now = (
-            self._now[0] + records,
+            self.processed(),
             time.process_time(),
             time.thread_time(),
             time.monotonic(),
