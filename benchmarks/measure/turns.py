@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
 from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.worker.listeners import SilentListener
 
 COMMIT_TIMEOUT_S = 10.0
 
@@ -58,7 +59,7 @@ def settings_of(bootstrap: str, name: str, state: str) -> dict[str, object]:
     }
 
 
-class Meter:
+class Meter(SilentListener):
     """A worker's listener that measures turns of its application, which has one worker.
 
     Args:
@@ -77,12 +78,6 @@ class Meter:
     def records(self) -> int:
         """Committed since the start."""
         return self._now[0]
-
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Of no interest."""
-
-    def on_running(self) -> None:
-        """Of no interest."""
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
         """Read all clocks, that of the worker's thread included, in which this is called."""

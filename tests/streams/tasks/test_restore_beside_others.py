@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.local.driver_disk import MemoryDisk
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.seams.clients import CommittedOffset, ReceivedMessage, TopicPartition
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
 from headrace.streams.testing.memory_worker import (
@@ -127,3 +128,24 @@ def test_a_restored_task_runs_once_its_changelog_is_decided(bench: Bench) -> Non
     assert bench.out() == [b"old-1"]
     assert bench.worker.tasks.all_running
     assert bench.counts.restored == 4
+
+
+def test_a_restore_that_finds_nothing_waits_a_moment_and_looks_whether_it_is_at_its_end(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changelog may end in a marker, behind which no record comes that would end the wait."""
+    waits_s: list[float] = []
+    poll = MemoryConsumer.poll
+
+    def told(
+        self: MemoryConsumer, max_records: int, timeout_s: float
+    ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
+        if self._group is None:
+            waits_s.append(timeout_s)
+        return poll(self, max_records, timeout_s)
+
+    bench.turns()
+    monkeypatch.setattr(MemoryConsumer, "poll", told)
+    bench.turns()
+    assert waits_s
+    assert 0 < min(waits_s) <= max(waits_s) <= 0.02, "neither all the time nor for long"
