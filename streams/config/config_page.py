@@ -75,6 +75,9 @@ Where brokers are far away, larger ones read faster.
 `consumer.queued.max.messages.kbytes` is 16384 and `producer.queue.buffering.max.kbytes` 65536: with
 values of 10 KB and more it is these that bound a worker's memory.
 
+`reconnect.backoff.ms` is 20 for all clients, and doubles with each attempt up to 10 s: a new client
+waits half of it before it connects, and a worker starts several.
+
 The runtime owns these; another value is refused:
 
 | setting | clients | only legal value | because |
