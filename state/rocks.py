@@ -57,8 +57,6 @@ _POSITION_PREFIX = b"position/"
 _FILES_KEY = b"files"
 _RESTORING_KEY = b"restoring"
 """There from the begin of a bulk restore to the first positions behind it."""
-_RENEWED_KEY = b"renewed"
-"""How often a secondary has had to be opened anew."""
 # RocksDB's status comes first in its messages; what follows may quote a path that says anything.
 _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
 _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
@@ -264,8 +262,8 @@ class RocksTaskState:
 
     def _require_whole(self, found: FileList | None) -> None:
         with failures():
-            kept = self._db.get(_FILES_KEY)
-        if kept is not None and FileList.decode(kept).is_cut(found):
+            kept = kept_files(self._db)
+        if kept is not None and kept.is_cut(found):
             raise StoreCorruptedError(
                 f"the list of files of {self._path} has lost its end, and with it perhaps rows"
             )
@@ -341,10 +339,8 @@ class RocksTaskState:
             # All of them: a restore that was given up may have written to others.
             for columns in self._columns.values():
                 columns.flush(True)
-            batch = self._batch({}, positions)
-            batch[_RENEWED_KEY] = b"%d" % (renewals(self._db) + 1)
         self._restored = None
-        self._write(batch, positions)
+        self.write({}, positions)
 
     def drop_store(self, name: str) -> None:
         """Empty one store and forget its position."""
@@ -404,7 +400,6 @@ class RocksTaskState:
             self._db.drop_column_family(family)
             columns = self._db.create_column_family(family, row_options(self._memory))
             self._handles[name] = self._db.get_column_family_handle(family)
-            self._db[_RENEWED_KEY] = b"%d" % (renewals(self._db) + 1)
         self._columns[name] = columns
         self._stores[name].move(columns)
 
@@ -420,9 +415,10 @@ class RocksTaskState:
             )
 
 
-def renewals(db: Rdict) -> int:
-    """How often stores of a RocksDB got new column families, or rows that are in no log."""
-    return int(db.get(_RENEWED_KEY) or 0)
+def kept_files(db: Rdict) -> FileList | None:
+    """How long the list of files was when the last rows were written, where that is known."""
+    kept = db.get(_FILES_KEY)
+    return None if kept is None else FileList.decode(kept)
 
 
 def is_restoring(db: Rdict) -> bool:

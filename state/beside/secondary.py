@@ -12,11 +12,13 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Rdict
 
 from headrace.state.errors import StateError, UnknownStoreError
+from headrace.state.file_list import list_of_files
 from headrace.state.layout import noted_layout
 from headrace.state.rocks import (
     RocksMemory,
@@ -24,14 +26,13 @@ from headrace.state.rocks import (
     failures,
     family_of,
     is_restoring,
+    kept_files,
     read_position,
-    renewals,
     row_options,
 )
 from headrace.state.store import Position
 
 _PREFIX = "headrace-secondary-"
-_TRIES = 8
 _LOG = ".log"
 
 
@@ -50,14 +51,16 @@ class RocksSecondary:
     def __init__(self, path: Path, names: Iterable[str], *, memory: RocksMemory) -> None:
         self._path = path
         self._was = _version(path)
-        self._written: frozenset[tuple[str, int]] = frozenset()
+        self._files = list_of_files(path)
+        logs = _logs(path)
+        self._followed: dict[str, int] = {}
         self._own = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._remove_own = weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
         self._stores: dict[str, RocksStore] = {}
         try:
             with failures():
                 self._db = self._open(names, memory)
-                self._renewals = renewals(self._db)
+            self._require_whole(logs)
         except BaseException:
             self._remove_own()
             raise
@@ -80,32 +83,46 @@ class RocksSecondary:
             self._stores[name] = RocksStore(db.get_column_family(family))
         return db
 
+    def _require_whole(self, logs: dict[str, int]) -> None:
+        """See that it has all rows up to some moment: files are looked for first, then the log.
+
+        Where rows went to a file in between, and their log was deleted or never had them, they are
+        in neither.
+        """
+        with failures():
+            kept = kept_files(self._db)
+        is_cut = kept is not None and kept.is_cut(self._files)
+        if (
+            is_cut
+            or _version(self._path) != self._was
+            or not logs.keys() <= _logs(self._path).keys()
+        ):
+            self.close()
+            raise StateError(f"rows of {self._path} went to files while it was opened; try again")
+
     def follow(self) -> bool:
         """Show what is written by now.
 
         Returns:
-            Whether it can: not where the writer has begun anew, or restored a store. Restored rows
-            are in no log, and once compacted they have no number, so that what was read in the log
-            before would stand above them. Make another secondary then.
+            Whether it can: not where the writer has begun anew, or rows went to files. What was
+            read of them in the log stands above the files, and what of the log is in files is not
+            read any more, so that rows would be older than others. Make another secondary then.
 
         Raises:
             StateError: the files cannot be read.
         """
         if _version(self._path) != self._was:
             return False
-        for _ in range(_TRIES):
-            written = _written(self._path)
-            if written == self._written:
-                return True
-            with failures():
-                self._db.try_catch_up_with_primary()
-                is_same = renewals(self._db) == self._renewals
-            # What came while it caught up is for the next time. But where rows went to a file and
-            # their log was deleted meanwhile, they may have been in neither when it looked.
-            if _lists(_written(self._path)) == _lists(written):
-                self._written = written
-                return is_same
-        raise StateError(f"{self._path} changes faster than it can be followed; try it again")
+        logs = _logs(self._path)
+        if logs == self._followed:
+            return True
+        if list_of_files(self._path) != self._files:
+            return False
+        with failures():
+            self._db.try_catch_up_with_primary()
+        # What came while it caught up is for the next time.
+        self._followed = logs
+        return list_of_files(self._path) == self._files
 
     @property
     def is_restoring(self) -> bool:
@@ -157,19 +174,15 @@ def _version(path: Path) -> tuple[int, int]:
     return found.st_ino, found.st_mtime_ns
 
 
-def _written(path: Path) -> frozenset[tuple[str, int]]:
-    """How much there is in RocksDB's log and its list of files: all that is written goes there."""
+def _logs(path: Path) -> dict[str, int]:
+    """RocksDB's logs and their sizes: all that is written goes there, but for restored rows."""
+    sizes = {}
     try:
         with os.scandir(path) as found:
-            return frozenset(
-                (one.name, one.stat().st_size)
-                for one in found
-                if one.name.endswith(_LOG) or one.name.startswith("MANIFEST-")
-            )
+            for one in found:
+                if one.name.endswith(_LOG):
+                    with suppress(FileNotFoundError):  # it was deleted at this very moment
+                        sizes[one.name] = one.stat().st_size
     except OSError as error:
         raise StateError(f"the files of {path} cannot be seen: {error.strerror}") from error
-
-
-def _lists(written: frozenset[tuple[str, int]]) -> set[tuple[str, int]]:
-    """What changes when rows go from the log to files: which logs there are, and the list."""
-    return {(name, 0 if name.endswith(_LOG) else size) for name, size in written}
+    return sizes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headrace.state.beside.files import global_files, held_locks, lock_of, task_files
@@ -115,25 +115,27 @@ class Follower:
         now_s = self._monotonic_s()
         if not fresh and now_s < self._follow_at_s and self._secondary is not None:
             return self._secondary
-        for left in reversed(range(_TRIES)):
-            try:
-                if self._secondary is None:
-                    self._secondary = RocksSecondary(self.path, self._families, memory=self._memory)
-                # What is written while it is opened may be missing.
-                if self._secondary.follow():
-                    break
-                self._close()
-            except StateError:  # it was replaced at this very moment
-                self._close()
-                if not left:
-                    raise
+        if self._secondary is not None and not self._follows():
+            self._close()
         if self._secondary is None:
-            raise NotReadableError("its worker begins anew; ask again later")
+            self._secondary = self._opened()
         self._followed_s = now_s
         took_s = self._monotonic_s() - now_s
         pause_s = _pause_s(took_s)
         self._follow_at_s = now_s + took_s + pause_s
         return self._secondary
+
+    def _follows(self) -> bool:
+        try:
+            return self._secondary is not None and self._secondary.follow()
+        except StateError:  # it was replaced at this very moment
+            return False
+
+    def _opened(self) -> RocksSecondary:
+        for _ in range(_TRIES - 1):
+            with suppress(StateError):  # it was replaced, or written to files
+                return RocksSecondary(self.path, self._families, memory=self._memory)
+        return RocksSecondary(self.path, self._families, memory=self._memory)
 
     def close(self) -> None:
         """Let go of the files; what is being read is read to its end first."""

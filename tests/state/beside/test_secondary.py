@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +83,7 @@ def test_it_goes_on_over_flushes_and_compactions_of_the_writer(
         state.begin_restore()
         state.restore({"a": [(b"%05d" % k, b"%d" % n) for k in range(2_000)]})
         state.end_restore({"a": LATER})
-        # What has no position is emptied.
-        if not reader.follow():
-            reader.close()
-            reader = beside(tmp_path, memory)
+        reader = newest(reader, tmp_path, memory)
         assert set(rows(reader).values()) == {b"%d" % n}
     reader.close()
 
@@ -147,7 +144,9 @@ def test_it_cannot_follow_a_store_whose_files_were_broken(
         patched.setattr(RocksStore, "scan", broken)
         state.drop_store("a")
     assert not reader.follow()
-    assert reader.position("a") is None
+    reader.close()
+    reader = beside(tmp_path, memory)
+    assert (rows(reader), reader.position("a")) == ({}, None)
     reader.close()
 
 
@@ -158,7 +157,7 @@ def test_it_cannot_follow_a_writer_that_began_anew_and_reads_on_until_then(
     state.write({"a": [(b"k", b"1")]}, {"a": HERE})
     reader = beside(tmp_path, memory)
     state.close()
-    assert reader.follow()
+    reader = newest(reader, tmp_path, memory)
     assert rows(reader) == {b"k": b"1"}
     state = opened(tmp_path / "db", memory)
     assert not reader.follow()
@@ -220,14 +219,28 @@ def test_files_of_tasks_are_those_of_their_newest_generation(
     assert global_files(base) == [base / "global" / "w" / "rocksdb"]
 
 
+class Between:
+    """What a secondary reads from; something happens when it has caught up."""
+
+    def __init__(self, reader: RocksSecondary, happens: Callable[[], None]) -> None:
+        self._real: Any = reader._db
+        self._happens = happens
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def try_catch_up_with_primary(self) -> None:
+        self._real.try_catch_up_with_primary()
+        self._happens()
+
+
 def test_it_looks_at_nothing_where_nothing_was_written(
     state: RocksTaskState, tmp_path: Path, memory: RocksMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = beside(tmp_path, memory)
     assert reader.follow()
     caught_up: list[int] = []
-    real = module.renewals
-    monkeypatch.setattr(module, "renewals", lambda db: caught_up.append(1) or real(db))
+    monkeypatch.setattr(reader, "_db", Between(reader, lambda: caught_up.append(1)))
     assert reader.follow()
     assert caught_up == []
     state.write({"a": [(b"k", b"1")]}, {"a": HERE})
@@ -240,15 +253,13 @@ def test_what_is_written_while_it_follows_is_seen_the_next_time(
     state: RocksTaskState, tmp_path: Path, memory: RocksMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = beside(tmp_path, memory)
-    real = module.renewals
 
-    def meanwhile(db: Any) -> int:
+    def meanwhile() -> None:
         state.write({"a": [(b"k", b"2")]}, {"a": LATER})
-        return real(db)
 
     state.write({"a": [(b"k", b"1")]}, {"a": HERE})
     with monkeypatch.context() as patched:
-        patched.setattr(module, "renewals", meanwhile)
+        patched.setattr(reader, "_db", Between(reader, meanwhile))
         assert reader.follow()
     assert rows(reader) == {b"k": b"1"}
     assert reader.follow()
@@ -256,24 +267,76 @@ def test_what_is_written_while_it_follows_is_seen_the_next_time(
     reader.close()
 
 
-def test_rows_that_go_to_a_file_while_it_follows_are_looked_for_again(
+def flush(state: RocksTaskState, name: str) -> None:
+    """Have RocksDB write the newest rows of a store to a file."""
+    state._columns[name].flush(True)
+
+
+def test_it_cannot_follow_rows_that_go_to_a_file_while_it_follows(
     state: RocksTaskState, tmp_path: Path, memory: RocksMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = beside(tmp_path, memory)
-    real, caught_up = module.renewals, 0
-
-    def meanwhile(db: Any) -> int:
-        nonlocal caught_up
-        caught_up += 1
-        if caught_up == 1:
-            state.write({"a": [(b"k", b"2")]}, {"a": LATER})
-            state._columns["a"].flush(True)
-        return real(db)
-
     state.write({"a": [(b"k", b"1")]}, {"a": HERE, "b": HERE})
-    monkeypatch.setattr(module, "renewals", meanwhile)
+    monkeypatch.setattr(reader, "_db", Between(reader, lambda: flush(state, "a")))
+    assert not reader.follow()
+    reader.close()
+
+
+@pytest.mark.parametrize("flushed", [["a"], ["a", "default"], ["default"]])
+def test_rows_in_files_are_not_hidden_by_those_that_were_read_in_the_log(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, flushed: list[str]
+) -> None:
+    """A secondary keeps what it read in the log above files; the position is a row as others."""
+    state.write({"a": [(b"k", b"1"), (b"gone", b"1")]}, {"a": HERE, "b": HERE})
+    reader = beside(tmp_path, memory)
     assert reader.follow()
-    assert (caught_up, rows(reader), reader.position("a")) == (2, {b"k": b"2"}, LATER)
+    state.write({"a": [(b"k", b"2"), (b"gone", None)]}, {"a": LATER})
+    for name in flushed:
+        flush(state, name) if name in state._columns else state._db.flush(True)
+    reader = newest(reader, tmp_path, memory)
+    assert reader.store("a").get_many([b"k", b"gone"]) == [b"2", None]
+    assert (rows(reader), reader.position("a")) == ({b"k": b"2"}, LATER)
+    state.write({"a": [(b"k", b"3")]}, {"a": LATER})
+    assert reader.follow()
+    assert reader.store("a").get(b"k") == b"3"
+    reader.close()
+
+
+def newest(reader: RocksSecondary, tmp_path: Path, memory: RocksMemory) -> RocksSecondary:
+    """The same secondary where it can follow, or else another one."""
+    if reader.follow():
+        return reader
+    reader.close()
+    return beside(tmp_path, memory)
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_one_that_has_missed_rows_while_it_was_opened_is_not_used(
+    state: RocksTaskState,
+    tmp_path: Path,
+    memory: RocksMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    has_log: bool,
+) -> None:
+    """RocksDB looks for files first and for the log then; rows may have gone from one to other."""
+    state.write({"a": [(b"k", b"1")]}, {"a": HERE, "b": HERE})
+    real_list, real_logs = module.list_of_files, module._logs
+    before = real_list(tmp_path / "db"), real_logs(tmp_path / "db")
+    state.write({"a": [(b"k", b"2")]}, {"a": LATER})
+    for columns in state._columns.values():
+        columns.flush(True)
+    if has_log:  # the next commit says how many files there are
+        state.write({}, {"a": LATER})
+    else:
+        state._db.flush(True)  # nothing is left to keep the log for
+    kept = [before[0]], [before[1]]
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "list_of_files", lambda path: (kept[0] or [real_list(path)]).pop())
+        patched.setattr(module, "_logs", lambda path: (kept[1] or [real_logs(path)]).pop())
+        with pytest.raises(StateError, match="while it was opened; try again"):
+            beside(tmp_path, memory)
+    reader = beside(tmp_path, memory)
+    assert (rows(reader), reader.position("a")) == ({b"k": b"2"}, LATER)
     reader.close()
 
 
@@ -361,9 +424,6 @@ def test_restored_rows_are_newer_than_what_the_log_has_had_of_them(
     state.restore({"a": [(b"k", b"2"), (b"gone", None)]})
     state.end_restore({"a": LATER})
     compact(state, "a")
-    if not reader.follow():
-        reader.close()
-        reader = beside(tmp_path, memory)
-        assert reader.follow()
+    reader = newest(reader, tmp_path, memory)
     assert (rows(reader), reader.position("a")) == ({b"k": b"2"}, LATER)
     reader.close()
