@@ -22,7 +22,6 @@ _GAP_MIN = 5
 """The marker of a transaction takes one offset, and where workers were killed some lie side by
 side: of transactions that were to write here and had not yet. Fewer that are missing say nothing.
 """
-_LOOK_POLLS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +160,12 @@ class CatchUp:
         if self._looking is None:
             self._looking = self._readers.all()
         self._looking.add({place: begin})
-        for _ in range(_LOOK_POLLS):
+        # Brokers may be away for any time, and what was not read is not missing.
+        while self._looking.positions([place]).get(place, -1) < end:
+            if self._follower.is_over:
+                return list(range(begin, end))
             records = self._looking.poll(end - begin, POLL_S).get(place, ())
             found += [record.offset() for record in records if record.offset() < end]
-            if self._looking.positions([place]).get(place, -1) >= end:
-                break
         self._looking.remove([place])
         return found
 

@@ -277,6 +277,28 @@ def test_what_compaction_has_taken_is_said_once(scene: Scene) -> None:
     assert asked.named("compacted") == []
 
 
+def test_brokers_that_are_away_are_not_taken_for_compaction(scene: Scene) -> None:
+    scene.memory.mute_polls = 50
+    scene.write((0, "a", 1))
+    scene.write(*((0, "a", number) for number in range(9)), fate=Fate.ABORTED)
+    scene.write((0, "a", 2))
+    follower = scene.follow(at("0:0"))
+    assert bare(follower.changes(2)) == [("a", 1), ("a", 2)]
+    assert follower.named("compacted") == []
+
+
+def test_who_leaves_while_brokers_are_away_ends_his_reader(scene: Scene) -> None:
+    scene.memory.mute_polls = 1 << 60
+    scene.write((0, "a", 1))
+    scene.write(*((0, "a", number) for number in range(9)), fate=Fate.ABORTED)
+    scene.write((0, "a", 2))
+    follower = scene.follow(at("0:0"))
+    wait_until(lambda: len(scene.memory.open) == 3, what="one who looks for what is missing")
+    follower.leave()
+    wait_until(lambda: not scene.memory.open, what="no reader")
+    assert follower.named("compacted") == []
+
+
 def test_who_does_not_read_is_let_go_and_the_others_go_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
