@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import confluent_kafka
+import confluent_kafka.admin
 from confluent_kafka.admin import AdminClient
 
 from tests.support.patience import PATIENCE_S
 
 Isolation = Literal["read_committed", "read_uncommitted"]
+_MARKERS_S = 1.0
+"""Markers take milliseconds; a transaction without one for so long is left open on purpose."""
 
 
 class Record(NamedTuple):
@@ -105,13 +109,18 @@ def _partitions(consumer: confluent_kafka.Consumer, topic: str) -> list[int]:
 def read_all(
     bootstrap: str, topics: Iterable[str], isolation: Isolation = "read_committed", **more: str
 ) -> dict[str, list[Record]]:
-    """Read topics from their starts to their ends: for read_committed the last stable offsets."""
+    """Read topics from their starts to their ends: for read_committed the last stable offsets.
+
+    A commit is answered before its markers are written, so these are waited for.
+    """
     consumer = reader(bootstrap, isolation, **more)
     found: dict[str, list[Record]] = {topic: [] for topic in topics}
     try:
         places = [
             (topic, partition) for topic in found for partition in _partitions(consumer, topic)
         ]
+        if isolation == "read_committed":
+            _await_markers(AdminClient({"bootstrap.servers": bootstrap, **more}), places)
         consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in places])
         for message in to_the_ends(consumer, places):
             columns: Any = (
@@ -126,6 +135,25 @@ def read_all(
     finally:
         consumer.close()
     return found
+
+
+def _await_markers(admin: AdminClient, places: Collection[tuple[str, int]]) -> None:
+    kafka_admin: Any = confluent_kafka.admin
+    latest = {
+        confluent_kafka.TopicPartition(*place): kafka_admin.OffsetSpec.latest() for place in places
+    }
+
+    def ends(level: confluent_kafka.IsolationLevel) -> dict[tuple[str, int], int]:
+        asked = admin.list_offsets(dict(latest), isolation_level=level, request_timeout=PATIENCE_S)
+        return {(p.topic, p.partition): future.result().offset for p, future in asked.items()}
+
+    written = ends(confluent_kafka.IsolationLevel.READ_UNCOMMITTED)
+    give_up_s = time.monotonic() + _MARKERS_S
+    while time.monotonic() < give_up_s:
+        stable = ends(confluent_kafka.IsolationLevel.READ_COMMITTED)
+        if all(stable[place] >= written[place] for place in places):
+            return
+        time.sleep(0.01)
 
 
 def read(
