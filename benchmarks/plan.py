@@ -15,11 +15,9 @@ QUICK_SHARE = 0.15
 START_S, RATE_PER_S = 5, 50_000
 """What a run takes, roughly."""
 LONG_RECORDS = {"words": 1_000_000, "sum_100k": 5_000_000}
-"""Runs in which the start counts for little, and a JVM gets warm."""
+"""Runs in which the start counts for little, a JVM gets warm, and two workers share the work."""
 WARM_JOB, WARM_RECORDS = "sum_100k", 200_000
 """What a broker that has just started is warmed with, as its own JVM is cold too."""
-WORKERS_JOBS = ("words", "sum_100k")
-"""Compared with two workers too."""
 BOTH_GUARANTEES = ("sum_100k", "stateless")
 EVERY_UPDATE = ("words", "sum_100k")
 """Run without caches too."""
@@ -93,10 +91,17 @@ def tasks(
         variants = tuple(_variants(job, full=amount is FULL))
         yield Task(job, job.title, count, variants, rounds or amount.rounds)
     if amount.long and not names and records is None:
-        for name, count in LONG_RECORDS.items():
+        for name, many in LONG_RECORDS.items():
             job = JOBS[name]
-            long = (Variant("headrace"), Variant("kafka-streams"))
-            yield Task(job, f"{job.title}, long", count, long, 1)
+            long = tuple(
+                variant
+                for count in (1, 2)
+                for variant in (
+                    Variant("headrace", workers=count),
+                    Variant("kafka-streams", workers=count),
+                )
+            )
+            yield Task(job, f"{job.title}, long", many, long, 1)
 
 
 def warming() -> Task:
@@ -114,9 +119,6 @@ def _variants(job: Job, *, full: bool) -> Iterator[Variant]:
         yield from _compared(job, "at_least_once", caches=True)
     if job.name in EVERY_UPDATE and (full or job.name == "sum_100k"):
         yield from _compared(job, "exactly_once_v2", caches=False)
-    if full and job.name in WORKERS_JOBS:
-        yield Variant("headrace", workers=2)
-        yield Variant("kafka-streams", workers=2)
 
 
 def _compared(job: Job, guarantee: Guarantee, *, caches: bool) -> Iterator[Variant]:
