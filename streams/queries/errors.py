@@ -26,11 +26,15 @@ class NotReadableError(QueryError):
 
     Args:
         remaining: offsets of changelogs that are still to be read, where that is known.
+        unreached: the host that does not answer the one that was asked; None where it is not that.
     """
 
-    def __init__(self, message: str, *, remaining: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, remaining: int | None = None, unreached: str | None = None
+    ) -> None:
         super().__init__(message)
         self.remaining = remaining
+        self.unreached = unreached
 
 
 class UnfinishedError(NotReadableError):

@@ -57,26 +57,52 @@ class _Turn:
     Args:
         part_s: its part of the time.
         is_last: whether no other host is left to be asked.
+        has_heard: whether one has said already why there is no answer.
     """
 
     host: HttpHost
     part_s: float
     is_last: bool
+    has_heard: bool
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing may come; the last one may be late, as nobody waits for his turn."""
-        return self.part_s + WAIT_MAX_S * self.is_last
+        """For how long nothing may come; where little is left the last one may be late."""
+        is_late = self.is_last and not self.has_heard
+        return max(self.part_s, WAIT_MAX_S) if is_late else self.part_s
 
     @property
     def wait_s(self) -> float:
         """For how long it is to wait for a position."""
-        return min(self.part_s if self.is_last else self.part_s / 2, WAIT_MAX_S)
+        return min(self.patience_s if self.is_last else self.part_s / 2, WAIT_MAX_S)
 
     @property
-    def patience_ms(self) -> int:
+    def patience_s(self) -> float:
         """Within this it is to answer, so that what it says of others is heard."""
-        return round(1000 * (self.part_s if self.is_last else 0.75 * self.part_s))
+        return min(self.part_s, 0.75 * self.silent_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Why there is no answer yet, as a host has said it.
+
+    Args:
+        after_s: how long it took to say so.
+    """
+
+    error: NotReadableError
+    after_s: float
+
+    def is_more_than(self, error: NotReadableError, turn: _Turn, after_s: float) -> bool:
+        """Whether it says more than another error that came later.
+
+        Whoever says nothing for not much longer may be about to say the same again.
+        """
+        if isinstance(error, UnreachedHostError):
+            is_silence = error.is_silent
+        else:
+            is_silence = error.unreached is not None and after_s >= turn.patience_s
+        return is_silence and after_s < 2 * self.after_s
 
 
 class Asker:
@@ -136,7 +162,7 @@ class Asker:
             reply = turn.host.ask(
                 self._target(store, path, given, turn.wait_s),
                 body,
-                headers={**self._sent(body), PATIENCE: str(turn.patience_ms)},
+                headers={**self._sent(body), PATIENCE: str(round(1000 * turn.patience_s))},
                 timeout_s=turn.silent_s,
             )
             return _read(reply)
@@ -198,32 +224,41 @@ class Asker:
         pause_s = AGAIN_MIN_S
         silent: set[HttpHost] = set()
         others: set[HttpHost] = set()
+        said: _Said | None = None
         while True:
-            turn = self._turn(silent, give_up_s - time.monotonic())
+            since_s = time.monotonic()
+            turn = self._turn(silent, give_up_s - since_s, has_heard=said is not None)
             try:
                 return asks(turn)
             except NotReadableError as error:
+                after_s = time.monotonic() - since_s
+                is_news = said is None or not said.is_more_than(error, turn, after_s)
                 if isinstance(error, UnreachedHostError):
                     silent = {turn.host} if turn.is_last else {turn.host, *silent}
-                    self._leave(turn.host)
+                    if is_news:
+                        self._leave(turn.host)
                     others = {*others, turn.host} if error.is_other else others - {turn.host}
                     if len(others) == len(self._hosts):
                         raise
                     if not turn.is_last:
                         continue
+                elif is_news:
+                    said = _Said(error, after_s)
                 if time.monotonic() + pause_s >= give_up_s:
-                    raise
+                    if said is None or is_news:
+                        raise
+                    raise said.error from error
                 ending.pause(pause_s)
                 pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
-    def _turn(self, silent: Set[HttpHost], left_s: float) -> _Turn:
+    def _turn(self, silent: Set[HttpHost], left_s: float, *, has_heard: bool) -> _Turn:
         """Whose turn it is among those that were not silent for this question."""
         known_s = time.monotonic() - SILENT_KEPT_S
         with self._lock:
             others = [host for host in self._hosts if host not in silent] or self._hosts
             others = sorted(others, key=lambda host: self._silent_s.get(host, known_s) > known_s)
         part_s = max(left_s / len(others), AGAIN_MIN_S)
-        return _Turn(others[0], part_s, is_last=len(others) == 1)
+        return _Turn(others[0], part_s, is_last=len(others) == 1, has_heard=has_heard)
 
     def leave(self, url: str) -> None:
         """Ask a host after the others from now on, as it was silent."""
@@ -316,5 +351,7 @@ def _read(reply: Reply) -> dict[str, Any]:
     if reply.code == 501:
         raise StoreInMemoryError(said)
     if reply.code == 503:
-        raise NotReadableError(said, remaining=found.get("restore_remaining"))
+        raise NotReadableError(
+            said, remaining=found.get("restore_remaining"), unreached=found.get("host")
+        )
     raise QueryError(said)

@@ -161,7 +161,9 @@ class HttpHost:
         """Be connected; the connection lets go of its socket where the answer ends it."""
         ending.require()
         if connection.sock is None:
-            connection.sock = self._opened(connection.host, connection.port, ending)
+            connection.sock = self._opened(
+                connection.host, connection.port, min(CONNECT_S, silent_s), ending
+            )
         sock: socket.socket = connection.sock
         try:
             ending.note(sock)
@@ -171,7 +173,7 @@ class HttpHost:
         sock.settimeout(silent_s)
         return sock
 
-    def _opened(self, host: str, port: int, ending: Ending) -> socket.socket:
+    def _opened(self, host: str, port: int, timeout_s: float, ending: Ending) -> socket.socket:
         """Connect to the first address that takes it; `ending` ends that too."""
         refused: OSError | None = None
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -180,7 +182,7 @@ class HttpHost:
             sock = socket.socket(family, kind, protocol)
             try:
                 ending.note(sock)
-                sock.settimeout(CONNECT_S)
+                sock.settimeout(timeout_s)
                 sock.connect(address)
                 ending.require()  # what is ended meanwhile looks like one that is connected
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from headrace import StreamsBuilder, Topology, connect, connect_async, serdes
+from headrace import Materialized, StreamsBuilder, Topology, connect, connect_async, serdes
 from headrace.streams.queries.errors import NotReadableError, UnreachedHostError
+from headrace.streams.questions.question import Question, Told, UnansweredError, silent
 from headrace.streams.remote import asker
 from tests.support.hosts import Hosts
 from tests.support.hung import HungHost
@@ -26,6 +28,7 @@ def topology() -> Topology:
     builder = StreamsBuilder()
     words = builder.stream("words", key=serdes.string, value=serdes.string)
     words.group_by_key().count(store="counts").to_stream().to("out")
+    builder.table("held", key=serdes.string, store=Materialized("held", kind="memory"))
     return builder.build()
 
 
@@ -175,3 +178,35 @@ def test_a_silent_host_is_waited_for_once(hosts: Hosts) -> None:
         code, found = first.get("/counts/count", **{asker.PATIENCE: "500"})
         assert (code, found["host"]) == (503, second.endpoint)
         assert stopped.connections == 1
+
+
+@pytest.mark.parametrize("asked", [[0, 1], [1]])
+def test_what_a_host_says_of_its_worker_is_told_and_not_that_it_is_silent(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, asked: list[int]
+) -> None:
+    """The last questions have less time than it takes the host to say so."""
+
+    def stand_still(_: Question, __: float) -> Told:
+        time.sleep(1.0)
+        raise UnansweredError(silent(1.0))
+
+    monkeypatch.setattr(asker, "WAIT_MAX_S", 0.2)
+    first, second = hosts.hosts
+    for host in (first, second):
+        host.queries._workers = lambda: {0: stand_still}
+    urls = [hosts.hosts[n].server.url for n in asked]
+    with connect(urls, timeout=timedelta(seconds=3.5)) as application:
+        with pytest.raises(NotReadableError, match=r"worker did not answer within 1 s") as refused:
+            application.store("held").get("k")
+        assert not isinstance(refused.value, UnreachedHostError)
+        assert not application._asker._silent_s  # they have answered, so none comes last
+
+
+def test_a_silent_host_is_not_waited_for_longer_than_was_said(hung: HungHost) -> None:
+    since_s = time.monotonic()
+    with (
+        connect(hung.url, timeout=timedelta(seconds=2.5)) as application,
+        pytest.raises(UnreachedHostError),
+    ):
+        application.store("counts").get("k")
+    assert 2.4 < time.monotonic() - since_s < 4.4
