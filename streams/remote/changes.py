@@ -92,8 +92,7 @@ class Changes(Generic[K, V]):
         self._batches = self.batches()
         self._ready: deque[Change[K, V]] = deque()
         self._position = self._reached = position
-        self.compacted: list[Mapping[str, Any]] = []
-        """Where compaction has taken away changes that would have been told."""
+        self._compacted: list[Mapping[str, Any]] = []
 
     def __iter__(self) -> Self:
         return self
@@ -104,6 +103,14 @@ class Changes(Generic[K, V]):
         change = self._ready.popleft()
         self._reached = change.position if self._ready else self._position
         return change
+
+    @property
+    def compacted(self) -> list[Mapping[str, Any]]:
+        """Where compaction has taken away changes that would have been told.
+
+        Each has the `partition`, and the offsets `from` and `to` between which they lack.
+        """
+        return self._compacted
 
     @property
     def position(self) -> str | None:
@@ -194,7 +201,7 @@ class Changes(Generic[K, V]):
             if heard.position is not None:
                 self._position = heard.position
             if heard.name == "compacted":
-                self.compacted.append(msgspec.json.decode(heard.data))
+                self._compacted.append(msgspec.json.decode(heard.data))
             elif heard.name in ("row", "change"):
                 found.append(self._made(heard))
         return found
