@@ -21,6 +21,10 @@ class WrongQueryError(QueryError):
     """The store cannot be asked so: a key of another type, a question for another kind of store."""
 
 
+class WrongKindError(WrongQueryError, AttributeError):
+    """Stores of another kind are asked so; the message says what this one is asked with."""
+
+
 class NotReadableError(QueryError):
     """The rows cannot be read now: they are restored, or not on this host; ask again later.
 

@@ -41,7 +41,10 @@ class Queried(Watched):
         raise NotImplementedError
 
     def queries(self) -> Queries:
-        """The stores of this application on this host, whichever processes work on it."""
+        """The stores of this application on this host, whichever processes work on it.
+
+        They have the rows of the partitions that this host has; `headrace.connect` asks all hosts.
+        """
         from headrace.streams.queries.queries import Queries  # loads RocksDB
 
         with self._queries_lock:
@@ -59,6 +62,9 @@ class Queried(Watched):
         moved to another host more than a minute ago is refused (`NotReadableError`). Rows of a
         store in memory are asked of the workers in this process, which answer between two batches
         while they run.
+
+        It has the rows of the partitions that this host has: a key of another host's partition is
+        not found. `places()` tells which are here, and `headrace.connect` asks all hosts.
 
         Args:
             name: the store's.

@@ -19,6 +19,7 @@ from headrace.state.versions import is_deletion, key_and_time, prefix
 from headrace.streams.queries.answers import Found, Page, Place, Row
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
 from headrace.streams.queries.kept import KeptStore
+from headrace.streams.queries.kinds import OfOneKind
 from headrace.streams.queries.source import Source
 from headrace.streams.queries.times import Time, ms_of
 from headrace.streams.queries.walk import Cursor, Scan, Step
@@ -60,8 +61,12 @@ def _roughly(rows: CommittedStore) -> int:
     return max(len(seen), rows.approximate_count())
 
 
-class StoreReader(Generic[K, V]):
+class StoreReader(OfOneKind, Generic[K, V]):
     """What the readers of all kinds of stores have in common.
+
+    They have the rows of the partitions that this host has, which `places` tells; a key of another
+    host's partition is not found. `headrace.connect` asks all hosts. What another kind of store
+    is asked with raises `WrongKindError`, which says what to ask with instead.
 
     Args:
         store: which one.
@@ -69,7 +74,7 @@ class StoreReader(Generic[K, V]):
     """
 
     def __init__(self, store: KeptStore, source: Callable[[], Source]) -> None:
-        self.store = store
+        super().__init__(store)
         self._source = source
 
     @property
@@ -238,6 +243,8 @@ class KeyValueReader(StoreReader[K, V]):
     def find(self, key: K | bytes, *, is_encoded: bool = False) -> Found[K, V]:
         """The row of a key, and where it is from.
 
+        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+
         Args:
             is_encoded: whether the bytes of a key were given.
         """
@@ -247,8 +254,16 @@ class KeyValueReader(StoreReader[K, V]):
         row = None if found is None else self._decoded(data, found[1], found[0])
         return Found(row=row, places=source.shown_places())
 
-    def get(self, key: K) -> V | None:
-        """The value of a key, or None."""
+    def get(self, key: K, *, as_of: Time | None = None) -> V | None:
+        """The value of a key, or None.
+
+        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+
+        Args:
+            as_of: of a versioned store.
+        """
+        if as_of is not None:
+            raise self._refused("as_of")
         row = self.find(key).row
         return None if row is None else row.value
 
@@ -301,7 +316,8 @@ class KeyValueReader(StoreReader[K, V]):
         """The rows whose key's bytes begin with those of a prefix.
 
         Args:
-            prefix: such as the first letters, or a shorter list.
+            prefix: such as the first letters of a text. `serdes.list_of` writes a count first, and
+                JSON a quote last: no shorter list or text begins their keys.
             serde: turns the prefix into bytes; None takes that of keys.
             limit: how many at most; None for all.
         """
@@ -314,6 +330,12 @@ class KeyValueReader(StoreReader[K, V]):
 
 class _TimedReader(StoreReader[K, V]):
     """What the readers of window and session stores have in common."""
+
+    def __getitem__(self, key: Any) -> V:
+        raise self._refused("get")
+
+    def __contains__(self, key: object) -> bool:
+        raise self._refused("get")
 
     @property
     def key_serde(self) -> Serde[Any]:
@@ -343,15 +365,26 @@ class _TimedReader(StoreReader[K, V]):
 class WindowReader(_TimedReader[K, V]):
     """The rows of a window store, or of a windowed table."""
 
-    def get(self, key: Any, start: Time) -> V | None:
-        """The value of the key's window that begins at `start`, or None."""
+    def get(self, key: Any, start: Time | None = None, *, as_of: Time | None = None) -> V | None:
+        """The value of the key's window that begins at `start`, or None.
+
+        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+
+        Raises:
+            WrongKindError: no start was given; `fetch` has all windows of a key.
+        """
+        if start is None or as_of is not None:
+            raise self._refused("get")
         found = next(self.fetch(key, start, start), None)
         return None if found is None else found.value
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[Row[K, V]]:
-        """The key's windows that begin between two times, both inclusive, by their start."""
+        """The key's windows that begin between two times, both inclusive, by their start.
+
+        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        """
         bounds = ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
@@ -370,18 +403,32 @@ class WindowReader(_TimedReader[K, V]):
 class SessionReader(_TimedReader[K, V]):
     """The rows of a session store, or of a table of sessions."""
 
-    def fetch(self, key: Any) -> Iterator[Row[K, V]]:
-        """The sessions of a key, by end, then by start."""
-        return self.find_sessions(key, 0, LAST_MS)
+    def fetch(
+        self, key: Any, start: Time | None = None, end: Time | None = None
+    ) -> Iterator[Row[K, V]]:
+        """The sessions of a key, by end, then by start; with times those of `find_sessions`.
+
+        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        """
+        return self.find_sessions(key, start, end)
+
+    def fetch_all(self, start: Time | None = None, end: Time | None = None) -> Iterator[Row[K, V]]:
+        """All sessions that end between two times, both inclusive, by end."""
+        return self.find_sessions_by_end(start, end)
 
     def find_sessions(
-        self, key: Any, earliest_end: Time, latest_start: Time
+        self, key: Any, earliest_end: Time | None, latest_start: Time | None
     ) -> Iterator[Row[K, V]]:
-        """The sessions of a key that end and begin within bounds, both inclusive, by end."""
+        """The sessions of a key that end and begin within bounds, both inclusive, by end.
+
+        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        """
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_start, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
-    def find_sessions_by_end(self, earliest_end: Time, latest_end: Time) -> Iterator[Row[K, V]]:
+    def find_sessions_by_end(
+        self, earliest_end: Time | None, latest_end: Time | None
+    ) -> Iterator[Row[K, V]]:
         """The sessions of all keys that end between two times, both inclusive, by end."""
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_end, otherwise=LAST_MS)
         return self.rows(self.of_times(*bounds))

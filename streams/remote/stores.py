@@ -14,6 +14,7 @@ from headrace.streams.errors import ConfigError
 from headrace.streams.lines.documents import to_document
 from headrace.streams.queries.answers import Row
 from headrace.streams.queries.errors import QueryError, WrongQueryError
+from headrace.streams.queries.kinds import wrong_kind
 from headrace.streams.remote.asker import Asker
 from headrace.streams.remote.changes import Changes
 from headrace.streams.secrets import Secret
@@ -174,7 +175,7 @@ class RemoteStore(Generic[K, V]):
             return next(self._rows_of([to_document(key)]))
         found = self._asker.ask(self.name, "get", {**given, "as_of": when})
         if found is not None and "rows" in found:
-            raise self._not_keyed("fetch(key, start, end)")
+            raise self._wrong_kind("get")
         return None if found is None else self._row(found)
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
@@ -206,7 +207,7 @@ class RemoteStore(Generic[K, V]):
             answer = self._asker.ask(self.name, "get", {}, body) or {}
         except WrongQueryError as error:
             if self._has_windows():
-                raise self._not_keyed("fetch(key, start, end)") from error
+                raise self._wrong_kind("get") from error
             raise
         return (None if row is None else self._row(row) for row in answer["rows"])
 
@@ -233,16 +234,20 @@ class RemoteStore(Generic[K, V]):
             "to": None if end is None else _json(end),
             "reverse": "true" if reverse else None,
         }
-        return self._keyed("range", given, limit, instead="fetch_all(start, end) or all()")
+        return self._keyed("range", given, limit)
 
     def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Iterator[Row[K, V]]:
-        """The rows whose key's bytes begin with those of a prefix."""
+        """The rows whose key's bytes begin with those of a prefix, such as the first letters.
+
+        `serdes.list_of` writes a count first, and JSON a quote last: no shorter list or text begins
+        their keys.
+        """
         return self._flat(self.prefix_pages(prefix, limit=limit))
 
     def prefix_pages(self, prefix: Any, *, limit: int | None = None) -> Iterator[list[Row[K, V]]]:
         """The same, page by page."""
         given = {"json_keys": "true", "prefix": _json(prefix)}
-        return self._keyed("prefix", given, limit, instead="fetch_all(start, end) or all()")
+        return self._keyed("prefix", given, limit)
 
     # -- windows and sessions --------------------------------------------------------------------
 
@@ -272,9 +277,7 @@ class RemoteStore(Generic[K, V]):
         self, key: Any, earliest_end: Time, latest_start: Time
     ) -> Iterator[list[Row[Any, V]]]:
         if self._asker.kind_of(self.name) == "window":
-            raise WrongQueryError(
-                f"store {self.name!r} has windows, and no sessions; ask with fetch(key, start, end)"
-            )
+            raise self._wrong_kind("find_sessions")
         yield from self.fetch_pages(key, earliest_end, latest_start)
 
     def fetch_all(
@@ -288,9 +291,7 @@ class RemoteStore(Generic[K, V]):
     ) -> Iterator[list[Row[Any, V]]]:
         """The same, page by page."""
         if self._asker.kind_of(self.name) not in _TIMED | {None}:
-            raise WrongQueryError(
-                f"store {self.name!r} has no windows; ask with range(start, end) or all()"
-            )
+            raise self._wrong_kind("fetch_all")
         yield from self._pages("range", _times(start, end), limit, is_timed=True)
 
     # -- all kinds -------------------------------------------------------------------------------
@@ -376,7 +377,7 @@ class RemoteStore(Generic[K, V]):
             size = str(PAGE_ROWS if left is None else min(left, PAGE_ROWS))
             found = self._asker.ask(self.name, path, {**given, "limit": size, "after": after})
             if found is None or "rows" not in found:
-                raise WrongQueryError(f"store {self.name!r} has no windows; ask with get(key)")
+                raise self._wrong_kind("fetch")
             yield [self._row(row, is_timed=is_timed) for row in found["rows"]]
             after = found["after"]
             if after is None:
@@ -396,18 +397,17 @@ class RemoteStore(Generic[K, V]):
         return self._asker.kind_of(self.name) in _TIMED
 
     def _keyed(
-        self, path: str, given: Mapping[str, str | None], limit: int | None, *, instead: str
+        self, path: str, given: Mapping[str, str | None], limit: int | None
     ) -> Iterator[list[Row[K, V]]]:
         """Pages of a store that has a row of each key."""
         if self._has_windows():
-            raise self._not_keyed(instead)
+            raise self._wrong_kind("range")
         yield from self._pages(path, given, limit)
 
-    def _not_keyed(self, instead: str) -> WrongQueryError:
-        if self._asker.kind_of(self.name) == "session":
-            instead += " or find_sessions(key, earliest_end, latest_start)"
-            return WrongQueryError(f"store {self.name!r} has sessions; ask with {instead}")
-        return WrongQueryError(f"store {self.name!r} has windows; ask with {instead}")
+    def _wrong_kind(self, word: str) -> WrongQueryError:
+        kind = self._asker.kind_of(self.name) or "key-value"
+        refused = wrong_kind(self.name, kind, word)
+        return refused or WrongQueryError(f"store {self.name!r} of kind {kind} has no {word}")
 
     def _row(self, found: Mapping[str, Any], *, is_timed: bool = False) -> Row[K, V]:
         key, value = self._converted(found, is_timed=is_timed)

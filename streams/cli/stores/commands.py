@@ -23,6 +23,7 @@ def store() -> None:
 
     What is shown is committed. With --app the rows are read from the files in state.dir beside the
     workers, which notice nothing; with --url an application that runs is asked, all of its hosts.
+    Errors end with exit code 2, or that of `headrace exit-codes`.
     """
 
 
@@ -81,7 +82,8 @@ def get(
 ) -> None:
     """Print the rows of keys; of a store with windows or sessions all of a key's.
 
-    A key is text where keys are text, else JSON. The exit code is 1 where one has no row.
+    A key is text where keys are text, else JSON. The exit code is 1 where one has no row,
+    and 2 or more where something else was refused.
     """
     with where.opened() as source:
         found = [source.of_key(name, key, as_of) for key in keys]

@@ -45,12 +45,20 @@ class Range:
     reverse: bool = False
 
 
+def _code_of(error: BaseException) -> int:
+    """What a command ends with; 1 is the answer "no", such as that a key has no row."""
+    from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+
+    code = exit_code_of(error)
+    return ExitCode.USAGE if code == ExitCode.CRASHED else code
+
+
 @contextmanager
 def _said_errors() -> Iterator[None]:
     """As `said_errors`, in the words of the command line."""
     from headrace.streams.queries.errors import QueryError
 
-    with said_errors():
+    with said_errors(_code_of):
         try:
             yield
         except QueryError as error:

@@ -83,6 +83,7 @@ def _read(
     from headrace.streams.feeds.feeds import Feeds, Start
     from headrace.streams.feeds.positions import positions_of
     from headrace.streams.queries.asked import key_of_text
+    from headrace.streams.queries.errors import NotReadableError
 
     start = Start("rows" if snapshot else "beginning" if begin == "beginning" else "end")
     if begin not in ("beginning", "end"):
@@ -98,7 +99,7 @@ def _read(
             woken.clear()
             for event in follower.take()[0]:
                 if event.name == "closed":
-                    raise click.ClickException(json.loads(event.data)["reason"])
+                    raise NotReadableError(json.loads(event.data)["reason"])
                 if event.name == "compacted":
                     click.echo(event.data.decode(), err=True)
                 is_told = event.name in ("row", "change")

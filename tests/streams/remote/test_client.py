@@ -248,6 +248,8 @@ def test_the_command_asks_an_application_that_runs(hosts: Hosts, tmp_path: Path)
 
     assert '"value": 3' in run("get", "counts", "k01", *where, "--json").stdout
     assert run("get", "counts", "none", *where).exit_code == 1
+    assert run("get", "nothing", "none", *where).exit_code == 2
+    assert run("get", "counts", "none", *where[:2]).exit_code == 2  # without the token
     assert len(run("get", "windows", "k01", *where, "--json").stdout.splitlines()) == 2
     assert len(run("scan", "counts", "--limit", "7", *where, "--json").stdout.splitlines()) == 7
     assert len(run("export", "counts", *where).stdout.splitlines()) == 20

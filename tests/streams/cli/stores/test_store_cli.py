@@ -310,5 +310,5 @@ def test_what_cannot_be_watched_is_one_sentence(target: str, memory: MemoryFeeds
     )
     memory.failure = FatalClientError("the brokers are gone")
     found = run("watch", "counts", "--app", target)
-    assert found.exit_code == 1
+    assert found.exit_code == 2
     assert "Error: the changes cannot be read: the brokers are gone" in found.stderr

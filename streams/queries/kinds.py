@@ -1,0 +1,79 @@
+"""What a store is asked with, said to whoever asks it in the words of another kind of store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.streams.queries.errors import WrongKindError
+from headrace.streams.queries.kept import KeptStore
+
+_ROW = frozenset({"get", "find", "get_many"})
+_ROWS = frozenset({"range", "prefix_scan"})
+_WINDOW = frozenset({"fetch", "find_sessions"})
+_WINDOWS = frozenset({"fetch_all", "find_sessions_by_end"})
+_VERSION = frozenset({"as_of", "find_as_of"})
+_SESSIONS = frozenset({"find_sessions", "find_sessions_by_end"})
+
+
+class OfOneKind:
+    """Refuses the words of other kinds of stores; `hasattr` has none of them.
+
+    Args:
+        store: which one.
+    """
+
+    def __init__(self, store: KeptStore) -> None:
+        self.store = store
+
+    def __getattr__(self, name: str) -> Any:
+        if "store" in self.__dict__:  # not while it is copied
+            refused = wrong_kind(self.store.name, self.store.kind, name)
+            if refused is not None:
+                raise refused
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _refused(self, word: str) -> WrongKindError:
+        refused = wrong_kind(self.store.name, self.store.kind, word)
+        assert refused is not None, (self.store.kind, word)
+        return refused
+
+
+def wrong_kind(name: str, kind: str, word: str) -> WrongKindError | None:
+    """Say what to ask with instead; None where no kind of store has this word.
+
+    Args:
+        name: the store's.
+        kind: what it is.
+        word: the method, or `as_of`, which its kind has not.
+
+    >>> print(wrong_kind("visits", "window", "get"))
+    store 'visits' has windows; ask with fetch(key, start, end)
+    >>> print(wrong_kind("counts", "key-value", "fetch_all"))
+    store 'counts' has no windows; ask with range(start, end) or all()
+    """
+    if kind in ("window", "session"):
+        said = _of_windows(kind, word)
+    elif word in _VERSION:
+        said = "keeps no versions; ask with get(key)"
+    elif word in _WINDOW:
+        said = "has no windows; ask with get(key)"
+    elif word in _WINDOWS:
+        said = "has no windows; ask with range(start, end) or all()"
+    else:
+        return None
+    return None if said is None else WrongKindError(f"store {name!r} {said}")
+
+
+def _of_windows(kind: str, word: str) -> str | None:
+    if kind == "window" and word in _SESSIONS:
+        instead = "fetch(key, start, end)" if word in _WINDOW else "fetch_all(start, end)"
+        return f"has windows, and no sessions; ask with {instead}"
+    if word in _ROW | _VERSION:
+        instead = "fetch(key, start, end)"
+    elif word in _ROWS:
+        instead = "fetch_all(start, end) or all()"
+    else:
+        return None
+    if kind == "session":
+        return f"has sessions; ask with {instead} or find_sessions(key, earliest_end, latest_start)"
+    return f"has windows; ask with {instead}"
