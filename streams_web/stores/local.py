@@ -56,6 +56,7 @@ class LocalStores:
     def __init__(self) -> None:
         self._waiting = threading.Semaphore(WAITING_MAX)
         self._counting = threading.Semaphore()
+        self._ended = threading.Event()
 
     def stores(self, queries: Queries, _: Asked) -> Answer:
         """The stores."""
@@ -177,6 +178,7 @@ class LocalStores:
                 partition=wanted.partition,
                 timeout_s=timeout_s,
                 fresh=fresh,
+                ended=self._ended,
             )
 
         try:
@@ -184,6 +186,10 @@ class LocalStores:
         except TooOldError:
             with room(self._waiting, f"{WAITING_MAX} others wait for positions"):
                 wait(asked.wait_s(), fresh=True)
+
+    def close(self) -> None:
+        """Have nobody wait any more."""
+        self._ended.set()
 
 
 def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None:

@@ -119,7 +119,8 @@ class StorePages:
         return _said(found, code)
 
     def close(self) -> None:
-        """End what lasts, and the connections to other hosts."""
+        """End what lasts and what waits, and the connections to other hosts."""
+        self._local.close()
         self._changes.close()
         self._routed.close()
 
