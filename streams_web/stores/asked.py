@@ -40,6 +40,7 @@ himself, so that none goes round in circles."""
 _PATIENCE_MS = re.compile(r"[0-9]{1,9}")
 _OUTER = ("route", "partial", "partitions", "of", "left", "min_position", "key")
 """What is said anew of a question that is sent on."""
+_OF_ROWS = frozenset({"from", "to", "limit", "after"})
 
 Route = Literal["proxy", "redirect", "none"]
 _ROUTES = ("proxy", "redirect", "none")
@@ -124,9 +125,15 @@ class Asked:
     def keys(self) -> list[Any]:
         """The keys of a body."""
         try:
-            found = msgspec.json.decode(self.body)["keys"]
+            body = msgspec.json.decode(self.body)
+            found = body["keys"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise WrongQueryError('the body is to be JSON: {"keys": [...]}') from error
+        if others := sorted(body.keys() - {"keys"}):
+            raise WrongQueryError(
+                f"there is no field {others[0][:40]!r} in the body; it is "
+                '{"keys": [...]}, and all else is a parameter'
+            )
         if not isinstance(found, list) or len(found) > PAGE_MAX:
             raise WrongQueryError(f"keys is to be a list of {PAGE_MAX} keys at most")
         return found
@@ -151,6 +158,29 @@ class Asked:
         if self.until_s is None:
             return most_s
         return min(most_s, max(self.until_s - time.monotonic(), WITHIN_MIN_S))
+
+    def require_right(self) -> None:
+        """See that all is of its kind that any question may have, also what one does not look at.
+
+        Raises:
+            WrongQueryError: something is not.
+        """
+        for name in ("partial", "json_keys"):
+            self.flag(name)
+        self.wait_s()
+        self._span("max_age", AGE_MAX_S)
+        _ = self.route
+
+    def require_of_row(self) -> None:
+        """See that nothing is said about many rows where a key has one.
+
+        Raises:
+            WrongQueryError: something is.
+        """
+        if others := sorted(_OF_ROWS & self._values.keys()):
+            raise WrongQueryError(
+                f"store {self.name!r} has one row of a key; leave out {', '.join(others)}"
+            )
 
     def require_young(self, places: tuple[Place, ...]) -> None:
         """Refuse what is older than `max_age`."""

@@ -80,6 +80,7 @@ class LocalStores:
                 raise WrongQueryError(f"store {reader.name!r} keeps no versions; leave out as_of")
             begin, end = asked.time("from", 0), asked.time("to", LAST_MS)
             return self._rows(reader, reader.of_key(key, begin, end), asked)
+        asked.require_of_row()
         if isinstance(reader, VersionedReader) and as_of is not None:
             found = reader.find_as_of(key, time_of(as_of, "as_of"), is_encoded=True)
         elif as_of is not None:
