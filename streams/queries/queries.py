@@ -185,6 +185,7 @@ class Queries:
         partition: int,
         timeout_s: float,
         fresh: bool = True,
+        is_earlier: bool = False,
         ended: threading.Event | None = None,
     ) -> None:
         """Wait until a partition of a store is as far as one's own writes.
@@ -193,6 +194,7 @@ class Queries:
             is_there: tells it of how far the partition is.
             fresh: look into the files first, as what is told may be ahead of what was read; else
                 they are looked into only where what was read last is not so far.
+            is_earlier: whether an earlier answer was so far, and none is to go back behind it.
             ended: set where whoever answers stops.
 
         Raises:
@@ -222,9 +224,15 @@ class Queries:
             except NotReadableError as error:
                 at = f"cannot be read: {error}"
             if self._monotonic_s() >= give_up_s:
+                here = f"partition {partition} of store {name!r} {at}"
+                if is_earlier:
+                    raise TooOldError(
+                        f"{here}: an earlier answer was further, and no answer goes back, but this "
+                        f"host was not as far after {timeout_s:g} s; ask again later"
+                    )
                 raise TooOldError(
-                    f"partition {partition} of store {name!r} {at} and was not as far as asked for "
-                    f"after {timeout_s:g} s; ask again, or for less"
+                    f"{here} and was not as far as asked for after {timeout_s:g} s; ask again, or "
+                    "for less"
                 )
             if ended.wait(_LOOK_AGAIN_S):
                 raise StoppingError

@@ -179,6 +179,7 @@ class LocalStores:
                 partition=wanted.partition,
                 timeout_s=timeout_s,
                 fresh=fresh,
+                is_earlier=asked.is_earlier,
                 ended=self._ended,
             )
 

@@ -415,6 +415,20 @@ def test_positions_that_are_none_are_refused(text: str) -> None:
         positions_of(text)
 
 
+def test_no_more_than_so_many_catch_up_at_a_time(scene: Scene) -> None:
+    scene.write((0, "a", 1))
+    for _ in range(feeds_module.CATCHING_UP_MAX):
+        scene.feeds._catching_up.acquire()
+    said = "8 streams of changes are reading older changes at this moment, which is the most; ask"
+    with pytest.raises(TooManyFollowersError, match=said):
+        scene.follow(BEGINNING)
+    at_the_end = scene.follow()
+    scene.write((0, "a", 2))
+    assert bare(at_the_end.changes(1)) == [("a", 2)]
+    scene.feeds._catching_up.release()
+    assert len(scene.follow(BEGINNING).changes(2)) == 2
+
+
 def test_no_more_than_so_many_follow(tmp_path: Path) -> None:
     scene = Scene(tmp_path, followers_max=3)
     followers = [scene.follow() for _ in range(3)]
