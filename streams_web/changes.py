@@ -65,5 +65,5 @@ def _level(body: bytes) -> str | None:
         asked = json.loads(body)
     except ValueError:
         return None
-    level = asked.get("level") if isinstance(asked, dict) else None
+    level = asked["level"] if isinstance(asked, dict) and asked.keys() == {"level"} else None
     return level if level in LEVELS else None

@@ -52,6 +52,11 @@ class Patience:
         """There is one less."""
         self._open.pop(one, None)
 
+    def end_all(self) -> None:
+        """End all that there are."""
+        for one in list(self._open):
+            one.end()
+
 
 class _Bounded(asyncio.Protocol):
     """A connection of one client."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,6 +24,7 @@ from headrace.streams.facts.web import SetLevel
 from headrace.streams.seams.clients import Log
 from headrace.streams_web.address import Address, check_guarded, listen, read_token
 from headrace.streams_web.changes import Changes
+from headrace.streams_web.ending import Ending
 from headrace.streams_web.pages import Pages
 from headrace.streams_web.patience import Patience
 
@@ -107,8 +109,9 @@ class WebServer:
 class _Server(uvicorn.Server):
     """Wakes up each second and when it is to end; the library's own does ten times a second."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, ending: Ending, patience: Patience) -> None:
         super().__init__(config)
+        self._ending, self._patience = ending, patience
         self._lock = threading.Lock()
         self._wake: Callable[[], None] = lambda: None
 
@@ -132,6 +135,10 @@ class _Server(uvicorn.Server):
         with self._lock:  # the loop is closed soon
             self._wake = lambda: None
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        with self._ending.within(self._patience.end_all):
+            await super().shutdown(sockets)
+
 
 def _says(record: logging.LogRecord) -> bool:
     """Keep what the library says of its starts out of the program's log, but not of others'."""
@@ -139,10 +146,10 @@ def _says(record: logging.LogRecord) -> bool:
 
 
 def _server(pages: Pages) -> _Server:
-    protocol: Any = Patience(H11Protocol)
+    patience, ending = Patience(H11Protocol), Ending(pages.application())
     config = uvicorn.Config(
-        pages.application(),
-        http=protocol,
+        ending,
+        http=cast(Any, patience),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -150,7 +157,7 @@ def _server(pages: Pages) -> _Server:
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    return _Server(config)
+    return _Server(config, ending, patience)
 
 
 def serve(board: Callable[[], Board], address: str, **options: Any) -> WebServer:

@@ -11,6 +11,7 @@ import msgspec
 from headrace.state.events.log import get_logger
 from headrace.streams.errors import StreamsError
 from headrace.streams.feeds.change import Change
+from headrace.streams.feeds.errors import said_of
 from headrace.streams.feeds.rows_first import RowsFirst
 from headrace.streams.feeds.subscription import Subscription
 from headrace.streams.feeds.tail import POLL_RECORDS, POLL_S, Tail
@@ -82,8 +83,11 @@ class CatchUp:
         except StreamsError as error:
             self._follower.close(str(error))
         except Exception as error:  # whatever it is: he who follows is to hear of it
-            get_logger().warning("changes_failed", reason=type(error).__name__)
-            self._follower.close(f"the changes cannot be read: {type(error).__name__}")
+            reason, origin = said_of(error), self._tail.origin
+            get_logger().warning(
+                "changes_failed", store=origin.store.name, topic=origin.topic, reason=reason
+            )
+            self._follower.close(f"the changes cannot be read: {reason}")
         finally:
             if self._looking is not None:
                 self._looking.close(leave=False)
@@ -163,7 +167,8 @@ class CatchUp:
         # Brokers may be away for any time, and what was not read is not missing.
         while self._looking.positions([place]).get(place, -1) < end:
             if self._follower.is_over:
-                return list(range(begin, end))
+                found = list(range(begin, end))
+                break
             records = self._looking.poll(end - begin, POLL_S).get(place, ())
             found += [record.offset() for record in records if record.offset() < end]
         self._looking.remove([place])

@@ -200,7 +200,8 @@ class Feeds:
             follower.begin(_checked(cluster.admin, places, start.positions))
         if not self._catching_up.acquire(blocking=False):
             raise TooManyFollowersError(
-                f"{CATCHING_UP_MAX} others are told what was before at this moment; ask again later"
+                f"{CATCHING_UP_MAX} streams of changes are reading older changes at this moment, "
+                "which is the most; ask again in a few seconds, or begin at the end"
             )
         CatchUp(
             tail,

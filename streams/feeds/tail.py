@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from headrace.state.events.log import get_logger
 from headrace.streams.errors import StreamsError
 from headrace.streams.feeds.change import Change
+from headrace.streams.feeds.errors import said_of
 from headrace.streams.feeds.origin import Origin
 from headrace.streams.feeds.subscription import Subscription
 from headrace.streams.seams.clients import Consumer, TopicPartition
@@ -119,7 +120,7 @@ class Tail:
             finally:
                 consumer.close(leave=False)
         except Exception as error:  # whatever it is: those who follow are to hear of it
-            reason = str(error) if isinstance(error, StreamsError) else type(error).__name__
+            reason = said_of(error)
             self._log.warning("changes_failed", reason=reason)
             self.end(f"the changes cannot be read: {reason}")
         self._log.debug("changes_left", reason=self._ended)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.streams.facts.snapshots import SILENT_S
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.errors import TooOldError
 
@@ -41,9 +42,37 @@ class AgeLimit:
         most_ms = AGE_MAX_S * 1000 if self.most_ms is None else self.most_ms
         if place.age_ms <= most_ms or (self.most_ms is None and not is_left()):
             return
-        which = "" if place.partition is None else f"partition {place.partition} of "
-        raise TooOldError(
-            f"{which}store {store!r} may lack changes of {place.age_ms / 1000:g} s: no worker of "
-            f"this host tells that it has its task now, and {most_ms / 1000:g} s are the most; "
-            f"ask all hosts over HTTP, or {self.advice}"
+        raise too_old(store, place, most_ms, then=f"ask all hosts over HTTP, or {self.advice}")
+
+
+def too_old(store: str, place: Place, most_ms: float, *, then: str) -> TooOldError:
+    """What rows are refused with that are older than whoever asks accepts.
+
+    Args:
+        then: what to do.
+    """
+    which = f"store {store!r}"
+    if place.partition is not None:
+        which = f"partition {place.partition} of {which}"
+    is_followed = place.state == "running" or place.partition is None
+    if is_followed and place.age_ms <= SILENT_S * 1000:
+        said = (
+            f"the rows of {which} are {place.age_ms} ms old, and at most {most_ms:g} ms are "
+            "asked for"
         )
+    else:
+        said = (
+            f"{which} may lack changes of {place.age_ms / 1000:g} s: {_why(place)}, and "
+            f"{most_ms / 1000:g} s are the most"
+        )
+    return TooOldError(f"{said}; {then}")
+
+
+def _why(place: Place) -> str:
+    if place.partition is None:
+        return "no worker of this host follows it now"
+    if place.state is None:
+        return "no worker of this host has its task now"
+    if place.state == "running":
+        return "the worker of this host that has its task is silent"
+    return f"its task here is {place.state}"

@@ -49,6 +49,13 @@ class TooOldError(NotReadableError):
     """The rows are older than whoever asks accepts, or not as far as he waits for."""
 
 
+class StoppingError(NotReadableError):
+    """What answers here stops; ask again once it is back, or another host."""
+
+    def __init__(self) -> None:
+        super().__init__("this host stops: ask again in a moment, or ask another host")
+
+
 class NotHereError(NotReadableError):
     """Another host has the task; ask that one.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -12,7 +13,12 @@ from headrace.streams.facts.snapshots import ApplicationSnapshot
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.queries.ages import AgeLimit
-from headrace.streams.queries.errors import NotReadableError, TooOldError, WrongQueryError
+from headrace.streams.queries.errors import (
+    NotReadableError,
+    StoppingError,
+    TooOldError,
+    WrongQueryError,
+)
 from headrace.streams.queries.followers import Followers
 from headrace.streams.queries.kept import KeptStore, kept_stores, store_of
 from headrace.streams.queries.readers import READERS, StoreReader
@@ -179,6 +185,8 @@ class Queries:
         partition: int,
         timeout_s: float,
         fresh: bool = True,
+        is_earlier: bool = False,
+        ended: threading.Event | None = None,
     ) -> None:
         """Wait until a partition of a store is as far as one's own writes.
 
@@ -186,12 +194,16 @@ class Queries:
             is_there: tells it of how far the partition is.
             fresh: look into the files first, as what is told may be ahead of what was read; else
                 they are looked into only where what was read last is not so far.
+            is_earlier: whether an earlier answer was so far, and none is to go back behind it.
+            ended: set where whoever answers stops.
 
         Raises:
             TooOldError: it is not in time.
+            StoppingError: whoever answers stops.
         """
         store = store_of(self.stores, self.application, name)
         give_up_s = self._monotonic_s() + timeout_s
+        ended = ended or threading.Event()
         while True:
             try:
                 source = self._source(store)
@@ -212,11 +224,18 @@ class Queries:
             except NotReadableError as error:
                 at = f"cannot be read: {error}"
             if self._monotonic_s() >= give_up_s:
+                here = f"partition {partition} of store {name!r} {at}"
+                if is_earlier:
+                    raise TooOldError(
+                        f"{here}: an earlier answer was further, and no answer goes back, but this "
+                        f"host was not as far after {timeout_s:g} s; ask again later"
+                    )
                 raise TooOldError(
-                    f"partition {partition} of store {name!r} {at} and was not as far as asked for "
-                    f"after {timeout_s:g} s; ask again, or for less"
+                    f"{here} and was not as far as asked for after {timeout_s:g} s; ask again, or "
+                    "for less"
                 )
-            time.sleep(_LOOK_AGAIN_S)
+            if ended.wait(_LOOK_AGAIN_S):
+                raise StoppingError
 
     def close(self) -> None:
         """Let go of all files."""

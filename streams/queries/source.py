@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,7 +19,6 @@ from headrace.streams.queries.errors import (
 )
 from headrace.streams.queries.followers import Follower, Followers
 from headrace.streams.queries.kept import KeptStore
-from headrace.streams.queries.partitions import likely_count
 from headrace.streams.queries.told import Told
 from headrace.streams.queries.walk import Cursor, Scan, Step
 from headrace.streams.questions.asked_rows import AskedRows
@@ -343,3 +342,20 @@ class Source:
         if unread is not None and None in found:
             raise unread
         return found
+
+
+def likely_count(here: Iterable[int], known: int | None = None) -> int:
+    """Over how many partitions keys are likely to be spread.
+
+    Producers put keys where murmur2 says, over as many partitions as the inputs have. How many that
+    is, the cluster knows; else it is guessed. So it decides where is looked first, and never alone
+    that a key is not there: a processor may keep any key in any of its tasks.
+
+    Args:
+        here: the partitions that this host has files of.
+        known: how many there are, from whoever has asked the cluster.
+
+    >>> likely_count([0, 2]), likely_count([0, 2], 8)
+    (3, 8)
+    """
+    return known or max(1, max(here) + 1)

@@ -47,6 +47,8 @@ SILENT_KEPT_S = 60.0
 """So long a host that was silent is asked after the others."""
 PATIENCE = "headrace-patience-ms"
 """The header that says how long whoever asks waits for an answer."""
+EARLIER = "headrace-earlier"
+"""The header that says that positions to wait for are those of earlier answers: "true"."""
 Parameters = Mapping[str, str | None]
 
 
@@ -290,7 +292,7 @@ class Asker:
         return _short(f"{base}/{path}?{urlencode(parameters)}" if path else base)
 
     def _sent(self, body: bytes | None) -> dict[str, str]:
-        found = dict(self._headers)
+        found = {**self._headers, EARLIER: str(self._never_back).lower()}
         if body is not None:
             found["Content-Type"] = "application/json"
         if self._token is not None:

@@ -265,7 +265,9 @@ class RemoteStore(Generic[K, V]):
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[list[Row[Any, V]]]:
         """The same, page by page."""
-        return self._pages("get", {**_key(key), **_times(start, end)}, None, is_timed=True)
+        if self._asker.kind_of(self.name) not in _TIMED | {None}:
+            raise WrongQueryError(f"store {self.name!r} has no windows; ask with get(key)")
+        yield from self._pages("get", {**_key(key), **_times(start, end)}, None, is_timed=True)
 
     def find_sessions(
         self, key: Any, earliest_end: Time, latest_start: Time

@@ -119,7 +119,9 @@ class MemoryConsumer:
         return found
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Start to read these partitions at these offsets."""
+        """Start to read these partitions at these offsets; as with a real client, not again."""
+        if read := self._next.keys() & offsets.keys():
+            raise RuntimeError(f"{min(read)} is already part of the current assignment")
         self._next.update(offsets)
         self._heard -= offsets.keys()
         self._cluster.changes += 1

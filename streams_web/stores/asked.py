@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.requests import Request
 
-from headrace.streams.queries.ages import AGE_MAX_S
+from headrace.streams.queries.ages import AGE_MAX_S, too_old
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.asked import (
     MinPosition,
@@ -22,8 +22,8 @@ from headrace.streams.queries.asked import (
     key_of_text,
     time_of,
 )
-from headrace.streams.queries.errors import TooOldError, WrongQueryError
-from headrace.streams.remote.asker import PATIENCE
+from headrace.streams.queries.errors import WrongQueryError
+from headrace.streams.remote.asker import EARLIER, PATIENCE
 from headrace.streams.settings import span_of
 
 LIMIT = 100
@@ -40,6 +40,7 @@ himself, so that none goes round in circles."""
 _PATIENCE_MS = re.compile(r"[0-9]{1,9}")
 _OUTER = ("route", "partial", "partitions", "of", "left", "min_position", "key")
 """What is said anew of a question that is sent on."""
+_OF_ROWS = frozenset({"from", "to", "limit", "after"})
 
 Route = Literal["proxy", "redirect", "none"]
 _ROUTES = ("proxy", "redirect", "none")
@@ -55,6 +56,7 @@ class Asked:
         path_key: the key, where it is part of the path.
         asker: the endpoint of the host that sends it on.
         authorization: the header that says who asks.
+        is_earlier: whether `min_position` is where earlier answers stood, and nobody's wish.
         until_s: when whoever asks waits no longer, of the monotonic clock; None where he does not
             say.
     """
@@ -65,6 +67,7 @@ class Asked:
     body: bytes = b""
     asker: str | None = None
     authorization: str | None = None
+    is_earlier: bool = False
     until_s: float | None = None
 
     @classmethod
@@ -79,6 +82,7 @@ class Asked:
             body=body,
             asker=request.headers.get(ASKED_BY),
             authorization=request.headers.get("authorization"),
+            is_earlier=request.headers.get(EARLIER) == "true",
             until_s=time.monotonic() + int(patience) / 1000 if is_said else None,
         )
 
@@ -124,9 +128,15 @@ class Asked:
     def keys(self) -> list[Any]:
         """The keys of a body."""
         try:
-            found = msgspec.json.decode(self.body)["keys"]
+            body = msgspec.json.decode(self.body)
+            found = body["keys"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise WrongQueryError('the body is to be JSON: {"keys": [...]}') from error
+        if others := sorted(body.keys() - {"keys"}):
+            raise WrongQueryError(
+                f"there is no field {others[0][:40]!r} in the body; it is "
+                '{"keys": [...]}, and all else is a parameter'
+            )
         if not isinstance(found, list) or len(found) > PAGE_MAX:
             raise WrongQueryError(f"keys is to be a list of {PAGE_MAX} keys at most")
         return found
@@ -152,19 +162,36 @@ class Asked:
             return most_s
         return min(most_s, max(self.until_s - time.monotonic(), WITHIN_MIN_S))
 
+    def require_right(self) -> None:
+        """See that all is of its kind that any question may have, also what one does not look at.
+
+        Raises:
+            WrongQueryError: something is not.
+        """
+        for name in ("partial", "json_keys"):
+            self.flag(name)
+        self.wait_s()
+        self._span("max_age", AGE_MAX_S)
+        _ = self.route
+
+    def require_of_row(self) -> None:
+        """See that nothing is said about many rows where a key has one.
+
+        Raises:
+            WrongQueryError: something is.
+        """
+        if others := sorted(_OF_ROWS & self._values.keys()):
+            raise WrongQueryError(
+                f"store {self.name!r} has one row of a key; leave out {', '.join(others)}"
+            )
+
     def require_young(self, places: tuple[Place, ...]) -> None:
         """Refuse what is older than `max_age`."""
         most_s = self._span("max_age", AGE_MAX_S)
         old = [place for place in places if place.age_ms / 1000 > most_s]
         if old:
-            which = (
-                "this global table" if old[0].partition is None else f"partition {old[0].partition}"
-            )
-            raise TooOldError(
-                f"{which} may lack changes of {old[0].age_ms / 1000:g} s: no "
-                f"worker of this host has its task now, or it is silent; max_age= is {most_s:g} s "
-                "here, and a longer one has the rows as they are"
-            )
+            then = f"max_age= is {most_s:g} s here, and a longer one has them as they are"
+            raise too_old(self.name, old[0], 1000 * most_s, then=then)
 
     # -- over hosts ------------------------------------------------------------------------------
 
@@ -229,7 +256,10 @@ class Asked:
             places: where the answers of the first time stood.
         """
         found = ",".join(f"{one['partition']}:{one['offset']}" for one in places)
-        return replace(self, given=(*self.given, ("min_position", found))) if found else self
+        if not found:
+            return self
+        is_earlier = self.is_earlier or self.text("min_position") is None
+        return replace(self, given=(*self.given, ("min_position", found)), is_earlier=is_earlier)
 
     def target(self, word: str) -> str:
         """Path and query of the question at another host.
@@ -246,7 +276,7 @@ class Asked:
         Args:
             asker: the endpoint of this host.
         """
-        found = {ASKED_BY: asker}
+        found = {ASKED_BY: asker, EARLIER: str(self.is_earlier).lower()}
         if self.authorization is not None:
             found["Authorization"] = self.authorization
         if self.body:

@@ -122,9 +122,6 @@ class ChangePages:
 
 def _start(request: Request) -> Start:
     """Where to begin: where a client was that comes back, or as it is asked for."""
-    last = request.headers.get(_LAST_ID)
-    if last:
-        return Start("positions", positions_of(last))
     given = request.query_params
     snapshot = given.get("snapshot", "false")
     begin = given.get("from", "end")
@@ -134,10 +131,14 @@ def _start(request: Request) -> Start:
         raise WrongQueryError(f"from is beginning or end, and not {begin[:40]!r}")
     if (snapshot == "true") + ("from" in given) + ("position" in given) > 1:
         raise WrongQueryError("say one of snapshot=true, from= and position=")
+    position = positions_of(given["position"]) if "position" in given else None
+    last = request.headers.get(_LAST_ID)
+    if last:
+        return Start("positions", positions_of(last))
     if snapshot == "true":
         return Start("rows")
-    if "position" in given:
-        return Start("positions", positions_of(given["position"]))
+    if position is not None:
+        return Start("positions", position)
     return Start("beginning" if begin == "beginning" else "end")
 
 

@@ -23,6 +23,7 @@ from headrace.streams.queries.errors import (
     NotHereError,
     NotReadableError,
     QueryError,
+    StoppingError,
     StoreInMemoryError,
     UnreachedHostError,
     WrongQueryError,
@@ -100,6 +101,7 @@ class Hosts:
         self._lock = threading.Lock()
         self._hosts: dict[str, HttpHost] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._is_closed = False
 
     def ask(
         self,
@@ -154,10 +156,12 @@ class Hosts:
         if len(calls) == 1:
             return [calls[0]()]
         with self._lock:
+            if self._is_closed:
+                raise StoppingError
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(THREADS, "headrace-hosts")
-            pool = self._pool
-        return [made.result() for made in [pool.submit(call) for call in calls]]
+            under_way = [self._pool.submit(call) for call in calls]
+        return [one.result() for one in under_way]
 
     def _round(
         self,
@@ -258,18 +262,22 @@ class Hosts:
                 headers=asked.headers(queries.host),
                 timeout_s=asked.within_s(word.timeout_s + waits_s),
             )
-        except (UnreachedHostError, ClosedConnectionError) as error:
+        except ClosedConnectionError as error:
+            raise StoppingError from error
+        except UnreachedHostError as error:
             of = f"partition {_listed(only)} of " if only else ""
             raise UnreachedHostError(
                 f"{error}; {of}store {asked.name!r} is there",
                 host=host,
-                is_silent=isinstance(error, UnreachedHostError) and error.is_silent,
+                is_silent=error.is_silent,
             ) from error
         _require_answer(reply, asked.name, host, only)
         return Part(only, host, left, reply.document, reply.code)
 
     def _host(self, endpoint: str) -> HttpHost:
         with self._lock:
+            if self._is_closed:
+                raise StoppingError
             found = self._hosts.get(endpoint)
             if found is None:
                 found = self._hosts[endpoint] = HttpHost(f"http://{endpoint}")
@@ -278,6 +286,7 @@ class Hosts:
     def close(self) -> None:
         """End the connections."""
         with self._lock:
+            self._is_closed = True
             hosts, self._hosts = self._hosts, {}
             pool, self._pool = self._pool, None
         if pool is not None:

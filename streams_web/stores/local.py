@@ -56,6 +56,7 @@ class LocalStores:
     def __init__(self) -> None:
         self._waiting = threading.Semaphore(WAITING_MAX)
         self._counting = threading.Semaphore()
+        self._ended = threading.Event()
 
     def stores(self, queries: Queries, _: Asked) -> Answer:
         """The stores."""
@@ -79,6 +80,7 @@ class LocalStores:
                 raise WrongQueryError(f"store {reader.name!r} keeps no versions; leave out as_of")
             begin, end = asked.time("from", 0), asked.time("to", LAST_MS)
             return self._rows(reader, reader.of_key(key, begin, end), asked)
+        asked.require_of_row()
         if isinstance(reader, VersionedReader) and as_of is not None:
             found = reader.find_as_of(key, time_of(as_of, "as_of"), is_encoded=True)
         elif as_of is not None:
@@ -177,6 +179,8 @@ class LocalStores:
                 partition=wanted.partition,
                 timeout_s=timeout_s,
                 fresh=fresh,
+                is_earlier=asked.is_earlier,
+                ended=self._ended,
             )
 
         try:
@@ -184,6 +188,10 @@ class LocalStores:
         except TooOldError:
             with room(self._waiting, f"{WAITING_MAX} others wait for positions"):
                 wait(asked.wait_s(), fresh=True)
+
+    def close(self) -> None:
+        """Have nobody wait any more."""
+        self._ended.set()
 
 
 def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None:

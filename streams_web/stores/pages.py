@@ -111,6 +111,7 @@ class StorePages:
     def _answered(self, ask: _Ask, asked: Asked, known: Mapping[str, str]) -> Response:
         try:
             require_known((name for name, _ in asked.given), known)
+            asked.require_right()
             found, code = ask(cast(Queries, self._queries()), asked)
         except SentElsewhereError as sent:
             return RedirectResponse(sent.url, 307)
@@ -119,7 +120,8 @@ class StorePages:
         return _said(found, code)
 
     def close(self) -> None:
-        """End what lasts, and the connections to other hosts."""
+        """End what lasts and what waits, and the connections to other hosts."""
+        self._local.close()
         self._changes.close()
         self._routed.close()
 

@@ -20,7 +20,7 @@ assert answer_damages.__doc__, "its cases are in CASES once it is imported"
 assert window_damages.__doc__, "its cases are in CASES once it is imported"
 HISTORIES = 20
 seeds = st.integers(0, 1 << 32)
-examples = settings(max_examples=8, deadline=None)
+examples = settings(max_examples=4, deadline=None)
 
 
 def perfect(seed: int, *, caches: bool) -> Draft:

@@ -302,7 +302,8 @@ def test_the_level_of_the_log_is_changed_as_the_description_says() -> None:
 def test_a_level_that_is_asked_for_wrongly_changes_nothing() -> None:
     scene = Levels()
     with scene.server:
-        for body in (b"", b"debug", b"[]", b'{"level": "loud"}', b'{"level": ["debug"]}', b"\xff"):
+        for body in (b"", b"debug", b"[]", b'{"level": "loud"}', b'{"level": ["debug"]}', b"\xff",
+                     b'{"level": "debug", "for": "5m"}'):  # fmt: skip
             code, said = scene.post(body)
             assert (code, list(said)) == (400, ["error"])
             assert "debug, info, warning, error" in said["error"]

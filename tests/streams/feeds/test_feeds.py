@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace import KafkaStreams, Materialized, StreamsBuilder, serdes
 from headrace.streams.errors import FatalClientError, StreamsError
@@ -299,6 +300,23 @@ def test_who_leaves_while_brokers_are_away_ends_his_reader(scene: Scene) -> None
     assert follower.named("compacted") == []
 
 
+def test_who_leaves_while_something_is_looked_for_ends_it_in_peace(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More may be missing behind the same place, which is looked at no more."""
+    scene.memory.mute_polls = 1 << 60
+    scene.write((0, "a", 1))
+    scene.write(*((0, "a", number) for number in range(9)), fate=Fate.ABORTED)
+    scene.write((0, "a", 2))
+    # Behind the last change, too, there is what may be missing.
+    scene.write(*((0, "a", number) for number in range(9)), fate=Fate.ABORTED)
+    follower = scene.follow(at("0:0"))
+    wait_until(lambda: len(scene.memory.open) == 3, what="one who looks for what is missing")
+    follower.leave()
+    wait_until(lambda: not scene.memory.open, what="no reader")
+    assert caplog.text == ""
+
+
 def test_who_does_not_read_is_let_go_and_the_others_go_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +376,20 @@ def test_a_reader_that_fails_says_why_and_the_next_one_reads(scene: Scene) -> No
     assert bare(again.changes(1)) == [("b", 1)]
 
 
+@pytest.mark.parametrize("start", [Start(), Start("beginning")])
+def test_what_the_client_refuses_is_said_with_the_store_and_its_text(
+    scene: Scene, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.memory.failure = KafkaException(KafkaError(KafkaError._INVALID_ARG, "no such place"))
+    scene.write((0, "a", 1))
+    follower = scene.follow(start)
+    why = "Kafka's client refuses it: no such place"
+    assert follower.closed() == f"the changes cannot be read: {why}"
+    # The fields of an event are attributes of its record.
+    said = {(f["store"], f["topic"], f["reason"]) for f in map(vars, caplog.records)}
+    assert said == {("counts", CHANGELOG, why)}
+
+
 def test_what_a_serde_refuses_is_told_with_the_reason(scene: Scene) -> None:
     follower = scene.follow()
     scene.memory.write(CHANGELOG, (0, b"a", b"no long"), (0, b"\xff", one(1)))
@@ -381,6 +413,20 @@ def test_stores_that_cannot_be_followed_are_said_to_be(scene: Scene) -> None:
 def test_positions_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(WrongQueryError, match="a position is PARTITION:OFFSET"):
         positions_of(text)
+
+
+def test_no_more_than_so_many_catch_up_at_a_time(scene: Scene) -> None:
+    scene.write((0, "a", 1))
+    for _ in range(feeds_module.CATCHING_UP_MAX):
+        scene.feeds._catching_up.acquire()
+    said = "8 streams of changes are reading older changes at this moment, which is the most; ask"
+    with pytest.raises(TooManyFollowersError, match=said):
+        scene.follow(BEGINNING)
+    at_the_end = scene.follow()
+    scene.write((0, "a", 2))
+    assert bare(at_the_end.changes(1)) == [("a", 2)]
+    scene.feeds._catching_up.release()
+    assert len(scene.follow(BEGINNING).changes(2)) == 2
 
 
 def test_no_more_than_so_many_follow(tmp_path: Path) -> None:

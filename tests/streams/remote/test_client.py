@@ -154,6 +154,7 @@ def test_keys_are_what_they_are_and_no_text_that_looks_so(application: Connectio
         (lambda a: a.store("counts").get(None), WrongQueryError, "no store has a key None"),
         (lambda a: a.store("windows").get("k01"), WrongQueryError, "ask with fetch"),
         (lambda a: [*a.store("counts").fetch("k01")], WrongQueryError, "ask with get"),
+        (lambda a: [*a.store("counts").fetch("k01", 5)], WrongQueryError, "ask with get"),
         (lambda a: a.store("counts", value_type=str)["k01"], QueryError, "not of the types"),
     ],
 )
@@ -207,7 +208,7 @@ def test_nobody_goes_back(hosts: Hosts, application: Connection) -> None:
     assert at > 0
     asker._reached["counts"][row.partition] = at + 1_000
     asker.timeout_s = 0.2
-    with pytest.raises(NotReadableError, match="not as far as asked for"):
+    with pytest.raises(NotReadableError, match="an earlier answer was further, and no answer go"):
         counts.get("k01")
     application.forget()
     assert counts["k01"] == 3

@@ -178,6 +178,14 @@ def test_the_same_seed_gives_the_same_order_and_another_seed_another_one() -> No
     assert len({tuple(order(seed)) for seed in range(5)}) > 1
 
 
+def test_a_partition_is_added_once_as_a_real_client_has_it(cluster: MemoryCluster) -> None:
+    consumer = reader(cluster)
+    with pytest.raises(RuntimeError, match="t-0 is already part of the current assignment"):
+        consumer.add({PLACE: 0})
+    consumer.remove([PLACE])
+    consumer.add({PLACE: 0})
+
+
 def test_offsets_of_a_transaction_are_undecided_until_its_end(
     cluster: MemoryCluster, producer: MemoryTransactionalProducer
 ) -> None:

@@ -120,6 +120,16 @@ def test_what_cannot_be_listened_to_is_said(scene: Scene, path: str, code: int, 
     assert said in found[1]
 
 
+def test_who_comes_back_is_told_too_what_is_wrong(scene: Scene) -> None:
+    for path, said in (
+        ("counts/changes?from=then", "from is beginning or end"),
+        ("counts/changes?position=x", "a position is PARTITION:OFFSET"),
+    ):
+        code, found = scene.refused(path, **{"Last-Event-ID": "0:0,1:0"})
+        assert code == 400
+        assert said in found
+
+
 def test_the_reader_ends_when_the_last_client_has_gone(scene: Scene) -> None:
     listeners = [scene.listen() for _ in range(3)]
     for listener in listeners:

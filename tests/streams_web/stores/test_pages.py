@@ -241,6 +241,17 @@ def test_the_stores_are_listed(scene: Scene) -> None:
         ("/counts/prefix", 400, "say which prefix"),
         ("/counts/k?min_position=x", 400, "min_position is PARTITION:OFFSET"),
         ("/counts/k?max_age=x", 400, "max_age is a number and ms, s, m or h"),
+        ("/counts/k?partial=xyz", 400, "partial is true or false, and not 'xyz'"),
+        ("/counts?partial=xyz", 400, "partial is true or false, and not 'xyz'"),
+        ("/counts/k?wait=abc", 400, "wait is a number and ms, s, m or h"),
+        ("/counts/count?wait=abc", 400, "wait is a number and ms, s, m or h"),
+        ("/counts?max_age=x", 400, "max_age is a number and ms, s, m or h"),
+        ("/counts/k?route=there", 400, "route is proxy, redirect or none"),
+        ("/counts/count?route=there", 400, "route is proxy, redirect or none"),
+        ("/counts/range?json_keys=yes", 400, "json_keys is true or false"),
+        ("/counts/k?limit=5", 400, "'counts' has one row of a key; leave out limit"),
+        ("/counts/get?key=k&from=5", 400, "'counts' has one row of a key; leave out from"),
+        ("/prices/k?to=5&after=x", 400, "'prices' has one row of a key; leave out after, to"),
         ("/held/k", 501, "kept in the memory of the workers"),
         ("/counts/k?max_age=0ms", 503, "max_age= is 0 s here"),
         ("/counts/k?min_position=0:999999&wait=10ms", 503, "not as far as asked for"),
@@ -259,6 +270,9 @@ def test_bodies_that_are_no_questions_are_refused(scene: Scene) -> None:
     for body in (b"", b"{", b"[]", b'{"keys": 5}', b'{"key": []}'):
         assert scene.get("/api/stores/counts/get", body)[0] == 400
     assert scene.get("/api/stores/counts/get", {"keys": ["k"] * 10_001})[0] == 400
+    code, found = scene.get("/api/stores/counts/get", {"keys": ["k"], "max_age": "5s"})
+    assert code == 400
+    assert "no field 'max_age' in the body; it is {\"keys\": [...]}, and all" in found["error"]
     assert scene.get("/api/stores/counts/get", {"keys": [None]})[0] == 400
     assert scene.get("/api/stores/counts/get", {"keys": ["k" * (5 << 20)]})[0] == 413
     assert scene.get("/api/stores/windows/get", {"keys": ["k"]})[0] == 400

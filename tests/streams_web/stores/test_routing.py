@@ -314,6 +314,34 @@ def test_ones_own_write_is_waited_for_at_the_host_that_has_it(three: Hosts) -> N
     assert answers == [200]
 
 
+@pytest.mark.parametrize("more", ["", "&max_age=1h"])
+def test_a_host_that_stops_says_so_where_another_one_is_waited_for(
+    three: Hosts, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = three.hosts[:2]
+    place = next(one for one in first.get("/counts")[1]["places"] if one["partition"] == 1)
+    key = next(k for k in KEYS if first.get(f"/counts/{k}")[1]["partition"] == 1)
+    waits, wait = threading.Event(), second.queries.wait
+
+    def waited(*arguments: Any, **options: Any) -> None:
+        waits.set()
+        wait(*arguments, **options)
+
+    monkeypatch.setattr(second.queries, "wait", waited)
+    answers: list[Any] = []
+    late = f"/counts/{key}?min_position=1:{place['offset'] + 1}&wait=30s{more}"
+    asking_ = threading.Thread(target=lambda: answers.append(first.get(late)))
+    asking_.start()
+    assert waits.wait(60)
+    begun_s = time.monotonic()
+    first.server.close()
+    asking_.join(60)
+    assert time.monotonic() - begun_s < 15
+    assert answers == [
+        (503, {"error": "this host stops: ask again in a moment, or ask another host"})
+    ]
+
+
 def test_a_question_is_sent_on_once(shared: Hosts) -> None:
     """Two hosts that each take the other for the owner do not ask each other for ever."""
     first, second, _ = shared.hosts

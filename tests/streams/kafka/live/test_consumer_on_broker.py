@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headrace.streams.config.config import StreamsConfig
@@ -149,5 +150,7 @@ def test_positions_begin_anew_when_a_partition_is_added_again(member: Make, topi
         assert consumer.positions([place])[place] > 0
         consumer.remove([place])
         consumer.add({place: 0})
+        with pytest.raises(KafkaException, match="is already part of the current assignment"):
+            consumer.add({place: 0})
         assert consumer.positions([place]).get(place, 0) == 0
         consumer.remove([place])
