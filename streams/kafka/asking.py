@@ -43,12 +43,12 @@ _PASSING = frozenset(
     {
         KafkaError.NOT_CONTROLLER,
         KafkaError.THROTTLING_QUOTA_EXCEEDED,
-        KafkaError._NOENT,
         KafkaError._DESTROY,  # another thread replaced the client that was asked
     }
 )
 _STALE = frozenset(
     {
+        KafkaError._NOENT,  # of all partitions none has a leader
         KafkaError._TIMED_OUT,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
@@ -176,7 +176,7 @@ def _passes(error: KafkaError, elapsed_s: float) -> bool:
     code = error.code()
     if code in GONE:
         return elapsed_s < _GONE_AFTER_S
-    return code in _PASSING or reaction_to(error, "query") is Reaction.RETRY
+    return code in _PASSING | _STALE or reaction_to(error, "query") is Reaction.RETRY
 
 
 _RIGHTS = {

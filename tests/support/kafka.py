@@ -106,6 +106,21 @@ def _partitions(consumer: confluent_kafka.Consumer, topic: str) -> list[int]:
     return list(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
 
 
+def _led_partitions(consumer: confluent_kafka.Consumer, topic: str) -> list[int]:
+    """A topic's partitions, once each has a leader.
+
+    A broker that was silent for seconds leads nothing until it is back in its place. A client that
+    asks for offsets before goes on saying that there are no leaders.
+    """
+    give_up_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_s:
+        found = consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        if all(partition.leader >= 0 for partition in found.values()):
+            return list(found)
+        time.sleep(0.05)
+    raise AssertionError(f"topic {topic} has no leader for every partition")
+
+
 def read_all(
     bootstrap: str, topics: Iterable[str], isolation: Isolation = "read_committed", **more: str
 ) -> dict[str, list[Record]]:
@@ -117,7 +132,7 @@ def read_all(
     found: dict[str, list[Record]] = {topic: [] for topic in topics}
     try:
         places = [
-            (topic, partition) for topic in found for partition in _partitions(consumer, topic)
+            (topic, partition) for topic in found for partition in _led_partitions(consumer, topic)
         ]
         if isolation == "read_committed":
             _await_markers(AdminClient({"bootstrap.servers": bootstrap, **more}), places)
@@ -186,7 +201,9 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
     """The high watermark of each partition."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "ends"})
     try:
-        places = [confluent_kafka.TopicPartition(topic, p) for p in _partitions(consumer, topic)]
+        places = [
+            confluent_kafka.TopicPartition(topic, p) for p in _led_partitions(consumer, topic)
+        ]
         return {
             p.partition: consumer.get_watermark_offsets(p, timeout=PATIENCE_S)[1] for p in places
         }

@@ -102,16 +102,35 @@ def test_no_offset_of_a_time_is_told_from_no_record_since_then(
 class Stale(Quiet):
     """A client that believes in a leader of earlier on, whatever one asks it."""
 
+    code = KafkaError.FENCED_LEADER_EPOCH
+
     def list_offsets(self, wanted: Mapping[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
         futures: dict[Any, Future[Any]] = {place: Future() for place in wanted}
         for future in futures.values():
-            future.set_exception(KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH)))
+            future.set_exception(KafkaException(KafkaError(self.code)))
         return futures
 
 
 def test_a_client_with_an_old_leader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """It never learns of the new one: each of its requests carries the leader's old epoch."""
     asked = admin(monkeypatch, Stale(), Stale(), Answers({0: 5}))
+    assert asked.end_offsets([HERE]) == {HERE: 5}
+
+
+class Leaderless(Stale):
+    """A client that knows of no leader, and never looks for one again."""
+
+    code = KafkaError._NOENT
+
+    def describe_topics(self, topics: Any, **_: Any) -> dict[str, Future[Any]]:
+        return {HERE.topic: _done(SimpleNamespace(partitions=[0], topic_id="t"))}
+
+
+def test_a_client_that_finds_no_leaders_at_all_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It answers so at once from what it has heard, after there are leaders too."""
+    asked = admin(monkeypatch, Leaderless(), Answers({0: 5}))
     assert asked.end_offsets([HERE]) == {HERE: 5}
 
 
