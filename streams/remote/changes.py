@@ -89,6 +89,7 @@ class Changes(Generic[K, V]):
         self._stream: EventStream | None = None
         self._is_closed = False
         self._has_begun = False
+        self._has_told = False
         self._batches = self.batches()
         self._ready: deque[Change[K, V]] = deque()
         self._position = self._reached = position
@@ -117,6 +118,11 @@ class Changes(Generic[K, V]):
         """Where one is behind all that was taken; None where nobody could go on."""
         return self._reached if self._ready else self._position
 
+    @property
+    def has_told(self) -> bool:
+        """Whether a host has begun to tell them."""
+        return self._has_told
+
     def batches(self) -> Iterator[list[Change[K, V]]]:
         """The same, as many at a time as have come.
 
@@ -142,6 +148,7 @@ class Changes(Generic[K, V]):
                 for piece in stream.pieces():
                     found = self._told(piece)
                     has_told = has_told or any(heard.name != "closed" for heard in piece)
+                    self._has_told = self._has_told or has_told
                     if found:
                         yield found
                     closed = next((heard for heard in piece if heard.name == "closed"), None)

@@ -85,9 +85,18 @@ class ServedChanges:
         self.memory.cluster.create(CHANGELOG)
         monkeypatch.setattr(feeds, "LiveCluster", lambda _: self.memory)
         board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
-        self.server = WebServer(
-            lambda: board, "0", log=EventLog(), queries=lambda: self.queries, **options
+        self._board = board
+        self._options = options
+        self.server = self._served("0")
+
+    def _served(self, at: str) -> WebServer:
+        return WebServer(
+            lambda: self._board, at, log=EventLog(), queries=lambda: self.queries, **self._options
         )
+
+    def serve_again(self) -> None:
+        """Serve at the same address, as a host that was started anew."""
+        self.server = self._served(str(self.server.address.port))
 
     def write(self, *records: tuple[int, str, int]) -> None:
         rows = [(p, key.encode(), serdes.long.serialize(n)) for p, key, n in records]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.streams.cli.stores.sources import Where
     from headrace.streams.queries.queries import Queries
     from headrace.streams.remote.asker import Asker
+    from headrace.streams.remote.changes import Changes
 
 
 @click.command(cls=TakesNegativeKeys)
@@ -46,7 +47,8 @@ def watch(
 
     They are read from the store's changelog on the cluster, or with --url from a host that serves
     the application, each once and in the order of its partition, until Ctrl-C. With --url it goes
-    on where the connection is cut, at the same host. It joins no group and commits nothing.
+    on where the connection was cut, at the same host, and says so while it waits for that. It joins
+    no group and commits nothing.
     """
     from headrace.streams.queries.queries import Queries
 
@@ -111,26 +113,51 @@ def _read(
 def _ask(
     asker: Asker, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
 ) -> None:
-    """Print what a host tells."""
+    """Print what a host tells; one that is away is waited for where it had begun to tell."""
+    from headrace.streams.queries.errors import NotReadableError
+
+    position = None if begin in ("beginning", "end") else begin
+    has_told = False
+    while True:
+        changes = _changes(asker, name, key, begin, position, snapshot=snapshot)
+        try:
+            with changes:
+                if not has_told:
+                    click.echo(f"Following {name}.", err=True)
+                _print(changes, lines)
+                return
+        except NotReadableError as error:
+            has_told = has_told or changes.has_told
+            position = changes.position
+            if not has_told or position is None:
+                raise
+            click.echo(f"Waiting, to go on from {position}: {error}", err=True)
+
+
+def _changes(
+    asker: Asker, name: str, key: str | None, begin: str, position: str | None, *, snapshot: bool
+) -> Changes[Any, Any]:
     from headrace.streams.remote.changes import Changes
 
-    is_place = begin not in ("beginning", "end")
-    changes: Changes[Any, Any] = Changes(
+    is_anew = position is None
+    return Changes(
         asker,
         name,
         of={"key": key},
-        start="beginning" if begin == "beginning" else "end",
-        position=begin if is_place else None,
-        snapshot=snapshot,
+        start="beginning" if is_anew and begin == "beginning" else "end",
+        position=position,
+        snapshot=is_anew and snapshot,
         read=lambda document: (document, None),  # it is printed as it came
     )
+
+
+def _print(changes: Changes[Any, Any], lines: _Lines) -> None:
+    """Print changes until it is enough."""
     gaps = 0
-    with changes:
-        click.echo(f"Following {name}.", err=True)
-        for change in changes:
-            for gap in changes.compacted[gaps:]:
-                click.echo(json.dumps(gap, separators=(",", ":")), err=True)
-            gaps = len(changes.compacted)
-            line = json.dumps(change.key, separators=(",", ":"), ensure_ascii=False)
-            if not lines.add(line, change.position):
-                return
+    for change in changes:
+        for gap in changes.compacted[gaps:]:
+            click.echo(json.dumps(gap, separators=(",", ":")), err=True)
+        gaps = len(changes.compacted)
+        line = json.dumps(change.key, separators=(",", ":"), ensure_ascii=False)
+        if not lines.add(line, change.position):
+            return

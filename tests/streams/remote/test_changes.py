@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -11,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from headrace import connect, connect_async
+from headrace.streams.cli.main import main
+from headrace.streams.cli.stores import sources, watch
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
     NotReadableError,
@@ -123,6 +128,44 @@ def test_where_nobody_answers_any_more_it_ends_with_the_reason(
         scene.server.close()
         with pytest.raises(NotReadableError, match=r"stops|does not answer"):
             next(changes)
+
+
+def test_the_command_waits_for_a_host_that_had_begun_to_tell(
+    scene: ServedChanges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is away: it goes on behind what it has printed."""
+    monkeypatch.setattr(sources, "_TIMEOUT_S", 0.2)
+    is_printed = threading.Event()
+    add = watch._Lines.add
+
+    def adds(lines: watch._Lines, line: str, position: str | None) -> bool:
+        is_printed.set()
+        return add(lines, line, position)
+
+    monkeypatch.setattr(watch._Lines, "add", adds)
+    found: list[Any] = []
+    asked = ["store", "watch", "counts", "--from", "beginning", "--max", "2", "--url"]
+    url = scene.server.url
+    watching = threading.Thread(
+        target=lambda: found.append(CliRunner().invoke(main, [*asked, url]))
+    )
+    scene.write((0, "a", 1))
+    watching.start()
+    assert is_printed.wait(60)
+    scene.server.close()
+    time.sleep(1.0)
+    assert watching.is_alive()
+    scene.serve_again()
+    scene.write((0, "a", 2))
+    watching.join(60)
+    assert found[0].exit_code == 0, found[0].output
+    assert [json.loads(line)["value"] for line in found[0].stdout.splitlines()] == [1, 2]
+    assert "Waiting, to go on from 0:1" in found[0].stderr
+
+    scene.server.close()
+    never = CliRunner().invoke(main, [*asked, url])
+    assert never.exit_code != 0
+    assert "does not answer" in never.stderr
 
 
 def test_closing_ends_whoever_waits(scene: ServedChanges, application: Connection) -> None:
