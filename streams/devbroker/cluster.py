@@ -307,6 +307,8 @@ class DevBroker:
             record = record.with_node(launched)
             save(self.directory, record)
 
+        what = f"node {missing[0].id}" if len(missing) == 1 else f"{len(missing)} nodes"
+        self._report(f"Starting {what} of Kafka at {record.bootstrap}, which takes some seconds")
         for node in missing:
             launch_node(self.directory, node, runtime=runtime, recorded=recorded)
         return record

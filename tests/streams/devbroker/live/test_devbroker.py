@@ -102,6 +102,7 @@ def test_a_command_starts_a_broker_that_outlives_it(directory: Path) -> None:
     started = headrace("broker", "start", "--port", "0", "--dir", directory)
     assert started.returncode == 0, started.stderr
     bootstrap = record_of(directory).bootstrap
+    assert f"Starting node 1 of Kafka at {bootstrap}" in started.stdout
     assert f"Started: {bootstrap}" in started.stdout
     assert str(directory / "node-1" / "logs") in started.stdout
     create_topic(bootstrap, "outlives")
