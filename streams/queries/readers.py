@@ -145,6 +145,8 @@ class StoreReader(OfOneKind, Generic[K, V]):
 
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
         """The rows of a scan."""
+        if limit is not None and limit < 0:
+            raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
         return (self._row(step) for step in islice(self._source().walk(scan), limit))
 
     def of_one(self, key: bytes) -> Scan:
@@ -388,9 +390,12 @@ class WindowReader(_TimedReader[K, V]):
         bounds = ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
-    def fetch_all(self, start: Time | None = None, end: Time | None = None) -> Iterator[Row[K, V]]:
+    def fetch_all(
+        self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
+    ) -> Iterator[Row[K, V]]:
         """All windows that begin between two times, both inclusive, by start, then by key."""
-        return self.rows(self.of_times(ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)))
+        scan = self.of_times(ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS))
+        return self.rows(scan, limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
         """The scan of `fetch`."""
@@ -412,9 +417,11 @@ class SessionReader(_TimedReader[K, V]):
         """
         return self.find_sessions(key, start, end)
 
-    def fetch_all(self, start: Time | None = None, end: Time | None = None) -> Iterator[Row[K, V]]:
+    def fetch_all(
+        self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
+    ) -> Iterator[Row[K, V]]:
         """All sessions that end between two times, both inclusive, by end."""
-        return self.find_sessions_by_end(start, end)
+        return self.find_sessions_by_end(start, end, limit=limit)
 
     def find_sessions(
         self, key: Any, earliest_end: Time | None, latest_start: Time | None
@@ -427,11 +434,11 @@ class SessionReader(_TimedReader[K, V]):
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
     def find_sessions_by_end(
-        self, earliest_end: Time | None, latest_end: Time | None
+        self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
         """The sessions of all keys that end between two times, both inclusive, by end."""
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_end, otherwise=LAST_MS)
-        return self.rows(self.of_times(*bounds))
+        return self.rows(self.of_times(*bounds), limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
         """The scan of `find_sessions`."""

@@ -273,14 +273,29 @@ class RemoteStore(Generic[K, V]):
         self, key: Any, earliest_end: Time, latest_start: Time
     ) -> Iterator[Row[Any, V]]:
         """The sessions of a key that end and begin within bounds, both inclusive."""
-        return self._flat(self._session_pages(key, earliest_end, latest_start))
+        return self._flat(self.session_pages(key, earliest_end, latest_start))
 
-    def _session_pages(
+    def session_pages(
         self, key: Any, earliest_end: Time, latest_start: Time
     ) -> Iterator[list[Row[Any, V]]]:
+        """The same, page by page."""
         if self._asker.kind_of(self.name) == "window":
             raise self._wrong_kind("find_sessions")
         yield from self.fetch_pages(key, earliest_end, latest_start)
+
+    def find_sessions_by_end(
+        self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
+    ) -> Iterator[Row[Any, V]]:
+        """The sessions of all keys that end between two times, both inclusive, by end."""
+        return self._flat(self.session_pages_by_end(earliest_end, latest_end, limit=limit))
+
+    def session_pages_by_end(
+        self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
+    ) -> Iterator[list[Row[Any, V]]]:
+        """The same, page by page."""
+        if self._asker.kind_of(self.name) != "session":
+            raise self._wrong_kind("find_sessions_by_end")
+        yield from self.fetch_all_pages(earliest_end, latest_end, limit=limit)
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None

@@ -155,7 +155,7 @@ class AsyncRemoteStore(Generic[K, V]):
         )
 
     def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> AsyncIterator[Row[K, V]]:
-        """The rows whose key's bytes begin with those of a prefix."""
+        """The rows whose key's bytes begin with those of a prefix, such as the first letters."""
         return self._threads.rows(partial(self._store.prefix_pages, prefix, limit=limit))
 
     def fetch(
@@ -163,6 +163,22 @@ class AsyncRemoteStore(Generic[K, V]):
     ) -> AsyncIterator[Row[Any, V]]:
         """The key's windows that begin between two times, or its sessions."""
         return self._threads.rows(partial(self._store.fetch_pages, key, start, end))
+
+    def find_sessions(
+        self, key: Any, earliest_end: Time, latest_start: Time
+    ) -> AsyncIterator[Row[Any, V]]:
+        """The sessions of a key that end and begin within bounds, both inclusive."""
+        return self._threads.rows(
+            partial(self._store.session_pages, key, earliest_end, latest_start)
+        )
+
+    def find_sessions_by_end(
+        self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
+    ) -> AsyncIterator[Row[Any, V]]:
+        """The sessions of all keys that end between two times, both inclusive, by end."""
+        return self._threads.rows(
+            partial(self._store.session_pages_by_end, earliest_end, latest_end, limit=limit)
+        )
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None

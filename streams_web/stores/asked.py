@@ -154,7 +154,10 @@ class Asked:
 
     def wait_s(self) -> float:
         """How long to wait for that."""
-        return min(WAIT_MAX_S, self._span("wait", WAIT_S))
+        wait_s = self._span("wait", WAIT_S)
+        if wait_s > WAIT_MAX_S:
+            raise WrongQueryError(f"wait= is {WAIT_MAX_S:g}s at most; ask again for longer")
+        return wait_s
 
     def within_s(self, most_s: float) -> float:
         """For how long another host may be waited for, so that whoever asks hears which it was."""

@@ -67,7 +67,7 @@ def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
             parameters.RANGE,
             rows,
         ),
-        f"{store}/prefix": _get("Rows whose keys begin so.", parameters.PREFIX, rows),
+        f"{store}/prefix": _get("Rows whose keys' bytes begin so.", parameters.PREFIX, rows),
         f"{store}/count": _get(
             "How many rows there are.",
             parameters.COUNT,

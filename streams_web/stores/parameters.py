@@ -10,7 +10,7 @@ _TIME = "Milliseconds since 1970, or a time such as 2026-01-31T09:00:00Z."
 _SAME = {
     "min_position": "Wait until a partition is so far: PARTITION:OFFSET, as places have them, or "
     "TOPIC-PARTITION:OFFSET of a record that was written to an input.",
-    "wait": "For how long, such as 2s.",
+    "wait": "For how long, such as 2s; 30s at most.",
     "max_age": "Refuse rows that may lack changes of a longer time, such as 10s; 60s unless given. "
     "Where it is given, what a task has left behind on a host is taken too while it moves.",
     "route": "What becomes of a question whose rows other hosts have: proxy asks them, redirect "
@@ -46,7 +46,11 @@ RANGE = {
     "to": "The last.",
     "reverse": "true or false",
 }
-PREFIX = {**_SAME, **_PAGED, "prefix": "How."}
+PREFIX = {
+    **_SAME,
+    **_PAGED,
+    "prefix": "The bytes that keys begin with, such as the first letters of texts.",
+}
 COUNT = {**STORE, "exact": "true looks at all of them."}
 CHANGES = _CHANGES
 CHANGES_OF_ALL = {

@@ -98,7 +98,11 @@ def get(
 @click.argument("name")
 @click.option("--from", "begin", metavar="KEY|TIME", help="The first.")
 @click.option("--to", "end", metavar="KEY|TIME", help="The last.")
-@click.option("--prefix", metavar="KEY", help="Rows whose keys begin so.")
+@click.option(
+    "--prefix",
+    metavar="KEY",
+    help="Rows whose keys' bytes begin so, such as with the first letters of texts.",
+)
 @click.option("--reverse", is_flag=True, help="From the last to the first.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Rows at most."

@@ -194,6 +194,9 @@ def test_windows_are_found_by_key_and_by_time(tmp_path: Path) -> None:
         assert [row.value for row in counts.fetch("a", end=one)] == [1, 2]
         assert [row.value for row in counts.fetch("a")] == [1, 2, 1]
         assert len(list(counts.fetch_all(one))) == 4
+        assert len(list(counts.fetch_all(one, limit=3))) == 3
+        with pytest.raises(WrongQueryError, match=r"limit is how many rows at most.*not -1"):
+            counts.fetch_all(limit=-1)
         with pytest.raises(WrongQueryError, match=r"a time is a datetime or milli.*, and no str"):
             counts.fetch("a", "1970-01-01")
         found = [(r.key.key, r.key.window.start_ms) for r in counts.fetch_all(60_000, 120_000)]
@@ -247,6 +250,7 @@ def test_sessions_are_found_by_key_and_by_time(tmp_path: Path) -> None:
         assert [row.key.window.start_ms for row in visits.find_sessions("a", begin, begin)] == [0]
         found = visits.find_sessions_by_end(50_000, 205_000)
         assert [row.key.key for row in found] == ["a", "a"]
+        assert len([*visits.find_sessions_by_end(None, None, limit=1)]) == 1
 
 
 def test_versions_are_found_as_of_a_time(tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ def test_what_they_have_is_answered(application: Connection) -> None:
         assert [row.value for row in store.fetch(User(1))] == [1]
     sessions = application.store("sessions", key_type=User, value_type=int)
     assert [row.value for row in sessions.find_sessions(User(1), 0, 99)] == [1]
+    ended = [*sessions.find_sessions_by_end(None, None)]
+    assert [row.key for row in ended] == [row.key for row in sessions.all()]
+    assert [row.key for row in sessions.find_sessions_by_end(0, None, limit=1)] == [ended[0].key]
+    assert [*sessions.find_sessions_by_end(10_000, None)] == []
     counts = application.store("counts", key_type=User, value_type=int)
     assert [row.key for row in counts.range(None, None)] == [User(1), User(2)]
 
@@ -102,6 +106,8 @@ def test_what_they_have_is_answered(application: Connection) -> None:
         ("windows", lambda store: [*store.find_sessions(User(1), 0, 9)], "no sessions; ask with f"),
         ("counts", lambda store: [*store.find_sessions(User(1), 0, 9)], "no windows; ask with get"),
         ("counts", lambda store: [*store.fetch(User(1))], "no windows; ask with get"),
+        ("windows", lambda store: [*store.find_sessions_by_end(0, 9)], "no sessions; ask with f"),
+        ("counts", lambda store: [*store.find_sessions_by_end(0, 9)], "no windows; ask with r"),
         ("counts", lambda store: [*store.fetch_all()], "no windows; ask with range"),
         ("counts", lambda store: [*store.fetch_all(0, 9)], "no windows; ask with range"),
     ],
@@ -120,6 +126,9 @@ def test_those_who_await_are_refused_too(hosts: Hosts) -> None:
             with pytest.raises(WrongQueryError, match="ask with fetch_all"):
                 [row async for row in windows.range(None, None)]
             assert len([row async for row in windows.all()]) == 2
+            sessions = application.store("sessions", key_type=User)
+            assert len([row async for row in sessions.find_sessions(User(1), 0, 99)]) == 1
+            assert len([row async for row in sessions.find_sessions_by_end(0, 99)]) == 2
 
     asyncio.run(ask())
 

@@ -244,6 +244,7 @@ def test_the_stores_are_listed(scene: Scene) -> None:
         ("/counts/k?partial=xyz", 400, "partial is true or false, and not 'xyz'"),
         ("/counts?partial=xyz", 400, "partial is true or false, and not 'xyz'"),
         ("/counts/k?wait=abc", 400, "wait is a number and ms, s, m or h"),
+        ("/counts/k?wait=31s", 400, "wait= is 30s at most"),
         ("/counts/count?wait=abc", 400, "wait is a number and ms, s, m or h"),
         ("/counts?max_age=x", 400, "max_age is a number and ms, s, m or h"),
         ("/counts/k?route=there", 400, "route is proxy, redirect or none"),
