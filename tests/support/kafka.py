@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.patience import PATIENCE_S
 
 Isolation = Literal["read_committed", "read_uncommitted"]
+_ANSWER_S = 10.0
 _MARKERS_S = 1.0
 """Markers take milliseconds; a transaction without one for so long is left open on purpose."""
 
@@ -135,7 +136,7 @@ def read_all(
             (topic, partition) for topic in found for partition in _led_partitions(consumer, topic)
         ]
         if isolation == "read_committed":
-            _await_markers(AdminClient({"bootstrap.servers": bootstrap, **more}), places)
+            _await_markers({"bootstrap.servers": bootstrap, **more}, places)
         consumer.assign([confluent_kafka.TopicPartition(*place, 0) for place in places])
         for message in to_the_ends(consumer, places):
             columns: Any = (
@@ -152,23 +153,39 @@ def read_all(
     return found
 
 
-def _await_markers(admin: AdminClient, places: Collection[tuple[str, int]]) -> None:
+def _await_markers(settings: dict[str, Any], places: Collection[tuple[str, int]]) -> None:
+    written = _ends(settings, places, confluent_kafka.IsolationLevel.READ_UNCOMMITTED)
+    give_up_s = time.monotonic() + _MARKERS_S
+    while time.monotonic() < give_up_s:
+        stable = _ends(settings, places, confluent_kafka.IsolationLevel.READ_COMMITTED)
+        if all(stable[place] >= written[place] for place in places):
+            return
+        time.sleep(0.01)
+
+
+def _ends(
+    settings: dict[str, Any],
+    places: Collection[tuple[str, int]],
+    level: confluent_kafka.IsolationLevel,
+) -> dict[tuple[str, int], int]:
+    """Where partitions end, asked for until they have leaders.
+
+    A client that has found no leader does not look for one again, so each time another one asks.
+    """
     kafka_admin: Any = confluent_kafka.admin
     latest = {
         confluent_kafka.TopicPartition(*place): kafka_admin.OffsetSpec.latest() for place in places
     }
-
-    def ends(level: confluent_kafka.IsolationLevel) -> dict[tuple[str, int], int]:
-        asked = admin.list_offsets(dict(latest), isolation_level=level, request_timeout=PATIENCE_S)
-        return {(p.topic, p.partition): future.result().offset for p, future in asked.items()}
-
-    written = ends(confluent_kafka.IsolationLevel.READ_UNCOMMITTED)
-    give_up_s = time.monotonic() + _MARKERS_S
-    while time.monotonic() < give_up_s:
-        stable = ends(confluent_kafka.IsolationLevel.READ_COMMITTED)
-        if all(stable[place] >= written[place] for place in places):
-            return
-        time.sleep(0.01)
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        admin = AdminClient(settings)
+        asked = admin.list_offsets(dict(latest), isolation_level=level, request_timeout=_ANSWER_S)
+        try:
+            return {(p.topic, p.partition): found.result().offset for p, found in asked.items()}
+        except confluent_kafka.KafkaException:
+            if time.monotonic() > give_up_s:
+                raise
+            time.sleep(0.1)
 
 
 def read(
