@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError
 
+from headrace.state.events.log import get_logger
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.consumer import checked
 from headrace.streams.kafka.kafka_clients import new_consumer
@@ -15,6 +17,8 @@ from headrace.streams.seams.clients import TopicPartition
 
 _BATCH = 1000
 _WAIT_S = 0.2
+_SILENT_S = 10.0
+"""Where records are known to be there, something comes within this, or another client asks."""
 
 
 class TopicReader:
@@ -42,27 +46,43 @@ class TopicReader:
         Raises:
             StreamsError: the brokers do not let this client read.
         """
-        wanted = {p: b for p, b in begins.items() if ends is None or b < ends[p]}
-        self._client.assign(
-            [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in wanted.items()]
-        )
-        left = set(wanted)
+        left = {p: b for p, b in begins.items() if ends is None or b < ends[p]}
+        self._assign(left)
+        heard_s = time.monotonic()
         while ends is None or left:
             first = self._client.poll(_WAIT_S)
             if first is None:
+                if ends is not None and time.monotonic() - heard_s >= _SILENT_S:
+                    self._begin_anew(left)
+                    heard_s = time.monotonic()
                 continue
+            heard_s = time.monotonic()
             for message in [first, *self._client.consume(_BATCH - 1, 0)]:
                 place = TopicPartition(str(message.topic()), message.partition() or 0)
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     if ends is not None:
-                        left.discard(place)
+                        left.pop(place, None)
                 elif checked([message], self._config) and place in left:
                     offset = message.offset() or 0
+                    left[place] = offset + 1
                     if ends is not None and offset >= ends[place] - 1:
-                        left.discard(place)
+                        del left[place]
                     if ends is None or offset < ends[place]:
                         yield message
+
+    def _assign(self, begins: Mapping[TopicPartition, int]) -> None:
+        self._client.assign(
+            [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in begins.items()]
+        )
+
+    def _begin_anew(self, left: Mapping[TopicPartition, int]) -> None:
+        """Go on with another client."""
+        waited_for = {str(place): offset for place, offset in left.items()}
+        get_logger().warning("topic_not_read", waited_for=waited_for, after_s=_SILENT_S)
+        self._client.close()
+        self._client = new_consumer(self._config, Heard())
+        self._assign(left)
 
     def close(self) -> None:
         """Let go of the connections."""

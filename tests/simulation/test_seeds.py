@@ -16,9 +16,9 @@ from tests.simulation.seeds import run_block
 
 pytestmark = pytest.mark.slow
 
-IN_MEMORY = 600
+IN_MEMORY = 450
 """`test_more_seeds` goes on behind them."""
-ON_ROCKSDB = 120
+ON_ROCKSDB = 80
 BLOCK = 50
 
 Found = tuple[dict[int, list[str]], Counter[tuple[str, str]]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,14 +40,22 @@ class Clusters:
     def run(
         self, *words: str, source: str = "west", target: str = "east"
     ) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
-        return subprocess.run(
+        """Run the command to its end; one that does not end says what its threads were doing."""
+        with subprocess.Popen(
             self.command(*words, source=source, target=target),
             cwd=ROOT,
-            capture_output=True,
+            env=os.environ | {"PYTHONFAULTHANDLER": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=PATIENCE_S,
-        )
+        ) as process:
+            try:
+                out, said = process.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGABRT)
+                out, said = process.communicate(timeout=PATIENCE_S)
+                raise AssertionError(f"{words} did not end: {out}\n{said}") from None
+        return subprocess.CompletedProcess(process.args, process.returncode, out, said)
 
     @contextmanager
     def running(
