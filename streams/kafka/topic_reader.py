@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from headrace.state.events.log import get_logger
+from headrace.streams.errors import MissingTopicError
+from headrace.streams.kafka.asking import GONE
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.consumer import checked
 from headrace.streams.kafka.kafka_clients import new_consumer
@@ -17,8 +19,9 @@ from headrace.streams.seams.clients import TopicPartition
 
 _BATCH = 1000
 _WAIT_S = 0.2
-_SILENT_S = 10.0
+_SILENT_S = 5.0
 """Where records are known to be there, something comes within this, or another client asks."""
+_LOOK_S = 5.0
 
 
 class TopicReader:
@@ -44,6 +47,7 @@ class TopicReader:
             ends: the offset behind the last one; None goes on with what comes, without an end.
 
         Raises:
+            MissingTopicError: a topic was deleted before all of it was read.
             StreamsError: the brokers do not let this client read.
         """
         left = {p: b for p, b in begins.items() if ends is None or b < ends[p]}
@@ -77,12 +81,24 @@ class TopicReader:
         )
 
     def _begin_anew(self, left: Mapping[TopicPartition, int]) -> None:
-        """Go on with another client."""
+        """Go on with another client; of a topic that was deleted this one would say nothing."""
+        self._require_there({place.topic for place in left})
         waited_for = {str(place): offset for place, offset in left.items()}
         get_logger().warning("topic_not_read", waited_for=waited_for, after_s=_SILENT_S)
         self._client.close()
         self._client = new_consumer(self._config, Heard())
         self._assign(left)
+
+    def _require_there(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            try:
+                found = self._client.list_topics(topic, timeout=_LOOK_S).topics[topic]
+            except KafkaException:
+                continue  # no broker answers
+            if found.error is not None and found.error.code() in GONE:
+                raise MissingTopicError(
+                    f"topic {topic} was deleted while it was read", topics=[topic]
+                )
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -127,7 +127,11 @@ class MirrorTopics:
         tables = [name for name in source.cluster.topic_names() if is_table(name)]
         found: dict[str, set[str]] = {}
         for name in tables:
-            for mirrored in read_table(source, name).topics.values():
+            try:
+                table = read_table(source, name)
+            except MissingTopicError:
+                continue  # it was deleted meanwhile, and its mirror with it
+            for mirrored in table.topics.values():
                 found.setdefault(mirrored.target, set()).update((*mirrored.via, mirrored.cluster))
         return {topic: frozenset(clusters) for topic, clusters in found.items()}
 

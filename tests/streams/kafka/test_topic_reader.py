@@ -43,6 +43,9 @@ class Client:
     def consume(self, _: int, __: float) -> list[Any]:
         return []
 
+    def list_topics(self, topic: str, **_: Any) -> Any:
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None)})
+
     def close(self) -> None:
         self.is_closed = True
 
