@@ -40,15 +40,22 @@ def test_who_waits_when_a_run_is_told_to_stop_is_answered(topics: Topics, tmp_pa
                 with error:
                     return error.code, json.load(error)
 
-        asking = [
-            threading.Thread(target=lambda: answers.append(ask("30s"))) for _ in range(WAITING_MAX)
-        ]
+        def waits() -> None:
+            """Until it was let in, as others take a place for a moment, and told of the stop."""
+            answer = ask("30s")
+            while not is_told.is_set() and answer[1] != SAID:
+                answer = ask("30s")
+            answers.append(answer)
+
+        is_told = threading.Event()
+        asking = [threading.Thread(target=waits) for _ in range(WAITING_MAX)]
         for thread in asking:
             thread.start()
         wait_until(
             lambda: "others wait for positions" in ask("0ms")[1]["error"], what="all of them wait"
         )
         listening = urllib.request.urlopen(f"{url}/api/stores/counts/changes", timeout=60)
+        is_told.set()
         run.signal(signal.SIGTERM)
         for thread in asking:
             thread.join(60)
