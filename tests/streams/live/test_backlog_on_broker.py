@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 from tests.streams.live.test_crashes_on_broker import Scenario
 from tests.support.patience import PATIENCE_S
@@ -28,7 +28,7 @@ class Looks:
     """How far an application has come, as the brokers know it."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self._admin = LiveAdmin({"bootstrap.servers": scenario.bootstrap}, timeout_s=PATIENCE_S)
+        self._admin = GroupAdmin({"bootstrap.servers": scenario.bootstrap}, timeout_s=PATIENCE_S)
         self._group = scenario.application_id
         topic = f"{scenario.application_id}-by-word-repartition"
         self._words = [TopicPartition(topic, p) for p in range(PARTITIONS)]
