@@ -19,11 +19,19 @@ _OFFSETS_WAIT_S = 5.0
 """It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
 _SLICE_S = 5.0
 """A call that timed out is taken up again by the next one."""
+_ENDING_S = 0.15
+"""What the first client is given beside the time that it takes to connect.
+
+Where a predecessor's transaction is open, its question ends that, within milliseconds, and it would
+ask again after half a second only.
+"""
 _IDENTITY_S, _IDENTITY_MAX_S = 5.0, 10.0
-"""How long the first client waits for its identity, and later ones: brokers may be slow."""
+"""How long the second client waits for its identity, and later ones: brokers may be slow."""
 _REPORT_WAIT_S = 0.01
 _MEET_S = 0.5
 """No longer than what it is to spare."""
+_MEETINGS = 2
+"""An address to begin with answers the first time; it is left for those that it has told of."""
 
 
 class TransactionalProducer(LiveProducer):
@@ -41,8 +49,8 @@ class TransactionalProducer(LiveProducer):
         self._is_open = False
         self._number = 0
         """Of the transaction: reports of one before may come late."""
-        self._identity_s = 0.0
-        """How long the present client was given for its identity; 0 where it has not asked."""
+        self._asked = 0
+        """How many clients have asked for the identity."""
 
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open.
@@ -58,24 +66,30 @@ class TransactionalProducer(LiveProducer):
         One that is called again sends a second request beside the first. The brokers answer both,
         with an epoch each, and its transactions would begin with the one that is void by then.
         """
-        if self._identity_s:
+        if self._asked:
             self._client = self._make_client()
             self.send = self._make_send()
             self.given_up += 1
-        self._identity_s = min(max(2 * self._identity_s, _IDENTITY_S), _IDENTITY_MAX_S)
-        self._meet_brokers()
-        self._client.init_transactions(min(self._timeout_s, self._identity_s))
+        met_s = self._meet_brokers()
+        waits_s = (_ENDING_S + met_s, _IDENTITY_S, _IDENTITY_MAX_S)
+        wait_s = waits_s[min(self._asked, len(waits_s) - 1)]
+        self._asked += 1
+        self._client.init_transactions(min(self._timeout_s, wait_s))
 
-    def _meet_brokers(self) -> None:
-        """Hear of the brokers before one of them is named as the coordinator.
+    def _meet_brokers(self) -> float:
+        """Hear of the brokers before one is named as the coordinator; returns how long it took.
 
-        The client takes one that it has not heard of for an error, and asks again after half a
-        second. The question is about a topic that is there, as one about all may be large.
+        That is about as long as it takes to connect to another one. A client that has no connection
+        to one that it has heard of takes that for an error, and asks again after half a second. The
+        question is about a topic that is there, as one about all may be large.
         """
+        begun_s = self._clock.monotonic_s()
         topic = next(iter(self._topic_limits), None)
         if topic is not None:
             with contextlib.suppress(KafkaException):
-                self._client.list_topics(topic, timeout=_MEET_S)
+                for _ in range(_MEETINGS):
+                    self._client.list_topics(topic, timeout=_MEET_S)
+        return self._clock.monotonic_s() - begun_s
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
         # A send does not say what has broken the transaction, and to begin another one does.

@@ -42,6 +42,8 @@ class Client:
     waiting: int = 0
     """How many records no broker has."""
     takes_s: float = 0.0
+    identity_s: float = 0.0
+    """How long it was to wait for its identity."""
 
     def produce(
         self,
@@ -98,6 +100,7 @@ class Client:
         self._call(f"list_topics {topic}")
 
     def init_transactions(self, timeout: float) -> None:
+        self.identity_s = timeout
         self._call("init_transactions")
 
     def commit_transaction(self, timeout: float) -> None:
@@ -197,16 +200,16 @@ def test_the_last_row_of_a_delta_waits_for_room_too(bench: Bench) -> None:
     assert [value for value, _ in bench.client.sent] == [b"0"]
 
 
-@pytest.mark.parametrize("answer", ["heard", "none"])
+@pytest.mark.parametrize(("answer", "questions"), [("heard", 2), ("none", 1)])
 def test_a_producer_hears_of_brokers_before_it_asks_for_its_coordinator(
-    bench: Bench, answer: str
+    bench: Bench, answer: str, questions: int
 ) -> None:
-    """A client that is told of a coordinator that it has not heard of asks half a second later."""
+    """A client that has no connection to one it has heard of asks half a second later."""
     producer = bench.transactional(topic_limits={"out": 1000})
     if answer == "none":
         bench.client.fails["list_topics out"] = KafkaError(KafkaError._TIMED_OUT)
     producer.init()
-    assert bench.calls == ["list_topics out", "init_transactions"]
+    assert bench.calls == ["list_topics out"] * questions + ["init_transactions"]
 
 
 def test_a_producer_that_knows_no_topic_asks_of_none(bench: Bench) -> None:
@@ -226,6 +229,23 @@ def test_a_client_is_asked_for_its_identity_only_once(bench: Bench) -> None:
     producer.send("out", b"v", b"k", -1, 5, None)
     assert first.sent == []
     assert [value for value, _ in bench.client.sent] == [b"v"]
+
+
+def test_the_client_that_ends_a_predecessors_transaction_makes_room_soon(bench: Bench) -> None:
+    """It would ask again after half a second only; a new one is answered at once."""
+    producer = bench.transactional()
+    first = bench.client
+    first.fails["init_transactions"] = KafkaError(KafkaError._TIMED_OUT)
+    producer.init()
+    assert first.identity_s < 0.5
+    assert bench.client.identity_s == 5
+    assert producer.given_up == 1
+
+
+def test_where_brokers_are_far_the_first_client_gets_the_time_to_connect(bench: Bench) -> None:
+    bench.takes_s = 0.4
+    bench.transactional(topic_limits={"out": 1000}).init()
+    assert 0.8 < bench.client.identity_s < 1.3
 
 
 def test_an_identity_that_no_client_gets_in_time_is_given_up(bench: Bench) -> None:
