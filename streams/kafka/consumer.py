@@ -75,8 +75,8 @@ class LiveConsumer:
         self._asked = False
         self._is_leaving = False
         self._is_closed = False
-        self._in_hand: tuple[TopicPartition, int] | None = None
-        """Place and offset of a record that was read and is not handed out yet."""
+        self._in_hand: dict[TopicPartition, int] = {}
+        """Offsets of records that were read and are not handed out yet, or never will be."""
         self._client = self._make_client(dict(self._config))
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
@@ -170,7 +170,7 @@ class LiveConsumer:
             try:
                 messages = [first, *self._client.consume(max_records - 1, 0)]
             finally:
-                self._in_hand = None
+                self._in_hand = {}
         return by_partition(messages, self._config) if messages else _NOTHING
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -220,8 +220,7 @@ class LiveConsumer:
         """Return the offset after what was handed out last, control records passed over."""
         found = self._client.position(_positions(partitions))
         known = {_place(position): position.offset for position in found if position.offset >= 0}
-        if self._in_hand is not None:
-            place, offset = self._in_hand
+        for place, offset in self._in_hand.items():
             if place in known:
                 known[place] = min(known[place], offset)
         return known
@@ -286,7 +285,7 @@ class LiveConsumer:
                 self._end_joining()
                 self._client.unsubscribe()
                 # The leave request goes out, and the last callbacks run, in a poll.
-                self._client.poll(0.1)
+                self._leave_behind(self._client.poll(0.1))
         with contextlib.suppress(KafkaException):
             self._client.close()
         self._is_closed = True
@@ -305,6 +304,13 @@ class LiveConsumer:
             error = None if message is None else message.error()
             if error is not None and error.fatal():
                 return
+            self._leave_behind(message)
+
+    def _leave_behind(self, message: Message | None) -> None:
+        """Note a record that came too late: the last callbacks commit, and must not pass it."""
+        if message is not None:
+            for place, offset in _where(message).items():
+                self._in_hand.setdefault(place, offset)
 
 
 def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
@@ -329,11 +335,11 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
     return {TopicPartition(*place): group for place, group in groups.items()}  # type: ignore[misc]
 
 
-def _where(message: Message) -> tuple[TopicPartition, int] | None:
+def _where(message: Message) -> dict[TopicPartition, int]:
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     if message.error() is not None or topic is None or partition is None or offset is None:
-        return None
-    return TopicPartition(topic, partition), offset
+        return {}
+    return {TopicPartition(topic, partition): offset}
 
 
 def checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:

@@ -53,6 +53,8 @@ class Client:
     unassigned: int = 0
     last_callback: str = ""
     """The one that its close runs."""
+    handed_out: int = 0
+    """The offset behind the last record that a poll has returned."""
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
         self.topics, self.callbacks = topics, callbacks
@@ -73,7 +75,12 @@ class Client:
         self.left = True
 
     def poll(self, timeout: float) -> Message | None:
-        return self.messages.pop(0) if self.messages else None
+        message = self.messages.pop(0) if self.messages else None
+        self.handed_out = self.handed_out if message is None else (message.offset() or 0) + 1
+        return message
+
+    def position(self, places: Sequence[Answer]) -> list[Answer]:
+        return [Answer(*HERE, self.handed_out)]
 
     def committed(self, partitions: Sequence[Answer], timeout: float) -> list[Answer]:
         return self.offsets
@@ -103,6 +110,8 @@ class Bench:
     def __init__(self, **config: Any) -> None:
         self.clients: list[Client] = []
         self.said: list[str] = []
+        self.committed: dict[TopicPartition, int] = {}
+        """What a commit in the last callback would say."""
         self.clock = ManualClock(0)
         self.consumer = LiveConsumer(config, timeout_s=10, clock=self.clock, make_client=self.make)
 
@@ -119,6 +128,7 @@ class Bench:
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         self.said.append("revoked")
+        self.committed = dict(self.consumer.positions(partitions))
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         self.said.append("lost")
@@ -314,3 +324,14 @@ def test_a_client_that_cannot_be_asked_is_done() -> None:
     bench.client.committed = committed  # type: ignore[method-assign]
     with pytest.raises(FatalClientError):
         bench.consumer.committed([HERE], 1)
+
+
+def test_a_record_that_comes_while_one_leaves_is_not_passed_over() -> None:
+    """The last callback commits where the client is, and nobody has processed that record."""
+    bench = Bench()
+    bench.consumer.subscribe(["in"], bench)
+    bench.client.last_callback = "on_revoke"
+    bench.client.messages = [Message(topic=HERE.topic, partition=HERE.partition, offset=725)]
+    bench.consumer.close(leave=True)
+    assert bench.client.handed_out == 726, "it came while one left"
+    assert bench.committed == {HERE: 725}
