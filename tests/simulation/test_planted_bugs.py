@@ -1,6 +1,6 @@
-"""The simulation finds what it is for: bugs are planted, and a seed of the tests' range shows them.
+"""The simulation finds what it is for: bugs are planted, and a seed shows them.
 
-The same seeds pass without the bug (`test_seeds`).
+The same seed passes without the bug.
 """
 
 from __future__ import annotations
