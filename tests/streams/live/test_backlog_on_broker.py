@@ -53,13 +53,18 @@ def test_counting_keeps_up_with_a_backlog_that_is_split(
         "commit.interval.ms": 100,
         "topology.optimization": "none",
     }
-    scenario.write(SENTENCES * WORDS)
     with ExitStack() as stack:
         logs = [tmp_path / f"{n}.log" for n in range(workers)]
         apps = [stack.enter_context(running(scenario.plan(), log)) for log in logs]
-        wait_until(lambda: any("task_started" in app.text() for app in apps), what="it reads")
+        wait_until(lambda: all("task_started" in app.text() for app in apps), what="all read")
+        # Who looks is connected before there is a backlog, which is worked off within seconds.
         looks = Looks(scenario)
         lags = [looks.lag()]
+        for app in apps:
+            app.pause()
+        scenario.write(SENTENCES * WORDS)
+        for app in apps:
+            app.resume()
         while lags[-1][1] < SENTENCES * WORDS:
             assert all(app.running for app in apps), [app.text()[-4000:] for app in apps]
             lags.append(looks.lag())
