@@ -123,5 +123,6 @@ class _Nemesis:
 
 
 def _draw(dice: random.Random, average: float) -> int:
-    """How many times something happens, none to five."""
-    return min(5, int(dice.expovariate(1 / average) + 0.5)) if average > 0 else 0
+    """How many times something happens: none to five, or twice as often as on average."""
+    most = max(5, int(2 * average))
+    return min(most, int(dice.expovariate(1 / average) + 0.5)) if average > 0 else 0

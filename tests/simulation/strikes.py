@@ -81,6 +81,7 @@ SELDOM: dict[tuple[str, str], str] = {
     ("rebalance", "closing"): "a generation begins between the last commit and the close",
     ("start_offsets", "running"): "a task without offsets begins anew while others run",
     ("start_offsets", "committing"): "asked beside the worker, for tasks that come",
+    ("start_offsets", "closing"): "the same, of a worker that is told to stop meanwhile",
     ("store.begin_restore", "running"): "a task that was lost comes back with its files broken",
     ("store.drop", "running"): "the same, with a position",
     ("store.end_restore", "committing"): "tasks go while a commit fails",
@@ -90,7 +91,12 @@ SELDOM: dict[tuple[str, str], str] = {
 }
 """What needs several rare things at once: it may be met by no seed of the range."""
 
-_AIMED_AT = {("consume", "connecting"), ("start_offsets", "running"), ("store.write", "running")}
+_AIMED_AT = {
+    ("consume", "connecting"),
+    ("start_offsets", "running"),
+    ("start_offsets", "closing"),
+    ("store.write", "running"),
+}
 """Those of them that have seeds all the same."""
 
 

@@ -56,6 +56,8 @@ class SimulatedConsumer:
         self._then: Callable[[], None] | None = None
         """What the background does when the callbacks are served."""
         self._closed = False
+        self._leaves_amid = False
+        """Whether it leaves while a rebalance is under way."""
 
     # -- the group, in the background ----------------------------------------------------------
 
@@ -210,6 +212,8 @@ class SimulatedConsumer:
         """Return one record, or wait for one."""
         self._begin_call()
         deadline_us = self._kernel.now_us + int(timeout * SECOND)
+        if self._leaves_amid and (early := self._hand_out_early(deadline_us)):
+            return early[0]
         while True:
             self._serve()
             self._fetch()
@@ -220,6 +224,15 @@ class SimulatedConsumer:
             if left_us <= 0:
                 return None
             self.process.block(left_us)
+
+    def _hand_out_early(self, deadline_us: int) -> list[Message]:
+        """What a client that leaves amid a rebalance may hand out before the last callback."""
+        while self._kernel.now_us < deadline_us and self._kernel.chance(0.7):
+            self._fetch()
+            if found := self._take(1):
+                return found
+            self.process.block(self._kernel.between(0, deadline_us - self._kernel.now_us))
+        return []
 
     def _begin_call(self) -> None:
         self.process.check()
@@ -372,6 +385,7 @@ class SimulatedConsumer:
     def unsubscribe(self) -> None:
         """Leave the group, when the callbacks that this makes due are served."""
         self.process.check()
+        self._leaves_amid = bool(self._due) or self._group.joining
         self._topics = ()
         self._due = deque(due for due in self._due if due[0] == "lost")
         if self._owned and not self._due:
