@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 FIND_JAVA := from headrace.streams.devbroker.java import find_java; find_java()
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench clean
+.PHONY: help setup test faults test-quick test-long spark chaos chaos-sinks mutants lint format docs demo bench clean
 
 help:  ## Show these lines
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -39,15 +39,20 @@ $(STAMP): pyproject.toml
 
 # Most tests on the broker wait most of the time, so there is work for more processes than cores.
 # tests/support/turns.py has the files in the order in which they are given out.
-test: setup  ## Run all tests but long ones and those on Spark, those on a real broker included
-	$(BIN)/pytest -m "not spark and not long" -n $(TEST_PROCESSES) --dist loadfile \
+test: setup  ## Run all tests but long ones, those of many faults and those on Spark, a real broker included
+	$(BIN)/pytest -m "not spark and not long and not faults" -n $(TEST_PROCESSES) --dist loadfile \
+		--no-loadscope-reorder $(PYTEST_ARGS)
+
+# Some of these seeds are among all tests, too (tests/simulation/test_few_seeds.py).
+faults: setup  ## Run the tests that try many faults: simulated seeds, workers killed under sinks
+	$(BIN)/pytest -m "faults and not spark and not long" -n $(TEST_PROCESSES) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: setup  ## Run the tests that take long and seldom tell: three nodes, what a broker forgets
 	$(BIN)/pytest -m "long and not spark" $(PYTEST_ARGS)
 
 # Their brokers are to be up soon, and never get to run fast.
-test test-long: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+test faults test-long: export JAVA_TOOL_OPTIONS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 # QUICK=1 takes some minutes of the quarter of an hour: without Spark on several machines, and
 # without the packages of a project that are shipped to them.

@@ -16,6 +16,8 @@ from tests.chaos.inputs import InputPlan
 from tests.chaos.perfect import Draft, PerfectRun
 from tests.chaos.verdict import KINDS
 
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
 assert answer_damages.__doc__, "its cases are in CASES once it is imported"
 assert window_damages.__doc__, "its cases are in CASES once it is imported"
 HISTORIES = 20

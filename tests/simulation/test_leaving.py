@@ -8,7 +8,7 @@ from tests.simulation.leaving_seeds import run_block, run_seed
 from tests.simulation.planted import found_by
 from tests.simulation.test_seeds import told
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 SEEDS = 20
 

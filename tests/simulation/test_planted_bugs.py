@@ -13,6 +13,8 @@ from tests.simulation.planted import BUGS, found_by
 from tests.simulation.seeds import run_seed
 from tests.simulation.test_seeds import IN_MEMORY, ON_ROCKSDB
 
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from headrace.streams.simulation.world.faults import WEIGHTS
 from tests.simulation.cores import make_pool
 from tests.simulation.seeds import run_block
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 IN_MEMORY = 450
 """`test_more_seeds` goes on behind them."""

@@ -19,6 +19,8 @@ from tests.simulation.several import several_inputs
 from tests.simulation.several_seeds import NAMES, TOPOLOGY, run_block, run_seed
 from tests.simulation.test_seeds import Found, told
 
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
 IN_MEMORY = 160
 ON_ROCKSDB = 20
 BLOCK = 20

@@ -29,6 +29,8 @@ from tests.simulation.step_seeds import (
 from tests.simulation.steps import AT_LAST, IN_ORDER, steps_inputs
 from tests.simulation.test_seeds import told
 
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
 IN_MEMORY = 120
 ON_ROCKSDB = 15
 BLOCK = 15

@@ -26,7 +26,7 @@ from tests.simulation.strikes import (
     targets,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
 ROUNDS = 5
 """How often each call is in focus in each phase, once of these at least once."""

@@ -102,6 +102,7 @@ def run_block(
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("run", [run_seed, run_direct_seed])
 def test_no_row_is_doubled_or_lost(run: RunSeed) -> None:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:

@@ -84,6 +84,7 @@ def test_each_record_is_one_row_when_a_worker_dies(point: str, scenario: Scenari
     scenario.check()
 
 
+@pytest.mark.faults
 def test_each_record_is_one_row_when_a_worker_stands_still(scenario: Scenario) -> None:
     """Another one has its tasks when it goes on behind what it wrote."""
     scenario.write()
@@ -100,6 +101,7 @@ def test_each_record_is_one_row_when_a_worker_stands_still(scenario: Scenario) -
     scenario.check()
 
 
+@pytest.mark.faults
 def test_each_record_is_one_row_when_workers_are_killed_at_any_time(scenario: Scenario) -> None:
     """Under load, and two at a time; who is killed is started again at once."""
     dice = random.Random(7)

@@ -97,6 +97,7 @@ def test_each_record_is_one_row_when_a_worker_dies(point: str, scenario: Scenari
     scenario.check()
 
 
+@pytest.mark.faults
 def test_each_record_is_one_row_when_a_worker_stands_still(scenario: Scenario) -> None:
     """Another one has its tasks when it goes on in the middle of what it wrote."""
     scenario.write()

@@ -75,6 +75,7 @@ def rows_in(scenario: Scenario) -> int:
     return len(scenario.query("SELECT id FROM events"))
 
 
+@pytest.mark.faults
 def test_each_record_is_one_row_when_workers_are_killed_at_any_time(scenario: Scenario) -> None:
     """Under load, and two at a time; who is killed is started again at once."""
     dice = random.Random(7)
