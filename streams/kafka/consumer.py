@@ -9,7 +9,7 @@ the runtime adds partitions, at explicit offsets, when their tasks are ready for
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -75,8 +75,7 @@ class LiveConsumer:
         self._asked = False
         self._is_leaving = False
         self._is_closed = False
-        self._in_hand: dict[TopicPartition, int] = {}
-        """Offsets of records that were read and are not handed out yet, or never will be."""
+        self._is_called_back = False
         self._client = self._make_client(dict(self._config))
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
@@ -91,13 +90,15 @@ class LiveConsumer:
             # A call of one's own, even an empty one, keeps the client from its default: to read.
             client.incremental_assign([])
             if not self._is_leaving:
-                listener.on_assigned(_places(partitions))
+                with self._calling_back():
+                    listener.on_assigned(_places(partitions))
 
         def revoked(client: Any, partitions: Any) -> None:
             # What a client that was replaced had is dropped already.
             try:
                 if self._client is current:
-                    listener.on_revoked(_places(partitions))
+                    with self._calling_back():
+                        listener.on_revoked(_places(partitions))
             finally:
                 # Else the client does so itself, and what it raises where it cannot is no exception
                 # that anybody could catch.
@@ -106,11 +107,20 @@ class LiveConsumer:
         def lost(client: Any, partitions: Any) -> None:
             try:
                 if self._client is current:
-                    listener.on_lost(_places(partitions))
+                    with self._calling_back():
+                        listener.on_lost(_places(partitions))
             finally:
                 client.incremental_unassign([])
 
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
+
+    @contextlib.contextmanager
+    def _calling_back(self) -> Iterator[None]:
+        self._is_called_back = True
+        try:
+            yield
+        finally:
+            self._is_called_back = False
 
     def ask_for_rebalance(self) -> None:
         """Have the group share out its partitions again; what stays where it is goes on.
@@ -165,12 +175,7 @@ class LiveConsumer:
             first = self._client.poll(timeout_s)
             if first is None:
                 return _NOTHING
-            # A callback of the next call may commit, and this record waits in no queue yet.
-            self._in_hand = _where(first)
-            try:
-                messages = [first, *self._client.consume(max_records - 1, 0)]
-            finally:
-                self._in_hand = {}
+            messages = [first, *self._client.consume(max_records - 1, 0)]
         return by_partition(messages, self._config) if messages else _NOTHING
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -217,13 +222,16 @@ class LiveConsumer:
         return result
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after what was handed out last, control records passed over."""
+        """Return the offset after what was handed out last, control records passed over.
+
+        None is known within a callback, so that no commit there takes for processed what the call
+        has read, or dropped, and not handed out: a client that closes drops the records that it
+        has, and moves behind their markers (librdkafka's rd_kafka_consumer_close0).
+        """
+        if self._is_called_back:
+            return {}
         found = self._client.position(_positions(partitions))
-        known = {_place(position): position.offset for position in found if position.offset >= 0}
-        for place, offset in self._in_hand.items():
-            if place in known:
-                known[place] = min(known[place], offset)
-        return known
+        return {_place(position): position.offset for position in found if position.offset >= 0}
 
     def lag(self, place: TopicPartition, next_offset: int) -> int | None:
         """Return how many offsets the broker is known to have from `next_offset` on.
@@ -285,7 +293,7 @@ class LiveConsumer:
                 self._end_joining()
                 self._client.unsubscribe()
                 # The leave request goes out, and the last callbacks run, in a poll.
-                self._leave_behind(self._client.poll(0.1))
+                self._client.poll(0.1)
         with contextlib.suppress(KafkaException):
             self._client.close()
         self._is_closed = True
@@ -304,13 +312,6 @@ class LiveConsumer:
             error = None if message is None else message.error()
             if error is not None and error.fatal():
                 return
-            self._leave_behind(message)
-
-    def _leave_behind(self, message: Message | None) -> None:
-        """Note a record that came too late: the last callbacks commit, and must not pass it."""
-        if message is not None:
-            for place, offset in _where(message).items():
-                self._in_hand.setdefault(place, offset)
 
 
 def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
@@ -333,13 +334,6 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
         else:
             group.append(message)
     return {TopicPartition(*place): group for place, group in groups.items()}  # type: ignore[misc]
-
-
-def _where(message: Message) -> dict[TopicPartition, int]:
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    if message.error() is not None or topic is None or partition is None or offset is None:
-        return {}
-    return {TopicPartition(topic, partition): offset}
 
 
 def checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:

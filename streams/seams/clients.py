@@ -129,7 +129,7 @@ class Consumer(Protocol):
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset after what was handed out last, control records passed over.
 
-        Partitions of which nothing was handed out yet are left out.
+        Partitions of which nothing was handed out yet are left out, and all within a callback.
         """
 
     def lag(self, place: TopicPartition, next_offset: int) -> int | None:

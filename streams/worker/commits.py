@@ -115,9 +115,9 @@ class Commits:
         requested = requested or self._backlog.is_awaited(dirty)
         return requested or self._timing.is_due(dirty, processed=processed)
 
-    def _pass_markers(self, *, alone: bool) -> bool:
+    def _pass_markers(self, *, alone: bool, at_once: bool = False) -> bool:
         """Look for inputs that went on without a record; whether there is one to be committed."""
-        if not self._timing.is_due_for_markers(alone=alone):
+        if not at_once and not self._timing.is_due_for_markers(alone=alone):
             return False
         running = self._tasks.running
         positions = self._consumer.positions([place for task in running for place in task.inputs])
@@ -152,7 +152,8 @@ class Commits:
         """
         self._settle_doubts()
         self._sinks.write(ending)
-        self._pass_markers(alone=False)
+        # Who ends does not wait for the interval, so that nothing seems to be left.
+        self._pass_markers(alone=False, at_once=bool(ending))
         running = self._tasks.running
         dirty = [t for t in running if t.needs_commit() or (everything and not t.facts.is_held)]
         if dirty:

@@ -6,7 +6,7 @@ A bug is planted within a context, and only in this process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -93,7 +93,7 @@ SHOWN_BY: dict[str, int] = {
     "deletions_left_out_of_changelogs": 4,
     "durations_by_the_clock_on_the_wall": 28,
     "a_write_that_fails_for_lack_of_room_taken_for_done": 98,
-    "a_record_that_comes_while_a_worker_leaves_is_passed": 18,
+    "what_a_client_drops_is_passed_in_its_last_callback": 18,
 }
 """A seed that has shown a bug that few show: tried first, which spares minutes."""
 
@@ -353,5 +353,5 @@ def a_committed_offset_0_taken_for_none(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug_of_leaving
-def a_record_that_comes_while_a_worker_leaves_is_passed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LiveConsumer, "_leave_behind", lambda self, message: None)
+def what_a_client_drops_is_passed_in_its_last_callback(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LiveConsumer, "_calling_back", lambda self: nullcontext())

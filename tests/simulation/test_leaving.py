@@ -20,5 +20,5 @@ def test_nothing_is_lost_or_doubled_where_workers_come_and_go() -> None:
 
 
 def test_a_planted_bug_is_found() -> None:
-    bug = "a_record_that_comes_while_a_worker_leaves_is_passed"
+    bug = "what_a_client_drops_is_passed_in_its_last_callback"
     assert found_by(bug, lambda seed: run_seed(seed)[0], SEEDS) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import confluent_kafka
@@ -52,6 +52,20 @@ def write(
             producer.poll(0)
     assert producer.flush(PATIENCE_S) == 0
     assert not failed, failed
+
+
+def write_transaction(bootstrap: str, topic: str, partitions: Sequence[int]) -> None:
+    """Write a record to each of these partitions in one transaction, and wait for its markers."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": f"writes-{topic}"}
+    )
+    producer.init_transactions(PATIENCE_S)
+    producer.begin_transaction()
+    places = {(topic, partition) for partition in partitions}
+    for partition in partitions:
+        producer.produce(topic, b"v", b"k", partition)
+    producer.commit_transaction(PATIENCE_S)
+    _await_markers({"bootstrap.servers": bootstrap}, places)
 
 
 def reader(

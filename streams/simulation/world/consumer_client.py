@@ -412,6 +412,9 @@ class SimulatedConsumer:
             self._due.append(("revoke", list(self._owned)))
         if self._then != self._leave:
             self._then = None
+        # As a client that closes does before its last callbacks.
+        self._fetch()
+        self._reading.drop()
         self._serve()
         self._closed = True
         self._reading.close()

@@ -143,6 +143,13 @@ class Reading:
                 taken.append(message)
         return taken
 
+    def drop(self) -> None:
+        """Hand out nothing more: records are dropped, and markers behind them are passed."""
+        while self._fetched:
+            part, version, message, after = self._fetched.popleft()
+            if part.version == version and message is None and after != NO_OFFSET:
+                part.position = after
+
     def _rewind(self, part: _Part) -> None:
         first = next((e for e in self._fetched if e[0] is part and e[1] == part.version), None)
         if part.position >= 0:

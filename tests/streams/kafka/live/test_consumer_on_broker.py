@@ -154,3 +154,36 @@ def test_positions_begin_anew_when_a_partition_is_added_again(member: Make, topi
             consumer.add({place: 0})
         assert consumer.positions([place]).get(place, 0) == 0
         consumer.remove([place])
+
+
+class Positioned(Silent):
+    """Notes in its last callback what a commit there would take for processed."""
+
+    def __init__(self, consumer: LiveConsumer) -> None:
+        super().__init__()
+        self.said: list[dict[TopicPartition, int]] = []
+        self._consumer = consumer
+
+    def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self.said.append(dict(self._consumer.positions(list(partitions))))
+        super().on_revoked(partitions)
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_no_last_callback_passes_records_that_the_client_drops_when_it_is_closed(
+    leave: bool, member: Make, topics: Topics
+) -> None:
+    """A client that closes drops the records that it has, and moves behind their marker."""
+    topic = topics.create("in", partitions=2)
+    places = [TopicPartition(topic, n) for n in range(2)]
+    consumer = member("w")
+    listener = Positioned(consumer)
+    consumer.subscribe([topic], listener)
+    wait_until(lambda: consumer.poll(1, 0.1) == {} and len(listener.assigned) == 2, what="assigned")
+    consumer.add(dict.fromkeys(places, 0))
+    kafka.write_transaction(topics.bootstrap, topic, [0, 0, 0, 1, 1, 1])
+    wait_until(lambda: all(consumer.lag(place, 0) == 4 for place in places), what="all is fetched")
+    consumer.close(leave=leave)
+    assert listener.said, "no last callback"
+    for place in places:
+        assert listener.said[-1].get(place, 0) == 0, "records that nobody has seen are passed"
