@@ -44,6 +44,8 @@ _HASTEN_S = 0.5
 _JOIN_WAIT_S = 10.0
 """How long a member that leaves waits for its joining to end; the others join once they hear of it,
 with their next heartbeat, and one that is dead holds them up until its session ends."""
+_KNOWN_S = 3.0
+"""How long a topic may be unknown to the brokers before it is taken for deleted."""
 _NO_TOPIC = "^headrace-matches-no-topic$"
 _GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -176,7 +178,29 @@ class LiveConsumer:
             if first is None:
                 return _NOTHING
             messages = [first, *self._client.consume(max_records - 1, 0)]
-        return by_partition(messages, self._config) if messages else _NOTHING
+        if not messages:
+            return _NOTHING
+        try:
+            return by_partition(messages, self._config)
+        except MissingTopicError:
+            self._require_gone(messages)
+            raise
+
+    def _require_gone(self, messages: Sequence[Message]) -> None:
+        """Let what is there begin anew: not each broker knows a new topic at once."""
+        gone = next(m for m in messages if (error := m.error()) and error.code() in _GONE)
+        topic, partition = gone.topic() or "", gone.partition()
+        deadline = self._clock.monotonic_s() + _KNOWN_S
+        while self._clock.monotonic_s() < deadline or self._waiting():
+            if self._contact.is_given_up():
+                raise StopRequestedError(f"stopped while waiting for: topic {topic}")
+            with contextlib.suppress(KafkaException):
+                found = self._client.list_topics(topic, timeout=_METADATA_S).topics.get(topic)
+                if found is not None and partition in found.partitions:
+                    raise TaskMigratedError(
+                        f"{topic}-{partition} was not known to a broker, and is there"
+                    )
+            self._clock.sleep(_RETRY_WAIT_S)
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Start to read these partitions at these offsets."""

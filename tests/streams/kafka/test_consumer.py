@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from headrace.streams.errors import FatalClientError
+from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
@@ -336,3 +337,40 @@ def test_a_record_that_comes_while_one_leaves_is_not_passed_over() -> None:
     assert bench.client.handed_out == 726, "it came while one left"
     assert bench.said == ["revoked"]
     assert bench.committed == {}
+
+
+@dataclass
+class Listed:
+    """What a client answers that is asked for topics."""
+
+    topics: dict[str, Any]
+
+
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART])
+@pytest.mark.parametrize("known_at_s", [0.0, 1.0])
+def test_a_topic_that_a_broker_does_not_know_yet_is_read_anew(code: int, known_at_s: float) -> None:
+    """One that was made a moment ago; it was said that it does not exist any more."""
+    bench = Bench()
+    bench.consumer.subscribe(["in"], bench)
+    begun_s = bench.clock.monotonic_s()
+
+    def list_topics(topic: str, timeout: float) -> Listed:
+        known = bench.clock.monotonic_s() - begun_s >= known_at_s
+        return Listed({topic: SimpleNamespace(partitions={0: None} if known else {})})
+
+    bench.client.list_topics = list_topics  # type: ignore[assignment, method-assign]
+    bench.client.messages = [Message(topic="in", partition=0, error=KafkaError(code))]
+    with pytest.raises(TaskMigratedError, match="in-0 was not known to a broker, and is there"):
+        bench.consumer.poll(10, 0)
+
+
+@pytest.mark.parametrize("answer", [Listed({}), Listed({"in": SimpleNamespace(partitions={1: 1})})])
+def test_a_topic_that_stays_away_is_gone(answer: Listed) -> None:
+    bench = Bench()
+    bench.consumer.subscribe(["in"], bench)
+    bench.client.list_topics = lambda topic, timeout: answer  # type: ignore[assignment, method-assign, misc]
+    error = KafkaError(KafkaError._UNKNOWN_PARTITION)
+    bench.client.messages = [Message(topic="in", partition=0, error=error)]
+    with pytest.raises(MissingTopicError, match="in-0 does not exist any more"):
+        bench.consumer.poll(10, 0)
+    assert bench.clock.monotonic_s() < 5
