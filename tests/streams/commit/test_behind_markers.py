@@ -119,3 +119,11 @@ def test_records_that_wait_are_not_passed(quiet: Quiet) -> None:
     task.add(place, quiet.cluster.log(place).read(committed.offset, 1, committed=True)[0])
     task.passed({place: committed.offset + 1})
     assert not task.needs_commit()
+
+
+def test_who_ends_leaves_no_lag_and_does_not_wait_for_the_interval(quiet: Quiet) -> None:
+    quiet.late.is_late = False
+    quiet.turns(1)
+    assert max(quiet.lags().values()) > 0
+    quiet.worker.finish()
+    assert set(quiet.lags().values()) == {0}
