@@ -44,6 +44,9 @@ _HASTEN_S = 0.5
 _JOIN_WAIT_S = 10.0
 """How long a member that leaves waits for its joining to end; the others join once they hear of it,
 with their next heartbeat, and one that is dead holds them up until its session ends."""
+_NEXT_GENERATION = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
+_REBALANCE_S = 1.0
+"""How long a commit waits for the client to hear of the generation that has begun."""
 _KNOWN_S = 3.0
 """How long a topic may be unknown to the brokers before it is taken for deleted."""
 _NO_TOPIC = "^headrace-matches-no-topic$"
@@ -282,7 +285,8 @@ class LiveConsumer:
             confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
             for place, c in offsets.items()
         ]
-        deadline = self._clock.monotonic_s() + self._timeout_s
+        member, begun_s = self.member_id(), self._clock.monotonic_s()
+        deadline = begun_s + self._timeout_s
         while True:
             try:
                 answers = self._client.commit(offsets=wanted, asynchronous=False)
@@ -294,6 +298,9 @@ class LiveConsumer:
                     return
                 cause, topic = failed.error, failed.topic
             retry = reaction_to(cause, "offsets") is Reaction.RETRY
+            if cause.code() in _NEXT_GENERATION and self.member_id() == member:
+                # What this member has stays its own until a callback says that it goes.
+                retry = self._clock.monotonic_s() - begun_s < _REBALANCE_S
             is_over = self._clock.monotonic_s() > deadline and not self._waiting()
             if not retry or is_over:
                 self._raise(cause, "offset commit", call="offsets", topic=topic)

@@ -55,6 +55,13 @@ class AppProcess:
         stat = Path(f"/proc/{self.pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] == "T"
 
+    @property
+    def _listens(self) -> bool:
+        """Whether it has a handler for SIGTERM, which one that still loads has not."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
     def wait(self, seconds: float = PATIENCE_S) -> int:
         """Wait for the end; returns the exit status, minus the signal's number if it was one."""
         try:
@@ -79,7 +86,8 @@ class AppProcess:
         self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and a clean end."""
+        """SIGTERM, once it is listened for, and a clean end."""
+        wait_until(lambda: self._listens or not self.running, what="it listens for SIGTERM")
         self._process.send_signal(signal.SIGTERM)
         assert self.wait() == 0, self.text()[-4000:]
 

@@ -238,9 +238,28 @@ def test_a_commit_is_repeated_until_no_partition_is_refused() -> None:
     assert bench.client.commits == 2
 
 
-def test_a_commit_of_a_stale_membership_is_not_repeated() -> None:
+def test_a_commit_amid_a_rebalance_is_made_again_in_the_next_generation() -> None:
+    """Else all since the last commit would be processed again, and its results come twice."""
     bench = Bench()
-    bench.client.answers = [[Stale(*HERE)]]
+    bench.client.answers = [[Stale(*HERE)], [Stale(*HERE)], [Answer(*HERE)]]
+    bench.consumer.commit({HERE: CommittedOffset(1)})
+    assert bench.client.commits == 3
+
+
+def test_a_commit_that_no_generation_takes_is_given_up() -> None:
+    bench = Bench()
+    bench.client.answers = [[Stale(*HERE)]] * 100
+    with pytest.raises(TaskMigratedError):
+        bench.consumer.commit({HERE: CommittedOffset(1)})
+    assert bench.clock.monotonic_s() < 5
+
+
+def test_a_commit_of_a_lost_membership_is_not_made_again() -> None:
+    """Another member may have the partitions by now."""
+    bench = Bench()
+    bench.client.answers = [[Stale(*HERE)], [Answer(*HERE)]]
+    members = iter(["member", "another"])
+    bench.client.memberid = lambda: next(members)  # type: ignore[method-assign]
     with pytest.raises(TaskMigratedError):
         bench.consumer.commit({HERE: CommittedOffset(1)})
     assert bench.client.commits == 1
