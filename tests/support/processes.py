@@ -87,7 +87,7 @@ class AppProcess:
 
     def stop(self) -> None:
         """SIGTERM, once it is listened for, and a clean end."""
-        wait_until(lambda: self._listens or not self.running, what="it listens for SIGTERM")
+        wait_until(lambda: not self.running or self._listens, what="it listens for SIGTERM")
         self._process.send_signal(signal.SIGTERM)
         assert self.wait() == 0, self.text()[-4000:]
 
