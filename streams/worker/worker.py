@@ -183,9 +183,11 @@ class Worker:
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
         self._log.info("worker_stopping")
+        last_commit = "done"
         try:
             self._commits.commit(ending=self.tasks.owned)
         except REACTED_TO as error:
+            last_commit = "failed"
             left = self._commits.uncommitted()
             self._log.warning("last_commit_failed", reason=str(error), **left)
             self._reactions.abort_quietly()
@@ -196,6 +198,7 @@ class Worker:
         self.global_tables.close()
         self._calls.close()
         self._transactions.close()
+        self._log.info("worker_stopped", last_commit=last_commit)
 
     def give_up(self, error: BaseException | None = None) -> None:
         """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""

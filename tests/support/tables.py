@@ -38,10 +38,20 @@ DISTURBANCES = st.one_of(
 ACTIONS = st.lists(st.one_of(SENDS, SENDS, SENDS, DISTURBANCES), max_size=24)
 
 
-def two_tables(build: Callable[[Table, Table], Table | None], *, cached: bool = True) -> Topology:
-    """A topology of what is made of two tables; a table that comes of it is written to ``out``."""
+def two_tables(
+    build: Callable[[Table, Table], Table | None], *, cached: bool | tuple[bool, bool] = True
+) -> Topology:
+    """A topology of what is made of two tables; a table that comes of it is written to ``out``.
+
+    Args:
+        cached: both of them, or each one.
+    """
     builder = StreamsBuilder()
-    stores = [None if cached else Materialized(f"{topic}-rows", cached=False) for topic in TOPICS]
+    each = cached if isinstance(cached, tuple) else (cached, cached)
+    stores = [
+        None if own else Materialized(f"{topic}-rows", cached=False)
+        for topic, own in zip(TOPICS, each, strict=True)
+    ]
     left, right = (
         builder.table(topic, key=serdes.string, store=store)
         for topic, store in zip(TOPICS, stores, strict=True)

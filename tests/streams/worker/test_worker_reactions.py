@@ -340,9 +340,18 @@ def test_a_last_commit_that_fails_is_aborted_before_the_consumer_closes(bench: W
     (event,) = bench.events("last_commit_failed")
     assert (event["tasks"], event["records"]) == (["0_0", "0_1"], 1)
     assert str(HERE) in event["partitions"]
+    assert bench.events("worker_stopped")[0]["last_commit"] == "failed"
     assert bench.offsets() == before
     assert bench.out() == []
     assert not bench.cluster.open
+
+
+def test_a_worker_that_has_stopped_says_that_all_is_committed(bench: WorkerBench) -> None:
+    bench.send("a")
+    bench.turns()
+    bench.worker.finish()
+    assert bench.events("worker_stopped")[0]["last_commit"] == "done"
+    assert bench.out() == [("a", 1)]
 
 
 def test_a_stop_that_gives_its_commit_up_says_what_is_not_committed(bench: WorkerBench) -> None:

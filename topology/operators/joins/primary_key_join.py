@@ -8,7 +8,8 @@ is the result of the rows of that time, so the merge computes it from the old va
   of the last flush from the old values that both sides told in this one; a side that told nothing
   has not changed. Each key gives one result at most.
 - Where both sides come from one table, a change of one side finds the other changed already. There,
-  and where a store was asked for, the last result is read from a store.
+  and where a store was asked for, the last result is read from a store. One that is cached is
+  written at the flush, too.
 
 Kafka Streams (`KTableKTableInnerJoin` and its kin) computes the old result from the one old value
 and the other row of now, which was never forwarded where both have changed.
@@ -86,11 +87,12 @@ class JoinMerge(OperatorSpec):
         """The same join with its results kept in a store."""
         return replace(self, store=store)
 
-    def make(self, context: OperatorContext, /) -> _Stored | _Unstored:
+    def make(self, context: OperatorContext, /) -> _Stored | _StoredLater | _Unstored:
         """Make the operator of one task."""
         if self.store is None:
             return _Unstored(self, context)
-        return _Stored(self, self.store, context)
+        kind = _StoredLater if context.caching else _Stored
+        return kind(self, self.store, context)
 
     def view(self, context: OperatorContext, /) -> TableView:
         """The results, stored or computed."""
@@ -141,6 +143,15 @@ class _Sides:
             timestamp = since
         return (value, other, timestamp) if side == 0 else (other, value, timestamp)
 
+    def _rows_now(self, key: Any, timestamp: int) -> tuple[Any, Any, int]:
+        """Both rows at a flush, and the time of what follows from them."""
+        (one, of_one), (other, of_other) = (view.get(key) for view in self._views)
+        if one is not None and of_one > timestamp:
+            timestamp = of_one
+        if other is not None and of_other > timestamp:
+            timestamp = of_other
+        return one, other, timestamp
+
     def _result(self, key: Any, one: Any, other: Any, timestamp: int, headers: Headers) -> Any:
         """What two rows are joined to; none where that fails and a handler goes on."""
         try:
@@ -170,6 +181,38 @@ class _Stored(_Sides):
         value = self._result(key, one, other, timestamp, headers)
         old = self._store.get(row_key)[0]
         self._store.change(key, row_key, value, old, timestamp, headers)
+
+
+class _StoredLater(_Sides):
+    """The same at a flush, behind those of both tables.
+
+    A side that is not cached tells each change at once, and would be joined with a row of the other
+    side of which nobody is told any more, where it goes again before that side's flush.
+    """
+
+    __slots__ = ("_store", "pending")
+
+    def __init__(self, spec: JoinMerge, store: str, context: OperatorContext) -> None:
+        super().__init__(spec, context)
+        self._store = TableRows(context, store)
+        self.pending: MutableMapping[Any, Any] = {}
+        """By row key: the key, the time and the headers of the last change."""
+
+    def process(
+        self, key: Any, _: tuple[int, Any], __: Any, timestamp: int, headers: Headers, /
+    ) -> None:
+        self.pending[self._store.encode_key(key)] = key, timestamp, headers
+
+    def flush(self) -> None:
+        """Write and send one result of each key of which either row has changed."""
+        held = list(self.pending.items())
+        self.pending.clear()
+        for row_key, (key, timestamp, headers) in held:
+            one, other, timestamp = self._rows_now(key, timestamp)
+            value = self._result(key, one, other, timestamp, headers)
+            old = self._store.get(row_key)[0]
+            self._store.change(key, row_key, value, old, timestamp, headers)
+        self._store.flush()
 
 
 class _Unstored(_Sides):
@@ -211,17 +254,14 @@ class _Unstored(_Sides):
         held = list(self.pending.values())
         self.pending.clear()
         for key, olds, timestamp, headers in held:
-            rows = []
-            for view in self._views:
-                row, since = view.get(key)
-                rows.append(row)
-                if row is not None and since > timestamp:
-                    timestamp = since
-            before = [row if o is _NOTHING else o for row, o in zip(rows, olds, strict=True)]
-            self._send(key, rows[0], rows[1], (before[0], before[1]), timestamp, headers)
+            one, other, timestamp = self._rows_now(key, timestamp)
+            before = tuple(
+                row if old is _NOTHING else old for row, old in zip((one, other), olds, strict=True)
+            )
+            self._send(key, one, other, before, timestamp, headers)
 
     def _send(
-        self, key: Any, one: Any, other: Any, before: tuple[Any, Any], timestamp: int, headers: Any
+        self, key: Any, one: Any, other: Any, before: tuple[Any, ...], timestamp: int, headers: Any
     ) -> None:
         value = self._result(key, one, other, timestamp, headers)
         old = None
