@@ -88,7 +88,8 @@ class Asking:
         self._timeout_s = timeout_s
         self._configs_unknown: set[str] = set()
         self._readers: dict[str, OpenGroup] = {}
-        self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s))
+        # A client may wait in vain for a controller of earlier on: there is time for another one.
+        self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s / 3))
 
     def _described(self, names: Iterable[str]) -> dict[str, Any]:
         """What the client says of those topics that exist."""

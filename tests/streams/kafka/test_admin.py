@@ -45,7 +45,7 @@ class Answers(Quiet):
 
 
 def admin(
-    monkeypatch: pytest.MonkeyPatch, *clients: Answers | Stale, timeout_s: float = 30
+    monkeypatch: pytest.MonkeyPatch, *clients: Answers | Stale | Silent, timeout_s: float = 30
 ) -> LiveAdmin:
     """An admin that gets these clients one after the other, and then the last one again."""
     made = list(clients)
@@ -109,6 +109,25 @@ class Stale(Quiet):
         for future in futures.values():
             future.set_exception(KafkaException(KafkaError(self.code)))
         return futures
+
+
+class Silent(Quiet):
+    """A client that waits for a controller for as long as it may."""
+
+    def list_offsets(self, wanted: Mapping[Any, Any], **options: Any) -> dict[Any, Future[Any]]:
+        futures: dict[Any, Future[Any]] = {place: Future() for place in wanted}
+        late = KafkaException(KafkaError(KafkaError._TIMED_OUT, "waiting for controller"))
+        for future in futures.values():
+            Timer(options["request_timeout"], future.set_exception, [late]).start()
+        return futures
+
+
+def test_a_client_that_waits_in_vain_leaves_time_for_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert admin(monkeypatch, Silent(), Answers({0: 5}), timeout_s=2).end_offsets([HERE]) == {
+        HERE: 5
+    }
 
 
 def test_a_client_with_an_old_leader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
