@@ -16,7 +16,7 @@ from headrace.streams.facts.counters import Counters
 from headrace.streams.facts.hot_keys import HotKeys
 from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import Clock, Consumer, Probe
+from headrace.streams.seams.clients import Clock, Consumer, Log, Probe
 from headrace.streams.seams.tracing import Tracer
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
@@ -25,6 +25,7 @@ from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.upkeep.retention import RetentionGuard
 from headrace.streams.worker.listeners import WorkerListener
 from headrace.streams.worker.processing import Processing
+from headrace.streams.worker.reactions import REACTED_TO
 
 
 class Commits:
@@ -158,6 +159,19 @@ class Commits:
         dirty = [t for t in running if t.needs_commit() or (everything and not t.facts.is_held)]
         if dirty:
             self._commit(dirty, everything=everything)
+
+    def commit_last(self, ending: Collection[TaskId], log: Log) -> bool:
+        """Commit what was done before the tasks go, and say what is left where that fails.
+
+        Returns:
+            Whether it has failed.
+        """
+        try:
+            self.commit(ending=ending)
+        except REACTED_TO as error:
+            log.warning("last_commit_failed", reason=str(error), **self.uncommitted())
+            return True
+        return False
 
     def commit_letters(self) -> None:
         """Commit what was sent instead of rows, and what tasks without a sink did.

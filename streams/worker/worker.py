@@ -39,7 +39,7 @@ from headrace.streams.worker.listeners import WorkerListener
 from headrace.streams.worker.ownership import Ownership
 from headrace.streams.worker.pausing import Pausing
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.reactions import REACTED_TO, Reactions
+from headrace.streams.worker.reactions import Reactions
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.punctuation import NEVER_MS
 
@@ -183,13 +183,7 @@ class Worker:
     def finish(self) -> None:
         """Close cleanly: commit what was done, keep what is committed, leave as told."""
         self._log.info("worker_stopping")
-        last_commit = "done"
-        try:
-            self._commits.commit(ending=self.tasks.owned)
-        except REACTED_TO as error:
-            last_commit = "failed"
-            left = self._commits.uncommitted()
-            self._log.warning("last_commit_failed", reason=str(error), **left)
+        if failed := self._commits.commit_last(self.tasks.owned, self._log):
             self._reactions.abort_quietly()
         self._gathering.gather()
         self._consumer.close(leave=self._leaves)
@@ -198,7 +192,7 @@ class Worker:
         self.global_tables.close()
         self._calls.close()
         self._transactions.close()
-        self._log.info("worker_stopped", last_commit=last_commit)
+        self._log.info("worker_stopped", last_commit="failed" if failed else "done")
 
     def give_up(self, error: BaseException | None = None) -> None:
         """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
