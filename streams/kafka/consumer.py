@@ -191,7 +191,11 @@ class LiveConsumer:
 
     def _require_gone(self, messages: Sequence[Message]) -> None:
         """Let what is there begin anew: not each broker knows a new topic at once."""
-        gone = next(m for m in messages if (error := m.error()) and error.code() in _GONE)
+        gone = next(
+            m
+            for m in messages
+            if (error := m.error()) and error.code() in _GONE and m.topic() != _NO_TOPIC
+        )
         topic, partition = gone.topic() or "", gone.partition()
         deadline = self._clock.monotonic_s() + _KNOWN_S
         while self._clock.monotonic_s() < deadline or self._waiting():

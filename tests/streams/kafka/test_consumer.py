@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from headrace.streams.errors import FatalClientError, MissingTopicError
-from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.kafka.consumer import _NO_TOPIC, LiveConsumer
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
 from headrace.streams.worker_errors import OffsetLostError, TaskMigratedError
@@ -54,6 +54,8 @@ class Client:
     unassigned: int = 0
     last_callback: str = ""
     """The one that its close runs."""
+    members: list[str] = field(default_factory=list)
+    """What it is called by the group, one after the other."""
     handed_out: int = 0
     """The offset behind the last record that a poll has returned."""
 
@@ -67,7 +69,7 @@ class Client:
         self.unassigned += 1
 
     def memberid(self) -> str:
-        return "member"
+        return self.members.pop(0) if self.members else "member"
 
     def list_topics(self, timeout: float) -> None:
         self.listed += 1
@@ -258,8 +260,7 @@ def test_a_commit_of_a_lost_membership_is_not_made_again() -> None:
     """Another member may have the partitions by now."""
     bench = Bench()
     bench.client.answers = [[Stale(*HERE)], [Answer(*HERE)]]
-    members = iter(["member", "another"])
-    bench.client.memberid = lambda: next(members)  # type: ignore[method-assign]
+    bench.client.members = ["member", "another"]
     with pytest.raises(TaskMigratedError):
         bench.consumer.commit({HERE: CommittedOffset(1)})
     assert bench.client.commits == 1
@@ -378,7 +379,9 @@ def test_a_topic_that_a_broker_does_not_know_yet_is_read_anew(code: int, known_a
         return Listed({topic: SimpleNamespace(partitions={0: None} if known else {})})
 
     bench.client.list_topics = list_topics  # type: ignore[assignment, method-assign]
-    bench.client.messages = [Message(topic="in", partition=0, error=KafkaError(code))]
+    pattern = Message(topic=_NO_TOPIC, error=KafkaError(KafkaError._UNKNOWN_TOPIC))
+    gone = Message(topic="in", partition=0, error=KafkaError(code))
+    bench.client.messages = [pattern, gone]
     with pytest.raises(TaskMigratedError, match="in-0 was not known to a broker, and is there"):
         bench.consumer.poll(10, 0)
 
@@ -389,7 +392,8 @@ def test_a_topic_that_stays_away_is_gone(answer: Listed) -> None:
     bench.consumer.subscribe(["in"], bench)
     bench.client.list_topics = lambda topic, timeout: answer  # type: ignore[assignment, method-assign, misc]
     error = KafkaError(KafkaError._UNKNOWN_PARTITION)
-    bench.client.messages = [Message(topic="in", partition=0, error=error)]
+    pattern = Message(topic=_NO_TOPIC, error=KafkaError(KafkaError._UNKNOWN_TOPIC))
+    bench.client.messages = [pattern, Message(topic="in", partition=0, error=error)]
     with pytest.raises(MissingTopicError, match="in-0 does not exist any more"):
         bench.consumer.poll(10, 0)
     assert bench.clock.monotonic_s() < 5
