@@ -69,6 +69,11 @@ def stop(error: Exception, *_: Any) -> None:
     raise error
 
 
+def told_at_once(_table: str) -> bool:
+    """Say that no table's changes wait."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
     """What one operator of one task works with.
@@ -94,6 +99,8 @@ class OperatorContext:
         at_once: whether its results meet what came another way, so that none may wait.
         in_runs: whether they meet records of other sources, so that none may wait for the next run.
         has_its_own: whether nobody else can have got hold of the keys and values that it is given.
+        told_late: whether a table's rows may be other ones already than its changes tell so far,
+            by its node's name.
     """
 
     node: str
@@ -113,3 +120,4 @@ class OperatorContext:
     at_once: bool = False
     in_runs: bool = False
     has_its_own: bool = False
+    told_late: Callable[[str], bool] = told_at_once

@@ -101,7 +101,19 @@ class OperatorMaker:
             at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
             in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
             has_its_own=has_its_own(self._sub, node),
+            told_late=self._told_late,
         )
+
+    def _told_late(self, table: str) -> bool:
+        """Whether changes of a table wait while its rows can be read; an operator's may."""
+        node = self._nodes[table]
+        if not self._options.caching:
+            return False
+        if isinstance(node, Stateless):
+            return self._told_late(node.parents[0])
+        if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+            return self._stores[node.store].spec.cached
+        return True
 
     def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
         if not self._options.handles_errors:

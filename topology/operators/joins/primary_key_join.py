@@ -8,8 +8,8 @@ is the result of the rows of that time, so the merge computes it from the old va
   of the last flush from the old values that both sides told in this one; a side that told nothing
   has not changed. Each key gives one result at most.
 - Where both sides come from one table, a change of one side finds the other changed already. There,
-  and where a store was asked for, the last result is read from a store. One that is cached is
-  written at the flush, too.
+  and where a store was asked for, the last result is read from a store. It is written at the flush,
+  too, unless both tables tell each change at once.
 
 Kafka Streams (`KTableKTableInnerJoin` and its kin) computes the old result from the one old value
 and the other row of now, which was never forwarded where both have changed.
@@ -91,7 +91,7 @@ class JoinMerge(OperatorSpec):
         """Make the operator of one task."""
         if self.store is None:
             return _Unstored(self, context)
-        kind = _StoredLater if context.caching else _Stored
+        kind = _StoredLater if any(map(context.told_late, self.tables)) else _Stored
         return kind(self, self.store, context)
 
     def view(self, context: OperatorContext, /) -> TableView:

@@ -32,7 +32,7 @@ from tests.support.tables import (
 
 NO_CACHE: dict[str, object] = {"statestore.cache.max.bytes": 0}
 KINDS = ("join", "left_join", "outer_join")
-STORES = (None, "rows")
+STORES = (None, "rows", Materialized("rows", cached=False))
 
 
 def both(a: Any, b: Any) -> str:
@@ -40,7 +40,7 @@ def both(a: Any, b: Any) -> str:
 
 
 def joined(
-    kind: str, store: str | None = None, cached: bool | tuple[bool, bool] = True
+    kind: str, store: str | Materialized | None = None, cached: bool | tuple[bool, bool] = True
 ) -> Topology:
     return two_tables(
         lambda left, right: getattr(left, kind)(right, both, store=store), cached=cached
@@ -70,7 +70,7 @@ def result(kind: str, a: Any, b: Any) -> Any:
     ],
 )
 def test_either_row_s_change_makes_a_new_result(
-    kind: str, store: str | None, expected: list[Any]
+    kind: str, store: str | Materialized | None, expected: list[Any]
 ) -> None:
     driver = driver_of(joined(kind, store), NO_CACHE)
     send(driver, ("l", 1), ("r", 2), ("l", 3), ("l", None), ("r", None))
@@ -79,7 +79,7 @@ def test_either_row_s_change_makes_a_new_result(
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_deleted_that_was_not_there(kind: str, store: str | None) -> None:
+def test_nothing_is_deleted_that_was_not_there(kind: str, store: str | Materialized | None) -> None:
     """Trap 19: a tombstone only where something was forwarded before."""
     driver = driver_of(joined(kind, store), NO_CACHE)
     send(driver, ("r", 1), ("r", None), ("l", None), ("r", None))
@@ -87,7 +87,9 @@ def test_nothing_is_deleted_that_was_not_there(kind: str, store: str | None) -> 
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_left_join_goes_on_with_none_where_the_other_row_is_gone(store: str | None) -> None:
+def test_a_left_join_goes_on_with_none_where_the_other_row_is_gone(
+    store: str | Materialized | None,
+) -> None:
     """Trap 19."""
     driver = driver_of(joined("left_join", store), NO_CACHE)
     send(driver, ("l", 1), ("r", 2), ("r", None), ("l", None), ("l", None))
@@ -95,7 +97,7 @@ def test_a_left_join_goes_on_with_none_where_the_other_row_is_gone(store: str | 
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_the_timestamp_is_the_later_one_of_the_two_rows(store: str | None) -> None:
+def test_the_timestamp_is_the_later_one_of_the_two_rows(store: str | Materialized | None) -> None:
     """Trap 6."""
     driver = driver_of(joined("outer_join", store), NO_CACHE)
     for topic, value, timestamp in (
@@ -120,7 +122,7 @@ NOTHING: dict[str, Callable[[Table], Table]] = {
 @pytest.mark.parametrize("cache", SETTINGS)
 @pytest.mark.parametrize("nothing", NOTHING.values(), ids=NOTHING)
 def test_a_row_that_is_filtered_out_has_no_timestamp(
-    nothing: Callable[[Table], Table], cache: dict[str, object], store: str | None
+    nothing: Callable[[Table], Table], cache: dict[str, object], store: str | Materialized | None
 ) -> None:
     """The row above it is there, and is later (Kafka Streams: the times that are asserted here)."""
     topology = two_tables(lambda left, right: nothing(left).outer_join(right, both, store=store))
@@ -173,7 +175,7 @@ def test_a_stored_result_that_is_the_same_goes_no_further_and_keeps_its_timestam
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cache", SETTINGS)
 def test_a_table_can_be_joined_with_itself(
-    kind: str, store: str | None, cache: dict[str, object]
+    kind: str, store: str | Materialized | None, cache: dict[str, object]
 ) -> None:
     """Its deletions too, which Kafka Streams forgets, as both sides are gone when it looks."""
     topology = two_tables(lambda left, _: getattr(left, kind)(left, both, store=store))
@@ -243,7 +245,7 @@ def test_a_row_that_came_and_went_within_one_commit_takes_back_no_result() -> No
 @pytest.mark.parametrize("cached", [(False, True), (True, False)])
 @pytest.mark.parametrize(("kind", "left"), [("join", []), ("left_join", ["1None"])])
 def test_no_result_stays_of_a_row_that_came_and_went_while_the_other_was_told_at_once(
-    kind: str, left: list[str], cached: tuple[bool, bool], store: str | None
+    kind: str, left: list[str], cached: tuple[bool, bool], store: str | Materialized | None
 ) -> None:
     """Where one table alone is cached, nobody is told of such a row, and it may have been read."""
     driver = driver_of(joined(kind, store, cached), {}, commit="manual")
@@ -251,6 +253,25 @@ def test_no_result_stays_of_a_row_that_came_and_went_while_the_other_was_told_at
     driver.commit()
     told = outputs(driver).get("k", [])
     assert [value for value in told[-1:] if value is not None] == left
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_stream_finds_a_result_at_once_where_both_tables_tell_each_change(
+    store: str | Materialized | None,
+) -> None:
+    builder = StreamsBuilder()
+    left, right = (
+        builder.table(topic, key=serdes.string, store=Materialized(f"{topic}-rows", cached=False))
+        for topic in ("left", "right")
+    )
+    rows = left.map_values(str).join(right, both, store=store)
+    stream: Any = builder.stream("in", key=serdes.string)
+    stream.join(rows, lambda v, row: [v, row]).to("out")
+    driver = driver_of(builder.build(), {}, commit="manual")
+    send(driver, ("l", 1), ("r", 2))
+    driver.input("in").send("k", "seen")
+    driver.commit()
+    assert outputs(driver) == {"k": [["seen", "12"]]}
 
 
 def test_a_stream_finds_the_rows_of_a_join_that_is_not_stored() -> None:
@@ -283,7 +304,7 @@ def test_aggregates_can_be_joined() -> None:
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("cache", SETTINGS)
 def test_rows_that_a_joiner_fails_on_have_no_result_where_a_handler_goes_on(
-    cache: dict[str, object], store: str | None
+    cache: dict[str, object], store: str | Materialized | None
 ) -> None:
     def joiner(a: int, b: int) -> str:
         return f"{10 // a}-{b}"
@@ -353,7 +374,7 @@ def test_results_are_those_of_a_join_that_looks_at_all_rows(
     records: list[tuple[str, str, Any]],
     commits: set[int],
     kind: str,
-    store: str | None,
+    store: str | Materialized | None,
     chosen: dict[str, object],
     cached: tuple[bool, bool],
 ) -> None:
@@ -385,7 +406,7 @@ def regrouped(build: Callable[[Table, Table], Table], *, cached: bool) -> Topolo
     return two_tables(counted, cached=cached)
 
 
-def of_kind(kind: str, store: str | None) -> Callable[[Table, Table], Table]:
+def of_kind(kind: str, store: str | Materialized | None) -> Callable[[Table, Table], Table]:
     return lambda left, right: getattr(left, kind)(right, both, store=store)
 
 
@@ -414,7 +435,7 @@ def chained_result(a: Any, b: Any) -> Any:
 def test_a_join_tells_what_it_forwarded_last(
     actions: list[Action],
     kind: str,
-    store: str | None,
+    store: str | Materialized | None,
     partitions: int,
     chosen: dict[str, object],
     cached: bool,
