@@ -64,7 +64,7 @@ def serves(counted: Counted) -> bool:
 @pytest.mark.parametrize(
     ("how", "guarantee"),
     [
-        ("killed", "exactly_once_v2"),
+        pytest.param("killed", "exactly_once_v2", marks=pytest.mark.faults),
         pytest.param("killed", "at_least_once", marks=pytest.mark.long),
         pytest.param("silent", "exactly_once_v2", marks=pytest.mark.long),
         pytest.param("silent", "at_least_once", marks=pytest.mark.long),

@@ -338,6 +338,7 @@ def test_what_ends_with_the_process_is_no_place_for_positions() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("key", [(), "id"])
 def test_workers_successors_and_zombies(key: Any, path: Path) -> None:
     """And processes that are killed while they write."""

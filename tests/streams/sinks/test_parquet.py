@@ -290,6 +290,7 @@ def _row(key: Any, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.faults
 def test_workers_successors_and_zombies(path: Path) -> None:
     """And processes that are killed while they write."""
     check_sink(
