@@ -22,7 +22,8 @@ import click
 
 from headrace import KafkaStreams, StreamsBuilder, serdes
 from headrace.state.codec import encode_timestamped, partition_for_key
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from headrace.streams.facts.board import Board

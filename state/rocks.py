@@ -1,47 +1,37 @@
 """A task's state on disk: one RocksDB, a column family per store, one atomic batch per commit.
 
-The only file that knows rocksdict. Writes are in RocksDB's log when `write` returns, in the page
-cache of the machine: they survive the death of this process at any point. A loss of power can take
-the last ones, the position together with the rows, as they are one batch; the changelog has both.
+This file and `disk/` alone know rocksdict. Writes are in RocksDB's log when `write` returns, in the
+page cache of the machine: they survive the death of this process at any point. A loss of power can
+take the last ones, the position together with the rows, as they are one batch; the changelog has
+both.
 
 A bulk restore leaves the log out. What it wrote is durable only after every column family was
 flushed; until then the positions on disk are the old ones, so a crash leaves old positions under
 rows that are old or newer. Replaying a changelog from an old position over newer rows ends in the
-same rows, since each record says a whole row.
+same rows, since each record says a whole row. While it goes on, the files are open with memtables
+into which rows are put a dozen times as fast, and which are not for reading.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
-from weakref import WeakSet
+from typing import Any
 
 import orjson
 from rocksdict import (
-    BlockBasedOptions,
-    Cache,
     ColumnFamily,
     DbClosedError,
-    DBCompressionType,
     Options,
     Rdict,
-    RdictIter,
-    ReadOptions,
     WriteBatch,
-    WriteBufferManager,
     WriteOptions,
 )
 
-from headrace.state.errors import (
-    StateError,
-    StateFormatError,
-    StateLockedError,
-    StoreCorruptedError,
-    UnknownStoreError,
-)
+from headrace.state.disk.failures import failures
+from headrace.state.disk.options import RocksMemory, bulk_options, row_options
+from headrace.state.disk.rows import RocksStore
+from headrace.state.errors import StateFormatError, StoreCorruptedError, UnknownStoreError
 from headrace.state.events.log import get_logger
 from headrace.state.file_list import FileList, list_of_files
 from headrace.state.layout import LayoutName, note_layouts
@@ -57,139 +47,7 @@ _POSITION_PREFIX = b"position/"
 _FILES_KEY = b"files"
 _RESTORING_KEY = b"restoring"
 """There from the begin of a bulk restore to the first positions behind it."""
-# RocksDB's status comes first in its messages; what follows may quote a path that says anything.
-_CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
-_LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
-
-# Small memtables fit the processor's cache: at random keys a put takes 1.4, 1.8, 2.2 and 3.2 us
-# with 4, 8, 16 and 64 MiB; below 8 MiB the compaction of large stores costs more than is won. With
-# min_write_buffer_number_to_merge an end of a restore in 30 waited for ever in a manual flush.
-_WRITE_BUFFER_BYTES = 8 << 20
-_WRITE_BUFFERS_MAX = 6
-# A fiftieth of a memtable: reads of large stores take a quarter less time, writes a twentieth more.
-_MEMTABLE_FILTER_RATIO = 0.02
-# Of the budget of all tasks, for a first row; an eighth of a memtable would be too much for sixty.
-_ARENA_BLOCK_BYTES = 64 << 10
 _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
-# Rows in files, and those that are in memory before.
-_SIZES = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
-
-
-class RocksMemory:
-    """What all RocksDBs of a process share: one block cache and one budget for write buffers.
-
-    Args:
-        block_cache_bytes: the cache of blocks that were read.
-        write_buffer_bytes: rows that are in memory and not yet in a file.
-    """
-
-    def __init__(self, *, block_cache_bytes: int, write_buffer_bytes: int) -> None:
-        self.cache = Cache(block_cache_bytes)
-        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
-            write_buffer_bytes, False, self.cache
-        )
-
-
-Rows = Generator[tuple[bytes, bytes], None, None]
-
-
-class RocksStore:
-    """The committed rows of one column family (a `headrace.state.store.CommittedStore`)."""
-
-    __slots__ = ("_columns", "_scans")
-
-    def __init__(self, columns: Rdict) -> None:
-        self._columns: Any = columns
-        self._scans: WeakSet[Rows] = WeakSet()
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`."""
-        try:
-            return self._columns.get(key)  # type: ignore[no-any-return]
-        except Exception as error:
-            _raise(error)
-
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`."""
-        try:
-            return self._columns.get(list(keys))  # type: ignore[no-any-return]
-        except Exception as error:
-            _raise(error)
-
-    def scan(
-        self,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        *,
-        reverse: bool = False,
-        skipped_max: int = 0,
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows; raise StateError before so many deleted ones are passed over, if not 0."""
-        options = ReadOptions()
-        options.set_max_skippable_internal_keys(skipped_max)
-        if end is not None:
-            options.set_iterate_upper_bound(end)
-        # The cursor sees the rows of the moment it is made; a generator alone would begin later.
-        cursor = self._columns.iter(options)
-        rows = _descending(cursor, start, end) if reverse else _ascending(cursor, start, end)
-        self._scans.add(rows)
-        return rows
-
-    def approximate_count(self) -> int:
-        """Return the number of rows, roughly."""
-        return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
-
-    def approximate_bytes(self) -> int:
-        """Return what they take, roughly."""
-        return sum(int(self._columns.property_int_value(name) or 0) for name in _SIZES)
-
-    def move(self, columns: Rdict) -> None:
-        """Show the rows of another column family from now on."""
-        self._columns = columns
-
-    def close(self) -> None:
-        """Let go of the files, also where a traceback still holds this object or a scan."""
-        self._columns = _Closed()
-        for rows in list(self._scans):
-            rows.close()
-
-
-def _ascending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Rows:  # noqa: ARG001
-    # `end` stays alive as long as the cursor: RocksDB reads the bound where Python keeps it.
-    if start is None:
-        cursor.seek_to_first()
-    else:
-        cursor.seek(start)
-    key, value, step = cursor.key, cursor.value, cursor.next
-    while (found := key()) is not None:
-        yield found, value()
-        step()
-    _require_sound(cursor)
-
-
-def _descending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Rows:  # noqa: ARG001
-    # The lower bound is checked here, as rocksdict's setter for it sets the upper one.
-    cursor.seek_to_last()
-    key, value, step = cursor.key, cursor.value, cursor.prev
-    while (found := key()) is not None:
-        if start is not None and found < start:
-            return
-        yield found, value()
-        step()
-    _require_sound(cursor)
-
-
-def _require_sound(cursor: RdictIter) -> None:
-    # A cursor that meets a broken block ends as if there were no more rows.
-    with failures():
-        cursor.status()
-
-
-class _Closed:
-    """Stands where the rows were."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise ValueError("the state of this task is closed")
 
 
 class RocksTaskState:
@@ -217,11 +75,7 @@ class RocksTaskState:
         path.mkdir(parents=True, exist_ok=True)
         layouts = {spec.name: spec.layout for spec in specs}
         found = list_of_files(path)
-        with failures():
-            self._db = self._open(layouts)
-        opened = list_of_files(path)
-        self._list_name = None if opened is None else opened.name
-        self._kept_files: FileList | None = None
+        self._open(layouts, row_options)
         try:
             self._require_whole(found)
             self._read(layouts)
@@ -237,13 +91,37 @@ class RocksTaskState:
             note_layouts(self._db, layouts)
             self._is_marked = self._db.get(_RESTORING_KEY) is not None
             for name in layouts:
-                family = family_of(name)
-                self._columns[name] = self._db.get_column_family(family)
-                self._handles[name] = self._db.get_column_family_handle(family)
                 self._stores[name] = RocksStore(self._columns[name])
                 self._positions[name] = read_position(self._db, name, self._path)
 
-    def _open(self, names: Iterable[str]) -> Rdict:
+    def _open(self, names: Iterable[str], rows: Callable[[RocksMemory], Options]) -> None:
+        with failures():
+            self._db = self._opened(names, rows)
+            for name in names:
+                family = family_of(name)
+                self._columns[name] = self._db.get_column_family(family)
+                self._handles[name] = self._db.get_column_family_handle(family)
+        found = list_of_files(self._path)
+        self._list_name = None if found is None else found.name
+        self._kept_files: FileList | None = None
+
+    def _reopen(self, rows: Callable[[RocksMemory], Options]) -> None:
+        """Open the files with other memtables; only so they change."""
+        names = list(self._stores)
+        self._release()
+        self._db.close()
+        self._open(names, rows)
+        for name, store in self._stores.items():
+            store.move(self._columns[name])
+
+    def _release(self) -> None:
+        # RocksDB closes when the last reference goes, that of a variable included.
+        for store in self._stores.values():
+            store.close()
+        self._columns.clear()
+        self._handles.clear()
+
+    def _opened(self, names: Iterable[str], rows: Callable[[RocksMemory], Options]) -> Rdict:
         options = row_options(self._memory)
         options.create_if_missing(True)
         options.create_missing_column_families(True)
@@ -257,7 +135,7 @@ class RocksTaskState:
         return Rdict(
             str(self._path),
             options,
-            column_families={family: row_options(self._memory) for family in families},
+            column_families={family: rows(self._memory) for family in families},
         )
 
     def _require_whole(self, found: FileList | None) -> None:
@@ -318,6 +196,7 @@ class RocksTaskState:
         for name, position in self._positions.items():
             if position is None:
                 self._empty(name)
+        self._reopen(bulk_options)
         self._restored = set()
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
@@ -335,12 +214,16 @@ class RocksTaskState:
         unplaced = self._require_restore() - positions.keys()
         if unplaced:
             raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
-        with failures():
-            # All of them: a restore that was given up may have written to others.
-            for columns in self._columns.values():
-                columns.flush(True)
+        self._flush()
+        self._reopen(row_options)
         self._restored = None
         self.write({}, positions)
+
+    def _flush(self) -> None:
+        # All of them: a restore that was given up may have written to others.
+        with failures():
+            for columns in self._columns.values():
+                columns.flush(True)
 
     def drop_store(self, name: str) -> None:
         """Empty one store and forget its position."""
@@ -353,11 +236,8 @@ class RocksTaskState:
 
     def close(self) -> None:
         """Release the files; an unfinished bulk restore is left as a crash would leave it."""
-        for store in self._stores.values():
-            store.close()
-        # RocksDB closes when the last reference goes.
-        for references in (self._stores, self._handles, self._columns):
-            references.clear()
+        self._release()
+        self._stores.clear()
         try:
             self._db.close()
         except DbClosedError:
@@ -447,50 +327,3 @@ def family_of(store: str) -> str:
     """The column family of a store."""
     # RocksDB's own family is called default, and a store may be too.
     return f"store/{store}"
-
-
-def row_options(memory: RocksMemory) -> Options:
-    """How rows are kept: on disk, and in memory before."""
-    table = BlockBasedOptions()
-    table.set_block_cache(memory.cache)
-    table.set_block_size(16 << 10)
-    table.set_bloom_filter(10, False)
-    options = Options(raw_mode=True)
-    options.set_block_based_table_factory(table)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-    # Most reads find their row, if there is one, in a file: the filter spares them the memtables.
-    options.set_memtable_whole_key_filtering(True)
-    options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER_RATIO)
-    options.set_max_write_buffer_number(_WRITE_BUFFERS_MAX)
-    options.set_write_buffer_manager(memory.write_buffers)
-    # One thread writes, so the memtable need not be ready for several.
-    options.set_allow_concurrent_memtable_write(False)
-    return options
-
-
-@contextmanager
-def failures() -> Iterator[None]:
-    """Raise what rocksdict raises as what it means here."""
-    try:
-        yield
-    except Exception as error:
-        _raise(error)
-
-
-def _raise(error: Exception) -> NoReturn:
-    """Tell broken files and a lock from other failures; rocksdict raises all as Exception."""
-    if type(error) is not Exception:
-        raise error
-    text = str(error)
-    if _CORRUPT.match(text):
-        raise StoreCorruptedError(
-            f"local state cannot be read: {text}; wipe the task's directory to restore it from "
-            "its changelogs"
-        ) from error
-    if _LOCKED.match(text):
-        raise StateLockedError(
-            f"another process, or this one, has the state open: {text}; stop it, or close it first"
-        ) from error
-    raise StateError(f"RocksDB failed: {text}") from error

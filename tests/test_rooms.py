@@ -19,6 +19,8 @@ TOPS = ("state", "topology", "streams", "streams_web", "spark_bridge")
 
 ORDER = """
 state/events/
+state/errors.py
+state/disk/
 state/
 state/beside/
 topology/arguments.py topology/blame.py topology/errors.py topology/external_sink.py \

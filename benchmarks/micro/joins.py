@@ -20,7 +20,7 @@ import click
 from confluent_kafka import Message
 
 from headrace import JoinWindows, StreamsBuilder, serdes
-from headrace.state.rocks import RocksMemory
+from headrace.state.disk.options import RocksMemory
 from headrace.state.store import Position
 from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig

@@ -116,7 +116,8 @@ class SpillingState:
             self._move()
 
     def _move(self) -> None:
-        from headrace.state.rocks import RocksMemory, RocksTaskState
+        from headrace.state.disk.options import RocksMemory
+        from headrace.state.rocks import RocksTaskState
 
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-", dir=self._parent))
         shared = RocksMemory(

@@ -15,7 +15,7 @@ from headrace.state.store import CommittedStore
 from headrace.state.versions import Versioned
 
 if TYPE_CHECKING:
-    from headrace.state.rocks import RocksStore
+    from headrace.state.disk.rows import RocksStore
 
 COUNTED_ROWS = 4_000
 """So many rows of a store on disk are counted, versions and entries of indexes apart."""

@@ -17,19 +17,13 @@ from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Rdict
 
+from headrace.state.disk.failures import failures
+from headrace.state.disk.options import RocksMemory, row_options
+from headrace.state.disk.rows import RocksStore
 from headrace.state.errors import StateError, UnknownStoreError
 from headrace.state.file_list import list_of_files
 from headrace.state.layout import noted_layout
-from headrace.state.rocks import (
-    RocksMemory,
-    RocksStore,
-    failures,
-    family_of,
-    is_restoring,
-    kept_files,
-    read_position,
-    row_options,
-)
+from headrace.state.rocks import family_of, is_restoring, kept_files, read_position
 from headrace.state.store import Position
 
 _PREFIX = "headrace-secondary-"

@@ -93,7 +93,7 @@ class RocksDisk:
     def __init__(self, directory: Path, config: StreamsConfig, log: Log) -> None:
         # Nobody needs RocksDB who does not ask for it.
         from headrace.state.directory import StateDirectory
-        from headrace.state.rocks import RocksMemory
+        from headrace.state.disk.options import RocksMemory
 
         self._make_directory = partial(StateDirectory, directory, config.application_id)
         self._directory = self._make_directory()

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError, StoreCorruptedError
-from headrace.state.rocks import RocksMemory
 from headrace.state.store import TaskState
 from headrace.state.task_state import open_task_state
 from headrace.streams.errors import LocalStateError

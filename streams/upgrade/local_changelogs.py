@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Protocol
 
 from headrace.state.directory import TaskDirectory
-from headrace.state.rocks import RocksMemory
+from headrace.state.disk.options import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.state.directory import Identity, StateDirectory
+from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError, StateLockedError
-from headrace.state.rocks import RocksMemory
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import IdentityError, LocalStateError
 from headrace.streams.local.home import LocalHomes, open_global_home

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
+from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import (
     StateError,
     StateFormatError,
@@ -18,7 +20,7 @@ from headrace.state.errors import (
     StoreCorruptedError,
     UnknownStoreError,
 )
-from headrace.state.rocks import FORMAT_VERSION, RocksMemory, RocksTaskState
+from headrace.state.rocks import FORMAT_VERSION, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 
@@ -205,6 +207,33 @@ def test_a_bulk_restore_ends_with_rows_and_positions(path: Path, memory: RocksMe
     again.close()
 
 
+def memtables(path: Path) -> set[str]:
+    """The kinds of memtables that a database was opened with last."""
+    text = max(path.glob("OPTIONS-*")).read_text()
+    return set(re.findall(r"memtable_factory=(?:\{id=)?(\w+)", text))
+
+
+def test_memtables_of_a_bulk_restore_are_gone_at_its_end(path: Path, state: RocksTaskState) -> None:
+    assert memtables(path) == {"SkipListFactory"}
+    store = state.store("a")
+    state.begin_restore()
+    assert memtables(path) == {"SkipListFactory", "VectorRepFactory"}
+    state.restore({"a": [(b"%d" % n, b"v") for n in reversed(range(10))]})
+    state.end_restore({"a": HERE})
+    assert memtables(path) == {"SkipListFactory"}
+    assert [key for key, _ in store.scan()] == [b"%d" % n for n in range(10)]
+
+
+def test_a_scan_that_has_not_ended_keeps_no_restore_from_beginning(state: RocksTaskState) -> None:
+    state.write({"a": [(b"k", b"v"), (b"l", b"v")]}, {"a": HERE})
+    scan = state.store("a").scan()
+    next(scan)
+    state.begin_restore()
+    assert list(scan) == []
+    state.end_restore({"a": HERE})
+    assert state.store("a").get(b"l") == b"v"
+
+
 def test_a_bulk_restore_begins_by_emptying_stores_without_a_position(
     state: RocksTaskState,
 ) -> None:
@@ -244,8 +273,8 @@ def test_the_position_of_a_restore_comes_when_its_rows_are_durable(state: RocksT
             seen.append(state.position("a"))
             self._flush(wait)
 
-    state._columns |= {name: Watched(columns) for name, columns in state._columns.items()}  # type: ignore[dict-item]
     state.begin_restore()
+    state._columns |= {name: Watched(columns) for name, columns in state._columns.items()}  # type: ignore[dict-item]
     state.restore({"a": [(b"k", b"v")]})
     state.end_restore({"a": Position("topic", 1, 1, 1)})
     assert seen == [None, None]

@@ -6,9 +6,9 @@ import pytest
 
 from headrace.state.beside.counting import COUNTED_ROWS, count_rows
 from headrace.state.codec import TIMESTAMP
+from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import UnknownStoreError
 from headrace.state.layout import LayoutName
-from headrace.state.rocks import RocksMemory
 from headrace.state.spec import StoreKind, StoreSpec
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.streams.seams.clients import Probe, no_probe
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes

@@ -145,7 +145,7 @@ class RocksFiles:
     """A directory of RocksDB. A crash goes on with a copy, as the process is not really dead."""
 
     def __init__(self, root: Path) -> None:
-        from headrace.state.rocks import RocksMemory
+        from headrace.state.disk.options import RocksMemory
 
         self._root = root
         self._number = 0

@@ -15,8 +15,10 @@ from headrace.state.beside import secondary as module
 from headrace.state.beside.files import global_files, task_files
 from headrace.state.beside.secondary import RocksSecondary
 from headrace.state.directory import StateDirectory
+from headrace.state.disk.options import RocksMemory
+from headrace.state.disk.rows import RocksStore
 from headrace.state.errors import StateError, StoreCorruptedError
-from headrace.state.rocks import RocksMemory, RocksStore, RocksTaskState
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 
@@ -95,7 +97,9 @@ def test_a_restore_is_seen_from_its_begin_to_its_end(
     reader = beside(tmp_path, memory)
     assert not reader.is_restoring
     state.begin_restore()
-    assert reader.follow()
+    assert not reader.follow()
+    reader.close()
+    reader = beside(tmp_path, memory)
     assert reader.is_restoring
     state.restore({"a": [(b"k", b"2")]})
     state.end_restore({"a": LATER})
@@ -345,7 +349,8 @@ import sys, threading, time
 from pathlib import Path
 from headrace.state.beside.secondary import RocksSecondary
 from headrace.state.errors import StateError
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.state.directory import StateDirectory
+from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateLockedError
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import TaskState
 from headrace.streams.errors import LocalStateError

@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from headrace.state.codec import decode_timestamped
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.streams.app import State
 from headrace.streams.cli.main import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.state.directory import StateDirectory
-from headrace.state.rocks import RocksMemory
+from headrace.state.disk.options import RocksMemory
 from headrace.state.store import Position
 from headrace.streams.local.home import PATIENCE_S, LocalHome, LocalHomes
 from headrace.streams.plan.task_spec import TaskId

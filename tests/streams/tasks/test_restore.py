@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.state.codec import decode_timestamped, encode_timestamped
+from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StoreCorruptedError
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.rocks import RocksTaskState
 from headrace.state.store import NO_COMMIT, Position, TaskState
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application

@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from headrace import TopologyTestDriver, serdes
 from headrace.state.beside.files import task_files
 from headrace.state.directory import StateDirectory
-from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import NO_COMMIT, Position
 from headrace.streams.cli.main import main

@@ -1,0 +1,40 @@
+"""What rocksdict raises, as what it means here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from headrace.state.errors import StateError, StateLockedError, StoreCorruptedError
+
+# RocksDB's status comes first in its messages; what follows may quote a path that says anything.
+_CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
+_LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Raise what rocksdict raises as what it means here."""
+    try:
+        yield
+    except Exception as error:
+        raise_meant(error)
+
+
+def raise_meant(error: Exception) -> NoReturn:
+    """Tell broken files and a lock from other failures; rocksdict raises all as Exception."""
+    if type(error) is not Exception:
+        raise error
+    text = str(error)
+    if _CORRUPT.match(text):
+        raise StoreCorruptedError(
+            f"local state cannot be read: {text}; wipe the task's directory to restore it from "
+            "its changelogs"
+        ) from error
+    if _LOCKED.match(text):
+        raise StateLockedError(
+            f"another process, or this one, has the state open: {text}; stop it, or close it first"
+        ) from error
+    raise StateError(f"RocksDB failed: {text}") from error
