@@ -6,7 +6,7 @@ Hot path: called per record, no allocation without a reason.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from sys import getsizeof
@@ -103,7 +103,7 @@ def prefix_end(prefix: bytes) -> bytes | None:
 
 
 def timestamped_rows(
-    delta: list[tuple[bytes, bytes | None, int]],
+    delta: Sequence[tuple[bytes, bytes | None, int]],
 ) -> list[tuple[bytes, bytes | None]]:
     """Turn a delta into the rows of the committed store: the value behind its timestamp."""
     pack = TIMESTAMP.pack

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal, Protocol
 
-from headrace.state.codec import TIMESTAMP, decode_timestamped, encode_timestamped
+from headrace.state.codec import TIMESTAMP, decode_timestamped, timestamped_rows
 from headrace.state.store import CommittedStore, Delta
 from headrace.state.versions import Versioned
 
@@ -78,10 +78,6 @@ class Layout(Protocol):
         """Records of a changelog from which `rows` makes what is on disk, in a fitting order."""
 
 
-def _timestamped(changes: Changes) -> Delta:
-    return [(k, None if v is None else encode_timestamped(t, v)) for k, v, t in changes]
-
-
 def _records(rows: CommittedStore) -> Iterator[Change]:
     for key, row in rows.scan():
         timestamp, value = decode_timestamped(row)
@@ -96,7 +92,7 @@ class _Plain:
         return rows
 
     def rows(self, changes: Changes) -> Delta:
-        return _timestamped(changes)
+        return timestamped_rows(changes)
 
     def view(self, committed: CommittedStore) -> CommittedStore:
         return committed
@@ -122,7 +118,7 @@ class _Timed:
         return local
 
     def rows(self, changes: Changes) -> Delta:
-        return self.local(_timestamped(changes))
+        return self.local(timestamped_rows(changes))
 
     def view(self, committed: CommittedStore) -> CommittedStore:
         return TimeIndexed(committed)

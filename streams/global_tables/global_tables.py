@@ -44,7 +44,7 @@ OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
 
 BULK_RECORDS = 20_000
 """From this distance on a load leaves RocksDB's log out, as a restore does."""
-KEEP_RECORDS = 1_000_000
+KEEP_RECORDS = 2_000_000
 """After so many records a load makes durable what it has, so that a kill costs no more."""
 POLL_S = 0.1
 """How long the bootstrap waits for records at a time."""

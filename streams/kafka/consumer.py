@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, NoReturn
 
 import confluent_kafka
@@ -357,18 +358,28 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
         if not messages:
             return _NOTHING
     topics = set(map(Message.topic, messages))
-    partitions = set(map(Message.partition, messages))
-    if len(topics) == 1 and len(partitions) == 1:
-        return {TopicPartition(topics.pop(), partitions.pop()): messages}  # type: ignore[arg-type, dict-item]
-    groups: dict[tuple[Any, Any], list[Message]] = {}
-    places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
-    for place, message in zip(places, messages, strict=True):
+    partitions: list[Any] = list(map(Message.partition, messages))
+    if len(topics) > 1:
+        places = list(zip(map(Message.topic, messages), partitions, strict=True))
+        return {TopicPartition(*place): of for place, of in _in_runs(places, messages).items()}
+    topic: Any = topics.pop()
+    if len(set(partitions)) == 1:
+        return {TopicPartition(topic, partitions[0]): messages}  # type: ignore[dict-item]
+    return {TopicPartition(topic, p): of for p, of in _in_runs(partitions, messages).items()}
+
+
+def _in_runs(places: list[Any], messages: list[Message]) -> dict[Any, Any]:
+    """The records of each place; those of one follow each other, as a fetch had them."""
+    groups: dict[Any, list[Message]] = {}
+    end = 0
+    for place, run in groupby(places):
+        begin, end = end, end + len(list(run))
         group = groups.get(place)
         if group is None:
-            groups[place] = [message]
+            groups[place] = messages[begin:end]
         else:
-            group.append(message)
-    return {TopicPartition(*place): group for place, group in groups.items()}  # type: ignore[misc]
+            group += messages[begin:end]
+    return groups
 
 
 def checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:

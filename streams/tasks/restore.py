@@ -16,9 +16,10 @@ they do not belong to this changelog.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from operator import itemgetter
+from typing import Any, Protocol
 
 from headrace.state.store import NO_COMMIT, Position
 from headrace.streams.plan.progress import committed_commit_id
@@ -46,9 +47,10 @@ SLICE_S = 0.1
 WAIT_S = 0.01
 """How long one that has nothing else waits for records; a changelog may end in a marker, and has no
 more of them then."""
+_KEY = itemgetter(0)
 BULK_RECORDS = 20_000
 """From this distance on a restore leaves the log out and flushes once at its end."""
-KEEP_RECORDS = 1_000_000
+KEEP_RECORDS = 2_000_000
 """After so many records a bulk restore makes durable what it has, so that a kill costs no more."""
 
 
@@ -328,7 +330,10 @@ class Restorer:
         self, restore: _TaskRestore, place: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> None:
         part = restore.open[place]
-        below = [r for r in records if r.offset() < part.plan.end]
+        below = records
+        # Of most batches this one look tells.
+        if records[-1].offset() >= part.plan.end:
+            below = [r for r in records if r.offset() < part.plan.end]
         source = restore.task.spec.source_rows.get(part.store)
         changes = changelog_changes(below) if source is None else source.changes(below)
         if not changes:
@@ -404,20 +409,18 @@ def _last_commit_id(task: Task) -> int:
     return max((0, *(p.commit_id for p in positions if p is not None)))
 
 
-def changelog_changes(records: Iterable[ReceivedMessage]) -> Changes:
+def changelog_changes(records: Sequence[ReceivedMessage]) -> Changes:
     """Read changelog records: the key, the value or None, and the timestamp.
 
     Raises:
         ValueError: a record has no key, so it is not a row.
     """
-    changes: Changes = []
-    for record in records:
-        key = record.key()
-        if key is None:
-            raise ValueError(
-                f"changelog {record.topic()}-{record.partition()} has a record without a key at "
-                f"offset {record.offset()}; somebody else writes to it: stop that, and reset the "
-                "application"
-            )
-        changes.append((key, record.value(), record.timestamp()[1]))
-    return changes
+    changes: Any = [(r.key(), r.value(), r.timestamp()[1]) for r in records]
+    if None in map(_KEY, changes):
+        record = next(r for r in records if r.key() is None)
+        raise ValueError(
+            f"changelog {record.topic()}-{record.partition()} has a record without a key at "
+            f"offset {record.offset()}; somebody else writes to it: stop that, and reset the "
+            "application"
+        )
+    return changes  # type: ignore[no-any-return]

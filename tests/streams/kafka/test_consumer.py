@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.streams.errors import FatalClientError, MissingTopicError
-from headrace.streams.kafka.consumer import _NO_TOPIC, LiveConsumer
+from headrace.streams.kafka.consumer import _NO_TOPIC, LiveConsumer, by_partition
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
 from headrace.streams.worker_errors import OffsetLostError, TaskMigratedError
@@ -397,3 +400,17 @@ def test_a_topic_that_stays_away_is_gone(answer: Listed) -> None:
     with pytest.raises(MissingTopicError, match="in-0 does not exist any more"):
         bench.consumer.poll(10, 0)
     assert bench.clock.monotonic_s() < 5
+
+
+@given(places=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), min_size=1))
+def test_each_partition_has_its_records_in_their_order(places: list[tuple[str, int]]) -> None:
+    messages = [
+        Message(topic=topic, partition=partition, offset=offset)
+        for (topic, partition), offset in zip(places, count(), strict=False)
+    ]
+    found = by_partition(messages, {})
+    assert {(place.topic, place.partition) for place in found} == set(places)
+    for place, records in found.items():
+        assert [r.offset() for r in records] == [
+            offset for offset, one in enumerate(places) if one == (place.topic, place.partition)
+        ]
