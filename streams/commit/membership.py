@@ -90,7 +90,7 @@ class Membership:
         assert self._metadata is not None, "a commit without a membership"
         present = self._consumer.group_metadata()
         # Asked for in this order: a member that was given up never gets its name back.
-        if self._consumer.member_id() == self._member_id:
+        if present is not None and self._consumer.member_id() == self._member_id:
             self._metadata = present
         return self._metadata
 
@@ -111,10 +111,13 @@ class Membership:
 
         Whoever was given up by the group and has joined again may meet that in any callback, and
         has a valid membership by now. Other workers may have had the tasks in between, so nothing
-        that was done under the old membership may be committed under the new one.
+        that was done under the old membership may be committed under the new one. A client that
+        closes may have no membership in its last callbacks, and so no other one.
         """
-        before, self._member_id = self._member_id, self._consumer.member_id()
-        self._metadata = self._consumer.group_metadata()
+        name, present = self._consumer.member_id(), self._consumer.group_metadata()
+        if present is None:
+            return False
+        before, self._member_id, self._metadata = self._member_id, name, present
         is_another = before is not None and before != self._member_id
         if is_another:
             # The client has joined anew by itself: what the group takes for its own, though it

@@ -47,7 +47,10 @@ _JOIN_WAIT_S = 10.0
 with their next heartbeat, and one that is dead holds them up until its session ends."""
 _NEXT_GENERATION = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
 _REBALANCE_S = 1.0
-"""How long a commit waits for the client to hear of the generation that has begun."""
+"""How long a commit waits for the next generation, behind the end of a session: the group waits for
+that of a member that is gone before it begins one, and the client belongs to none meanwhile."""
+_SESSION_MS = 45_000
+"""The client's own default."""
 _KNOWN_S = 3.0
 """How long a topic may be unknown to the brokers before it is taken for deleted."""
 _NO_TOPIC = "^headrace-matches-no-topic$"
@@ -77,6 +80,8 @@ class LiveConsumer:
         self._contact = contact or Heard()
         self._make_client = make_client or partial(new_consumer, hearing=self._contact)
         self._timeout_s = timeout_s
+        session_s = float(config.get("session.timeout.ms", _SESSION_MS)) / 1000
+        self._rebalance_s = session_s + _REBALANCE_S
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         self._asked = False
         self._is_leaving = False
@@ -279,10 +284,12 @@ class LiveConsumer:
         """Return what the group knows the consumer by since it joined; empty without a group."""
         return self._client.memberid() or ""
 
-    def group_metadata(self) -> GroupMetadata:
-        """Return the present membership."""
-        metadata: GroupMetadata = self._client.consumer_group_metadata()
-        return metadata
+    def group_metadata(self) -> GroupMetadata | None:
+        """Return the present membership; None where a client that closes has none any more."""
+        try:
+            return self._client.consumer_group_metadata()  # type: ignore[no-any-return]
+        except RuntimeError:
+            return None
 
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets outside of a transaction, and wait for the answer."""
@@ -305,7 +312,7 @@ class LiveConsumer:
             retry = reaction_to(cause, "offsets") is Reaction.RETRY
             if cause.code() in _NEXT_GENERATION and self.member_id() == member:
                 # What this member has stays its own until a callback says that it goes.
-                retry = self._clock.monotonic_s() - begun_s < _REBALANCE_S
+                retry = self._clock.monotonic_s() - begun_s < self._rebalance_s
             is_over = self._clock.monotonic_s() > deadline and not self._waiting()
             if not retry or is_over:
                 self._raise(cause, "offset commit", call="offsets", topic=topic)

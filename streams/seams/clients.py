@@ -138,8 +138,8 @@ class Consumer(Protocol):
     def member_id(self) -> str:
         """Return what the group knows the consumer by since it joined; empty without a group."""
 
-    def group_metadata(self) -> GroupMetadata:
-        """Return the present membership."""
+    def group_metadata(self) -> GroupMetadata | None:
+        """Return the present membership; None where a client that closes has none any more."""
 
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets outside of a transaction, and wait for the answer."""

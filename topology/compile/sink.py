@@ -184,7 +184,8 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
     """Write the step of the fold.
 
     Where the user's functions say that there is no row, the record goes there itself: a partial
-    result cannot say what a row becomes that was never seen.
+    result cannot say what a row becomes that was never seen. So it does where they fail on the
+    first two records of a partial result: behind the topic the culprit is named.
     """
     combines = node.combines
     assert combines is not None
@@ -207,15 +208,24 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
         with w.block(f"if {old}.__class__ is bytes:"):
             w.line(f"{old} = {decode}({old})")
     with w.of(Node(combines.node)):  # whose functions they are
-        w.line(f"{new} = {step}")
+        if fold.first_is_value:
+            with w.block("try:"):
+                w.line(f"{new} = {step}")
+            with w.block("except Exception:"):
+                # What only one record made was shown to no function: either may be the culprit.
+                with w.block(f"if {kept} is None or {kept}[4] > 1:"):
+                    w.line("raise")
+                w.line(f"{new} = None")
+        else:
+            w.line(f"{new} = {step}")
         _hold(gen, node, serde, new)
     with w.block(f"if {new} is None:"):
         _emit_alone(gen, node, flow, key)
     with w.block(f"elif {kept} is None:"):
-        w.line(f"partials_{i}[{key}] = [{key}, {new}, {flow.timestamp}, {flow.headers}]")
+        w.line(f"partials_{i}[{key}] = [{key}, {new}, {flow.timestamp}, {flow.headers}, 1]")
     with w.block("else:"):
-        w.line(f"partials_{i}.hits += 1")
         w.line(f"{kept}[1] = {new}")
+        w.line(f"{kept}[4] += 1")
         _emit_latest(gen, flow, kept)
 
 
@@ -230,7 +240,7 @@ def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) ->
     kept = f"partial_{i}"
     w.line(f"{kept} = partials_{i}_get({held})")
     with w.block(f"if {kept} is None:"):
-        w.line(f"partials_{i}[{held}] = [{data}, 1, {flow.timestamp}, {flow.headers}]")
+        w.line(f"partials_{i}[{held}] = [{data}, 1, {flow.timestamp}, {flow.headers}, 0]")
     with w.block("else:"):
         w.line(f"{kept}[1] += 1")
         _emit_latest(gen, flow, kept)
@@ -300,6 +310,8 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
     if inner is not None:
         inner = gen.constant(f"inner_bytes_{i}", inner)
         told += f", lambda key: hashed({inner}, key, partitions_of, {topic})"
+    if fold.first_is_value and serde is (node.value or gen.options.default_value):
+        told += ", singles=True"
     w.line(f"{name} = Partials({told})")
     w.line(f"{name}_get = {name}.get")
     if fold.asks_user or gen.options.skips_undecodable:

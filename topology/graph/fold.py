@@ -39,6 +39,8 @@ class Fold(ABC):
     adds_with_key: ClassVar[bool] = False
     """Whether what adds a record is given its key."""
     reads_value: ClassVar[bool] = True
+    first_is_value: ClassVar[bool] = False
+    """Whether the value of a first record is the row, as it is."""
     makes: ClassVar[type | None] = None
     """The class that every value has, where that is known."""
     source: ClassVar[str]
@@ -161,6 +163,7 @@ class Reducing(Fold):
 
     word = "reduce"
     title = "REDUCE"
+    first_is_value = True
     source = "{value} if {old} is None else {function}({old}, {value})"
 
     @property

@@ -10,7 +10,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from headrace.topology.serdes.partials import COUNT, marked
+from headrace.topology.serdes.partials import COUNT, Headers, marked, unmarked
 
 Send = Callable[..., None]
 
@@ -23,13 +23,16 @@ _WORTH = 2
 """How many records must go into a partial result besides its first one, on average."""
 _REST = 10
 """How many times as many records are written as they are before the next look."""
-_RESULT = itemgetter(1)
+_RESULT, _RECORDS = itemgetter(1), itemgetter(4)
 _MEASURED_AGAIN = 1000
 """Behind so many records at least they are measured again, so that it costs little for each."""
 
 
 class Partials(dict["bytes | str", list[Any]]):
-    """By key: its bytes, the partial result, its latest timestamp, and the last headers.
+    """By key: its bytes, the partial result, its latest timestamp, the last headers, the records.
+
+    Of how many records it is, a count says itself. One that is the value of a single record is
+    written as that record, so that whoever fails on it can say which one it is.
 
     Keys are held by their bytes, or as they are where they are strings and equal ones have equal
     bytes. Values that somebody could change are held as their bytes, those of numbers and strings
@@ -41,20 +44,22 @@ class Partials(dict["bytes | str", list[Any]]):
         topic: the repartition topic, by its full name.
         call: what the partial results are of.
         write: makes the bytes of a partial result.
+        singles: whether one of a single record is its value, and written as a record is.
         partition_of: tells the partition of a key; None leaves it to the producer.
     """
 
     __slots__ = (
         "_call",
+        "_mark",
         "_partition_of",
         "_payload_bytes",
         "_records",
         "_rest_records",
         "_send",
+        "_singles",
         "_taken",
         "_topic",
         "_write",
-        "hits",
         "node",
         "rests",
     )
@@ -67,17 +72,18 @@ class Partials(dict["bytes | str", list[Any]]):
         call: str,
         write: Callable[[Any], bytes],
         partition_of: Callable[[bytes], int] | None = None,
+        *,
+        singles: bool = False,
     ) -> None:
         super().__init__()
         self.node = node
         self._send = send
         self._topic = topic
         self._call = call
+        self._mark = marked(None, call)
         self._write = write
         self._partition_of = partition_of
-        self.hits = 0
-        """The records that went into a partial result that was there; the generated code counts
-        them, but for a count, which tells it."""
+        self._singles = singles
         self.rests = False
         """Whether records are to be written as they are; nothing is held then."""
         self._rest_records = 0
@@ -91,21 +97,24 @@ class Partials(dict["bytes | str", list[Any]]):
         self.clear()
         self._records = self._payload_bytes = 0
         self._judge(held)
-        send, topic, write, partition_of = self._send, self._topic, self._write, self._partition_of
-        mark = marked(None, self._call)
-        for key, value, timestamp, headers in held:
-            partition = -1 if partition_of is None else partition_of(key)
-            call = marked(headers, self._call) if headers else mark
-            send(topic, write(value), key, partition, timestamp, call)
+        for partial in held:
+            self._send_held(*partial)
 
     def send_one(self, key: bytes) -> None:
         """Write that of a key, if there is one: what comes next of the key is written as it is."""
         partial = self.pop(key, None)
         if partial is not None:
-            _, value, timestamp, headers = partial
-            partition = -1 if self._partition_of is None else self._partition_of(key)
-            call = marked(headers, self._call)
-            self._send(self._topic, self._write(value), key, partition, timestamp, call)
+            self._send_held(*partial)
+
+    def _send_held(
+        self, key: bytes, value: Any, timestamp: int, headers: Headers | None, records: int
+    ) -> None:
+        partition = -1 if self._partition_of is None else self._partition_of(key)
+        if records == 1 and self._singles:
+            said = headers and unmarked(headers)
+        else:
+            said = marked(headers, self._call) if headers else self._mark
+        self._send(self._topic, self._write(value), key, partition, timestamp, said)
 
     # -- whether it saves anything -------------------------------------------------------------
 
@@ -117,11 +126,11 @@ class Partials(dict["bytes | str", list[Any]]):
         """
         written = len(held)
         is_count = self._call == COUNT
-        folded = sum(map(_RESULT, held)) if is_count else written + self.hits
+        folded = sum(map(_RESULT if is_count else _RECORDS, held))
         if folded >= _JUDGED and folded - written < written * _WORTH:
             self.rests = True
             self._rest_records = self._taken * _REST
-        self.hits = self._taken = 0
+        self._taken = 0
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -145,7 +154,7 @@ class Partials(dict["bytes | str", list[Any]]):
     def _measured(self) -> int:
         """The bytes of the values: of all where they are at hand, else of some."""
         total, others = 0, 0
-        for _, value, _, _ in self.values():
+        for _, value, *_ in self.values():
             kind = value.__class__
             if kind is bytes or kind is str:
                 total += len(value)
@@ -154,7 +163,7 @@ class Partials(dict["bytes | str", list[Any]]):
         if not others:
             return total
         step = -(-len(self) // _SAMPLE)
-        sample = [value for _, value, _, _ in islice(self.values(), 0, None, step)]
+        sample = [value for _, value, *_ in islice(self.values(), 0, None, step)]
         return total + step * sum(map(self._size, sample))
 
     def _size(self, value: Any) -> int:

@@ -56,6 +56,7 @@ class SimulatedConsumer:
         self._then: Callable[[], None] | None = None
         """What the background does when the callbacks are served."""
         self._closed = False
+        self._is_closing = False
         self._leaves_amid = False
         """Whether it leaves while a rebalance is under way."""
 
@@ -349,7 +350,7 @@ class SimulatedConsumer:
         assert offsets is not None
         assert not asynchronous
         wanted = {_named(p): CommittedOffset(p.offset, p.metadata or "") for p in offsets}
-        metadata = self.consumer_group_metadata()
+        metadata = self._membership()
         try:
             request(
                 self._faults,
@@ -364,8 +365,17 @@ class SimulatedConsumer:
         return list(offsets)
 
     def consumer_group_metadata(self) -> Metadata:
-        """The membership as it is now, which may change in the background at any time."""
+        """The membership as it is now, which may change in the background at any time.
+
+        Raises:
+            RuntimeError: the client closes; its group's thread may have ended by then, or not.
+        """
         self.process.check()
+        if self._is_closing and self._kernel.now_ms() % 2:
+            raise RuntimeError("Consumer group metadata not available")
+        return self._membership()
+
+    def _membership(self) -> Metadata:
         return Metadata(
             self._group.name, self._generation, self._member_id, self._instance_id or None
         )
@@ -415,6 +425,7 @@ class SimulatedConsumer:
         # As a client that closes does before its last callbacks.
         self._fetch()
         self._reading.drop()
+        self._is_closing = True
         self._serve()
         self._closed = True
         self._reading.close()

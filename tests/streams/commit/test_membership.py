@@ -138,6 +138,14 @@ def test_a_member_that_is_given_up_while_it_is_asked_commits_as_before(bench: Be
     assert bench.membership.metadata() == heard
 
 
+def test_the_last_callbacks_of_a_client_that_closes_change_no_membership(bench: Bench) -> None:
+    bench.membership.hear()
+    heard = bench.membership.metadata()
+    bench.consumer.name, bench.consumer.generations = "", itertools.repeat(None)
+    assert not bench.membership.hear()
+    assert bench.membership.metadata() == heard
+
+
 def test_each_generation_is_taken_part_in_at_once(bench: Bench) -> None:
     """Who got nothing in one waits for what others give up, in the next."""
     bench.joined()

@@ -252,11 +252,29 @@ def test_a_commit_amid_a_rebalance_is_made_again_in_the_next_generation() -> Non
 
 
 def test_a_commit_that_no_generation_takes_is_given_up() -> None:
-    bench = Bench()
-    bench.client.answers = [[Stale(*HERE)]] * 100
+    bench = Bench(**{"session.timeout.ms": 5_000})
+    bench.client.answers = [[Stale(*HERE)]] * 1000
     with pytest.raises(TaskMigratedError):
         bench.consumer.commit({HERE: CommittedOffset(1)})
-    assert bench.clock.monotonic_s() < 5
+    assert 5 < bench.clock.monotonic_s() < 7
+
+
+def test_a_commit_waits_until_the_session_of_one_that_is_gone_has_ended() -> None:
+    """Till then the group begins no generation, and who joins again belongs to none."""
+    bench = Bench(**{"session.timeout.ms": 5_000})
+    bench.client.answers = [*([[Stale(*HERE)]] * 50), [Answer(*HERE)]]
+    bench.consumer.commit({HERE: CommittedOffset(1)})
+    assert bench.client.commits == 51
+
+
+def test_a_client_that_closes_has_no_membership(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def gone() -> None:
+        raise RuntimeError("Consumer group metadata not available")
+
+    monkeypatch.setattr(bench.client, "consumer_group_metadata", gone, raising=False)
+    assert bench.consumer.group_metadata() is None
 
 
 def test_a_commit_of_a_lost_membership_is_not_made_again() -> None:

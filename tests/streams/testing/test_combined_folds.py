@@ -11,6 +11,7 @@ import pytest
 
 from headrace.streams import TopologyTestDriver
 from headrace.streams.errors import RecordError, StreamsError
+from headrace.streams.seams.clients import TopicPartition
 from headrace.topology import StreamsBuilder, Topology, serdes
 from headrace.topology.serdes.partials import MARK
 
@@ -378,10 +379,10 @@ def test_keys_that_do_not_come_again_are_written_as_they_are_for_a_while() -> No
 
     with driver_of(topology(), partitions=1) as driver, driver_of(topology(), "none") as apart:
         steps = [
-            ([(f"k{n}", n % 90 + 10) for n in range(1200)], (1200, 0)),
+            ([(f"k{n}", n % 90 + 10) for n in range(1200)], (0, 1200)),
             ([(f"k{n % 3}", n % 80 + 11) for n in range(12_000)], (0, 12_000)),
             ([(f"k{n % 3}", n % 70 + 12) for n in range(1200)], (3, 0)),
-            ([(f"k{n}", n % 60 + 13) for n in range(1200)], (1200, 0)),
+            ([(f"k{n}", n % 60 + 13) for n in range(1200)], (0, 1200)),
         ]
         for sent, expected in steps:
             seen = len(moved(driver))
@@ -490,6 +491,30 @@ def test_a_function_that_fails_is_named_with_its_node_and_the_record_of_the_inpu
         assert "failing" in text
         assert "secret" not in text
         assert (caught.value.topic, caught.value.offset) == ("in", 2)
+
+
+def send_and_commit(driver: TopologyTestDriver, values: Sequence[Any]) -> None:
+    send(driver, values, keys="a")
+    driver.commit()
+
+
+@pytest.mark.parametrize("values", [[13, 1, 2, 3], [1, 13, 2], [5, 13], [13, 5]])
+def test_the_record_that_a_reduce_fails_on_is_named_although_others_are_folded(
+    values: list[int],
+) -> None:
+    """A first record is held as it is, so that the function fails with the next one beside it."""
+
+    def add(on: Any) -> Any:
+        return on.reduce(failing, merger=plus, store="folded", name="sum-up")
+
+    with driver_of(folded(add), partitions=1) as driver:
+        send(driver, [100, 200], keys="a")
+        driver.commit()
+        with pytest.raises(RecordError) as caught:
+            send_and_commit(driver, values)
+        place = TopicPartition(caught.value.topic, 0)
+        named = driver.cluster.log(place).entries[caught.value.offset]
+        assert serdes.long.deserialize(named.value()) == 13
 
 
 def test_a_merger_that_fails_is_named_with_its_node_and_the_partial_result() -> None:

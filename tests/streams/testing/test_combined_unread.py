@@ -104,7 +104,9 @@ def test_records_are_folded_where_a_handler_is_asked_what_cannot_be_read(call: s
     with driver_of(joined(call)) as driver:
         driver.input("in").send_many([("a", "1"), ("a", "2"), ("b", "3"), ("a", "4")])
         driver.commit()
-        assert {r.key for r in driver.output(MOVED).read_all() if r.headers} == {"a", "b"}
+        # A reduce's partial result of a single record is that record.
+        folded = {"a"} if call == "reduce" else {"a", "b"}
+        assert {r.key for r in driver.output(MOVED).read_all() if r.headers} == folded
         driver.cluster.append("in", b"\xff", b"a", 0, 0, None)
         driver.commit()
         assert len(outcome(driver)[2]) == 1

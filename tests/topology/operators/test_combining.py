@@ -16,7 +16,7 @@ def count(held: Partials, keys: int, each: int) -> None:
     """Count so many records of each key, as the generated code does."""
     for number in range(keys):
         key = b"%d" % number
-        held[key] = [key, each, 0, None]
+        held[key] = [key, each, 0, None, 0]
 
 
 def test_a_rest_is_ten_times_the_input_that_was_looked_at() -> None:
