@@ -86,7 +86,7 @@ def _record_error(
     message = _what_happened(error) + _of_partial(spec, error, record)
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
     if record is None:
-        return range_error(suspect(), message, node=node, store=store)
+        return range_error(suspect(), message + _of_folded(spec, node), node=node, store=store)
     return RecordError(
         message,
         topic=record.topic(),
@@ -106,6 +106,14 @@ def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
         return ""
     said = said_of_partial(record.headers(), record.value())
     return "" if said is None or isinstance(error, PartialError) else f"; the record is {said}"
+
+
+def _of_folded(spec: TaskSpec, node: str | None) -> str:
+    """Say how to find one of the records that were folded before a repartition topic."""
+    sinks = [n.as_sink for n in spec.program.sub_topology.nodes if n.name == node]
+    if not any(sink is not None and sink.combines is not None for sink in sinks):
+        return ""
+    return "; several records were folded to it: start with topology.optimization=none to name one"
 
 
 def _is_source(spec: TaskSpec, node: str | None) -> bool:

@@ -98,7 +98,11 @@ class InputIdentity:
     def _compare(self, known: Mapping[str, str], found: Mapping[str, str] | None) -> None:
         if found is None:
             self._next_s = self._clock.monotonic_s() + PAUSE_S
-            self._log.warning("topics_unknown", reason="the brokers do not say which topics exist")
+            self._log.warning(
+                "topics_unknown",
+                reason="the brokers do not say which topics exist",
+                advice="nothing is lost: they are asked again",
+            )
             return
         require_same(known, found)
         gone = [name for name in self._outputs if name not in found]

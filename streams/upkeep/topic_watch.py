@@ -110,7 +110,11 @@ class TopicWatch:
             self._failure = error
         except StreamsError as error:
             # Nothing is known, so nothing follows; the next look may know more.
-            self._log.warning("topics_unknown", reason=str(error))
+            self._log.warning(
+                "topics_unknown",
+                reason=str(error),
+                advice="nothing is lost: they are asked again",
+            )
 
     def _use(self, found: Mapping[str, TopicFacts]) -> None:
         counts = {name: facts.partitions for name, facts in found.items()}

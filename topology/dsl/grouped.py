@@ -87,7 +87,8 @@ class KGroupedStream(Generic[K, V]):
             merger: called as ``merger(key, one, other)`` with what the reducer made of some values
                 and of those that came next; returns what it makes of all of them. With it,
                 values are reduced before they are written to a repartition topic, where nobody
-                can tell.
+                can tell. A test has it called where its driver is made with ``commit="manual"``:
+                by default each record is committed by itself, and there is nothing to merge.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys; None takes that of the group.
             value: serde of the store's values; None takes that of the group.
@@ -136,7 +137,8 @@ class KGroupedStream(Generic[K, V]):
             merger: called as ``merger(key, one, other)`` with the aggregate of some values and
                 that of those that came next, each begun by the initializer; returns the aggregate
                 of all of them. With it, values are aggregated before they are written to a
-                repartition topic, where nobody can tell.
+                repartition topic, where nobody can tell. A test has it called where its driver is
+                made with ``commit="manual"``, as `reduce` says.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys; None takes that of the group.
             value: serde of the aggregates; None takes the setting ``default.value.serde``.

@@ -552,6 +552,7 @@ def test_a_partial_result_that_cannot_be_written_is_told_with_the_records_it_may
         with pytest.raises(StreamsError, match="64 bits") as caught:
             tell()
         assert "in-0 offsets 0 to 1, node by-kind-repartition-sink" in str(caught.value)
+        assert "start with topology.optimization=none to name one" in str(caught.value)
 
 
 # -- memory ----------------------------------------------------------------------------------------

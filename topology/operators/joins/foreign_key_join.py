@@ -43,6 +43,7 @@ from headrace.topology.serdes.subscriptions import (
 )
 
 AnySerde = Serde[Any]
+_OVERTAKEN = "answer to a row of before; one to the row of now follows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,7 @@ class _Resolve(AtOnce):
             self.settle(key, row, other, timestamp, headers)
         else:
             # Many of these say that a serde writes one row as other bytes each time.
-            self._dropped("answer to another row")
+            self._dropped(_OVERTAKEN)
 
     def settle(self, key: Any, row: Any, other: Any, timestamp: int, headers: Headers) -> None:
         """Forward what follows from the two rows; None for one that is not there."""
