@@ -8,13 +8,15 @@ both.
 A bulk restore leaves the log out. What it wrote is durable only after every column family was
 flushed; until then the positions on disk are the old ones, so a crash leaves old positions under
 rows that are old or newer. Replaying a changelog from an old position over newer rows ends in the
-same rows, since each record says a whole row. While it goes on, the files are open with memtables
-into which rows are put a dozen times as fast, and which are not for reading.
+same rows, since each record says a whole row. Unless its rows come in order, the files are open
+meanwhile with memtables into which they are put a dozen times as fast, and which are not for
+reading.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import lt
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,8 @@ _POSITION_PREFIX = b"position/"
 _FILES_KEY = b"files"
 _RESTORING_KEY = b"restoring"
 """There from the begin of a bulk restore to the first positions behind it."""
+_JUDGED, _IN_ORDER = 200, 0.75
+"""How many rows of a restore are looked at, and the share of them that follow the one before."""
 _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 
 
@@ -72,6 +76,10 @@ class RocksTaskState:
         self._positions: dict[str, Position | None] = {}
         self._restored: set[str] | None = None  # by the bulk restore under way
         self._is_marked = False
+        self._is_judged = False
+        """Whether it is known if the rows of the restore under way come in order."""
+        self._is_bulk = False
+        """Whether the memtables are those that are not for reading."""
         path.mkdir(parents=True, exist_ok=True)
         layouts = {spec.name: spec.layout for spec in specs}
         found = list_of_files(path)
@@ -196,12 +204,14 @@ class RocksTaskState:
         for name, position in self._positions.items():
             if position is None:
                 self._empty(name)
-        self._reopen(bulk_options)
         self._restored = set()
+        self._is_judged = False
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
         """Apply changelog records in their order; durable only after `end_restore`."""
         restored = self._require_restore()
+        if not self._is_judged:
+            self._judge(deltas)
         batch = self._batch(deltas, {})
         restored.update(deltas)
         options: Any = WriteOptions()
@@ -209,13 +219,27 @@ class RocksTaskState:
         with failures():
             self._db.write(batch, options)
 
+    def _judge(self, deltas: Mapping[str, Delta]) -> None:
+        """Take other memtables for what is restored, unless it comes in order."""
+        keys = [key for delta in deltas.values() for key, _ in delta[:_JUDGED]]
+        if len(keys) < _JUDGED:
+            return
+        self._is_judged = True
+        ascents = sum(map(lt, keys, keys[1:]))
+        if ascents < _IN_ORDER * len(keys):
+            self._flush()  # the log has nothing of a restore
+            self._reopen(bulk_options)
+            self._is_bulk = True
+
     def end_restore(self, positions: Mapping[str, Position]) -> None:
         """Make the restored rows durable, then their positions, then allow `write` again."""
         unplaced = self._require_restore() - positions.keys()
         if unplaced:
             raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
         self._flush()
-        self._reopen(row_options)
+        if self._is_bulk:
+            self._reopen(row_options)
+            self._is_bulk = False
         self._restored = None
         self.write({}, positions)
 

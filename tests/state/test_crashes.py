@@ -76,7 +76,7 @@ def test_a_kill_within_a_restore_leaves_the_old_position_and_a_replay_mends_the_
 
 @pytest.mark.slow
 def test_rows_of_a_killed_restore_from_nothing_are_not_built_upon(tmp_path: Path) -> None:
-    killed("restore_from_nothing", tmp_path, after=2_000)
+    killed("restore_from_nothing", tmp_path, after=400)
     state = opened(tmp_path)
     assert state.position("a") is None
     # Otherwise this shows nothing: some rows must have reached a file.

@@ -97,11 +97,14 @@ def test_a_restore_is_seen_from_its_begin_to_its_end(
     reader = beside(tmp_path, memory)
     assert not reader.is_restoring
     state.begin_restore()
+    assert reader.follow()
+    assert reader.is_restoring
+    state.restore({"a": [(b"l%d" % n, b"1") for n in reversed(range(1000, 2000))]})
     assert not reader.follow()
     reader.close()
     reader = beside(tmp_path, memory)
     assert reader.is_restoring
-    state.restore({"a": [(b"k", b"2")]})
+    state.restore({"a": [(b"k", b"2"), *((b"l%d" % n, None) for n in range(1000, 2000))]})
     state.end_restore({"a": LATER})
     assert not reader.follow()
     reader.close()
