@@ -117,7 +117,8 @@ class RocksTaskState:
         """Open the files with other memtables; only so they change."""
         names = list(self._stores)
         self._release()
-        self._db.close()
+        with failures():
+            self._db.close()
         self._open(names, rows)
         for name, store in self._stores.items():
             store.move(self._columns[name])

@@ -269,7 +269,7 @@ topics and groups are named after it
         "Whether repartition topics that would carry the same records are shared, whether the "
         "compacted topic that a table is read from is its changelog too, and whether records are "
         "counted, reduced or aggregated before they are written to a repartition topic, as far as "
-        "that changes nothing.",
+        "that changes nothing. A count then takes records whose values could not be written.",
         default=DEFAULT,
         default_words=COMBINE,
     )
