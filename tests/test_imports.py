@@ -19,7 +19,7 @@ FUNCTION_LINES_MAX = 70
 # Who may know a library: a room, or one file.
 HOMES = {
     "confluent_kafka": ("streams/", "spark_bridge/"),
-    "rocksdict": ("state/rocks.py", "state/beside/secondary.py"),
+    "rocksdict": ("state/rocks.py", "state/disk/", "state/beside/secondary.py"),
     "pyspark": ("spark_bridge/",),
     "fastavro": ("topology/serdes/avro.py",),
     "starlette": ("streams_web/",),
