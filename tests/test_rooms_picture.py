@@ -11,6 +11,6 @@ def test_the_map_shows_the_rooms_that_there_are() -> None:
 
 
 def test_rooms_stand_in_their_order_below_the_folder_that_they_are_in() -> None:
-    assert rooms_of("state") == ("events", "beside")
+    assert rooms_of("state") == ("events", "disk", "beside")
     streams = rooms_of("streams")
     assert streams.index("task") < streams.index("worker") < streams.index("cli")
