@@ -10,7 +10,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from headrace.topology.serdes.partials import COUNT, Headers, marked, unmarked
+from headrace.topology.serdes.partials import COUNT, marked, unmarked
 
 Send = Callable[..., None]
 
@@ -97,24 +97,24 @@ class Partials(dict["bytes | str", list[Any]]):
         self.clear()
         self._records = self._payload_bytes = 0
         self._judge(held)
-        for partial in held:
-            self._send_held(*partial)
+        self._send_all(held)
 
     def send_one(self, key: bytes) -> None:
         """Write that of a key, if there is one: what comes next of the key is written as it is."""
         partial = self.pop(key, None)
         if partial is not None:
-            self._send_held(*partial)
+            self._send_all((partial,))
 
-    def _send_held(
-        self, key: bytes, value: Any, timestamp: int, headers: Headers | None, records: int
-    ) -> None:
-        partition = -1 if self._partition_of is None else self._partition_of(key)
-        if records == 1 and self._singles:
-            said = headers and unmarked(headers)
-        else:
-            said = marked(headers, self._call) if headers else self._mark
-        self._send(self._topic, self._write(value), key, partition, timestamp, said)
+    def _send_all(self, held: Sequence[list[Any]]) -> None:
+        send, topic, write, partition_of = self._send, self._topic, self._write, self._partition_of
+        call, mark, singles = self._call, self._mark, self._singles
+        for key, value, timestamp, headers, records in held:
+            partition = -1 if partition_of is None else partition_of(key)
+            if singles and records == 1:
+                said = headers and unmarked(headers)
+            else:
+                said = marked(headers, call) if headers else mark
+            send(topic, write(value), key, partition, timestamp, said)
 
     # -- whether it saves anything -------------------------------------------------------------
 
