@@ -11,6 +11,7 @@ from headrace.state.errors import StateError, StateLockedError, StoreCorruptedEr
 
 # RocksDB's status comes first in its messages; what follows may quote a path that says anything.
 _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
+_FULL = re.compile(r"IO error: No space left on device")
 _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
 
 
@@ -25,6 +26,8 @@ def failures() -> Iterator[None]:
 
 def raise_meant(error: Exception) -> NoReturn:
     """Tell broken files and a lock from other failures; rocksdict raises all as Exception."""
+    if isinstance(error, OSError):  # of rocksdict itself, which keeps a file beside RocksDB's
+        raise StateError(f"RocksDB failed: {error}") from error
     if type(error) is not Exception:
         raise error
     text = str(error)
@@ -37,4 +40,5 @@ def raise_meant(error: Exception) -> NoReturn:
         raise StateLockedError(
             f"another process, or this one, has the state open: {text}; stop it, or close it first"
         ) from error
-    raise StateError(f"RocksDB failed: {text}") from error
+    advice = "; nothing is lost: make room on the disk of state.dir" if _FULL.match(text) else ""
+    raise StateError(f"RocksDB failed: {text}{advice}") from error

@@ -85,6 +85,7 @@ class LiveConsumer:
         self._subscribed: tuple[Sequence[str], RebalanceListener] | None = None
         self._asked = False
         self._is_leaving = False
+        self._is_closing = False
         self._is_closed = False
         self._is_called_back = False
         self._client = self._make_client(dict(self._config))
@@ -100,27 +101,26 @@ class LiveConsumer:
         def assigned(client: Any, partitions: Any) -> None:
             # A call of one's own, even an empty one, keeps the client from its default: to read.
             client.incremental_assign([])
-            if not self._is_leaving:
+            if not self._is_leaving and not self._is_closing:
                 with self._calling_back():
                     listener.on_assigned(_places(partitions))
 
         def revoked(client: Any, partitions: Any) -> None:
-            # What a client that was replaced had is dropped already.
+            take_away(client, partitions, listener.on_revoked)
+
+        def lost(client: Any, partitions: Any) -> None:
+            take_away(client, partitions, listener.on_lost)
+
+        def take_away(client: Any, partitions: Any, tell: Callable[..., None]) -> None:
+            # What a client that was replaced had is dropped already, and whoever closes one has
+            # committed before, and lets go of what it has behind it.
             try:
-                if self._client is current:
+                if self._client is current and not self._is_closing:
                     with self._calling_back():
-                        listener.on_revoked(_places(partitions))
+                        tell(_places(partitions))
             finally:
                 # Else the client does so itself, and what it raises where it cannot is no exception
                 # that anybody could catch.
-                client.incremental_unassign([])
-
-        def lost(client: Any, partitions: Any) -> None:
-            try:
-                if self._client is current:
-                    with self._calling_back():
-                        listener.on_lost(_places(partitions))
-            finally:
                 client.incremental_unassign([])
 
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
@@ -326,7 +326,12 @@ class LiveConsumer:
         _raise(error, where, self._config, call=call, topic=topic)
 
     def close(self, *, leave: bool) -> None:
-        """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
+        """Stop; with `leave`, leave the group so that others need not wait for a time-out.
+
+        Callbacks of the client's own close tell nobody: in the midst of them its group's thread may
+        end, and what that was asked a moment before is never answered (librdkafka's
+        rd_kafka_cgrp_terminated).
+        """
         if self._is_closed:
             return
         # A client that met a fatal error refuses the calls; the group knows it no more in any case.
@@ -337,6 +342,7 @@ class LiveConsumer:
                 self._client.unsubscribe()
                 # The leave request goes out, and the last callbacks run, in a poll.
                 self._client.poll(0.1)
+        self._is_closing = True
         with contextlib.suppress(KafkaException):
             self._client.close()
         self._is_closed = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -197,4 +198,6 @@ class TransactionalProducer(LiveProducer):
         self._drop()
         # With an open transaction the client would wait for brokers that may not answer.
         if not self._is_open:
-            self._client.close()
+            # Of one whose first question is unanswered it warns that there is nothing to abort.
+            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+                self._client.close()

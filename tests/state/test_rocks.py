@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
+from headrace.state.disk.failures import failures
 from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import (
     StateError,
@@ -296,7 +297,7 @@ def test_a_write_that_failed_leaves_the_position_as_it_was(state: RocksTaskState
             raise Exception("IO error: No space left on device")
 
     right, state._db = state._db, Broken()  # type: ignore[assignment]
-    with pytest.raises(StateError, match="No space left"):
+    with pytest.raises(StateError, match=r"No space left on device; .*make room on the disk of"):
         state.write({"a": [(b"k", b"v")]}, {"a": HERE})
     state._db = right
     assert state.position("a") is None
@@ -480,3 +481,9 @@ def test_a_path_that_speaks_of_corruption_does_not_make_it_one(
     with pytest.raises(StateLockedError):
         opened(path, memory)
     state.close()
+
+
+def test_a_file_of_the_binding_that_cannot_be_written_is_said() -> None:
+    """It keeps one beside RocksDB's, which a disk for reading alone does not take."""
+    with pytest.raises(StateError, match="Read-only file system"), failures():
+        raise OSError(30, "Read-only file system")

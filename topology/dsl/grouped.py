@@ -88,7 +88,9 @@ class KGroupedStream(Generic[K, V]):
                 and of those that came next; returns what it makes of all of them. With it,
                 values are reduced before they are written to a repartition topic, where nobody
                 can tell. A test has it called where its driver is made with ``commit="manual"``:
-                by default each record is committed by itself, and there is nothing to merge.
+                by default each record is committed by itself, and there is nothing to merge. The
+                first value of each such result is taken as it is, too: refuse values before, with
+                `filter` or `map_values`, and not by what the reducer raises.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys; None takes that of the group.
             value: serde of the store's values; None takes that of the group.

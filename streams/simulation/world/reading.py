@@ -59,7 +59,9 @@ class Reading:
     def close(self) -> None:
         """Hear of nothing any more."""
         self._parts.clear()
-        self._cluster.readers.remove(self._reader)
+        # Another reader of the process that watches the same is equal to it.
+        readers = self._cluster.readers
+        readers[:] = [reader for reader in readers if reader is not self._reader]
 
     def add(self, place: TopicPartition, offset: int) -> None:
         """Read a partition from an offset on."""

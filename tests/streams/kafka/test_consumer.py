@@ -57,6 +57,8 @@ class Client:
     unassigned: int = 0
     last_callback: str = ""
     """The one that its close runs."""
+    poll_callback: str = ""
+    """The one that a poll runs."""
     members: list[str] = field(default_factory=list)
     """What it is called by the group, one after the other."""
     handed_out: int = 0
@@ -83,6 +85,8 @@ class Client:
     def poll(self, timeout: float) -> Message | None:
         message = self.messages.pop(0) if self.messages else None
         self.handed_out = self.handed_out if message is None else (message.offset() or 0) + 1
+        if self.poll_callback:
+            self.callbacks[self.poll_callback](self, [Answer(*HERE)])
         return message
 
     def position(self, places: Sequence[Answer]) -> list[Answer]:
@@ -372,12 +376,33 @@ def test_a_record_that_comes_while_one_leaves_is_not_passed_over() -> None:
     """The last callback commits, and nobody has processed that record: no position is known."""
     bench = Bench()
     bench.consumer.subscribe(["in"], bench)
-    bench.client.last_callback = "on_revoke"
+    bench.client.poll_callback = "on_revoke"
     bench.client.messages = [Message(topic=HERE.topic, partition=HERE.partition, offset=725)]
     bench.consumer.close(leave=True)
     assert bench.client.handed_out == 726, "it came while one left"
     assert bench.said == ["revoked"]
     assert bench.committed == {}
+
+
+@pytest.mark.parametrize("callback", ["on_assign", "on_revoke", "on_lost"])
+@pytest.mark.parametrize("leave", [True, False])
+def test_nobody_is_told_what_a_client_calls_back_in_its_own_close(
+    callback: str, leave: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group's thread may end in the midst of it; who asks for anything then waits for ever."""
+    bench = Bench()
+    bench.consumer.subscribe(["in"], bench)
+    close = bench.client.close
+
+    def closing() -> None:
+        monkeypatch.setattr(bench.client, "memberid", lambda: pytest.fail("never answered"))
+        bench.client.last_callback = callback
+        close()
+
+    monkeypatch.setattr(bench.client, "close", closing)
+    bench.consumer.close(leave=leave)
+    assert bench.said == []
+    assert bench.client.unassigned == (callback != "on_assign"), "the client would do it itself"
 
 
 @dataclass

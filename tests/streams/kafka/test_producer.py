@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -369,6 +370,21 @@ def test_a_producer_is_dropped_without_a_wait_for_its_open_transaction(
         getattr(producer, end)()
     producer.close()
     assert ("close" in bench.calls) is closed
+
+
+def test_what_a_client_warns_of_when_it_closes_is_no_line_on_standard_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    producer = bench.transactional()
+
+    def close() -> None:
+        warnings.warn("abort_transaction failed during close", RuntimeWarning, stacklevel=1)
+        bench.calls.append("close")
+
+    monkeypatch.setattr(bench.client, "close", close)
+    producer.close()
+    assert bench.calls[-1] == "close"
+    assert not recwarn.list
 
 
 # -- at least once -------------------------------------------------------------------------------

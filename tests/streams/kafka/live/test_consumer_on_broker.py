@@ -169,9 +169,8 @@ class Positioned(Silent):
         super().on_revoked(partitions)
 
 
-@pytest.mark.parametrize("leave", [True, False])
-def test_no_last_callback_passes_records_that_the_client_drops_when_it_is_closed(
-    leave: bool, member: Make, topics: Topics
+def test_no_last_callback_passes_records_that_the_client_drops_when_it_leaves(
+    member: Make, topics: Topics
 ) -> None:
     """A client that closes drops the records that it has, and moves behind their marker."""
     topic = topics.create("in", partitions=2)
@@ -183,7 +182,7 @@ def test_no_last_callback_passes_records_that_the_client_drops_when_it_is_closed
     consumer.add(dict.fromkeys(places, 0))
     kafka.write_transaction(topics.bootstrap, topic, [0, 0, 0, 1, 1, 1])
     wait_until(lambda: all(consumer.lag(place, 0) == 4 for place in places), what="all is fetched")
-    consumer.close(leave=leave)
+    consumer.close(leave=True)
     assert listener.said, "no last callback"
     for place in places:
         assert listener.said[-1].get(place, 0) == 0, "records that nobody has seen are passed"
