@@ -55,6 +55,7 @@ class GroupMetadata(Protocol):
 class RebalanceListener(Protocol):
     """What a group consumer calls while it is polled, in this order for each rebalance.
 
+    One that leaves polls once more; one that closes tells nothing of what its client says then.
     The consumer adds and removes nothing itself: the listener does, within the call.
     """
 

@@ -25,6 +25,17 @@ FOR_EVER = "-1"
 
 _ASK_S = 1.0
 
+_SUSPENDED = (
+    "nothing is lost: windows are written that are older than the topic keeps records, as input of "
+    "long ago is read, so it keeps all of them until the input is near the present; act only if "
+    "retention_given_back never follows, as input may have a wrong time"
+)
+_NOT_SUSPENDED = (
+    "windows of long ago may be deleted from the topic while they are open, and be missing after a "
+    "restore: let the user alter its configuration, or set its retention.ms to -1"
+)
+_NOT_GIVEN_BACK = "nothing is lost: it is tried again; act on the reason if it stays"
+
 Committed = Callable[
     [Sequence[TopicPartition], float], "Mapping[TopicPartition, CommittedOffset | None] | None"
 ]
@@ -109,7 +120,10 @@ class RetentionGuard:
             is_old = oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms
             if is_old and not self._keeps(place.topic) and self._keep_all(place.topic):
                 self.log.warning(
-                    "retention_suspended", topic=place.topic, oldest_window_ms=oldest_ms
+                    "retention_suspended",
+                    topic=place.topic,
+                    oldest_window_ms=oldest_ms,
+                    advice=_SUSPENDED,
                 )
 
     def _keeps(self, topic: str) -> bool:
@@ -126,7 +140,9 @@ class RetentionGuard:
             self.admin.alter_config(topic, {"retention.ms": FOR_EVER})
         except StreamsError as error:
             # It may be forbidden. Then what is older than the retention is the broker's to delete.
-            self.log.error("retention_not_suspended", topic=topic, reason=str(error))
+            self.log.error(
+                "retention_not_suspended", topic=topic, reason=str(error), advice=_NOT_SUSPENDED
+            )
             return False
         return True
 
@@ -151,7 +167,12 @@ class RetentionGuard:
         try:
             self.admin.alter_config(topic.topic, {"retention.ms": str(topic.retention_ms)})
         except StreamsError as error:
-            self.log.warning("retention_not_given_back", topic=topic.topic, reason=str(error))
+            self.log.warning(
+                "retention_not_given_back",
+                topic=topic.topic,
+                reason=str(error),
+                advice=_NOT_GIVEN_BACK,
+            )
             with self._lock:
                 self._giving.discard(topic.topic)
             return
