@@ -69,10 +69,12 @@ def changes(
         >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
         >>> print(*changes(one, Deployment()))
         repartition topic <application.id>-by-word-repartition is not read any more, and records \
-that are still in it are lost: let the deployed version read it to its end, with its input stopped
+that are still in it are lost: let the deployed version read it to its end, with its input \
+stopped, and accept the change then
     """
     found = [*_store_changes(before.stores, after.stores, application_id)]
     found += _topic_changes(before.topics, after.topics, application_id)
+    found += _filling_changes(before, after, application_id)
     found += _sink_changes(before.sinks, after)
     return sorted(found, key=lambda change: not change.refused)
 
@@ -198,7 +200,10 @@ def _differences(old: DeployedStore, new: DeployedStore, application_id: str) ->
         )
 
 
-_READ_TO_ITS_END = "let the deployed version read it to its end, with its input stopped"
+_READ_TO_ITS_END = (
+    "let the deployed version read it to its end, with its input stopped, and accept the change "
+    "then"
+)
 
 
 def _topic_changes(
@@ -223,6 +228,31 @@ def _topic_changes(
             "that are still in it are lost",
             _READ_TO_ITS_END,
         )
+
+
+def _filling_changes(
+    before: Deployment, after: Deployment, application_id: str
+) -> Iterator[Change]:
+    """Stores that other topics fill now, while somebody else reads on what has filled them.
+
+    So it is where two steps share a repartition topic in one version and not in the other.
+    """
+    topics = {topic.name for topic in before.topics}
+    kept = topics & {topic.name for topic in after.topics}
+    now = {store.name: store for store in after.stores}
+    for old in before.stores:
+        new = now.get(old.name)
+        filled_from = topics.intersection(old.reads)
+        if new is None or filled_from.intersection(new.reads):
+            continue
+        for name in sorted(filled_from & kept):
+            yield Change(
+                True,
+                f"store {old.name} was filled from repartition topic {application_id}-{name} and "
+                f"is filled from {', '.join(new.reads)} now, and records that are still in the old "
+                "one are lost for it",
+                _READ_TO_ITS_END,
+            )
 
 
 def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator[Change]:

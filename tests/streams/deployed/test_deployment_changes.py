@@ -321,7 +321,8 @@ def test_records_between_two_steps_keep_their_serdes() -> None:
     assert refused == (
         "the values of repartition topic <application.id>-by-word-repartition were written by "
         "serde string and are read by json, which cannot read their bytes: keep serdes.string "
-        "there, or let the deployed version read it to its end, with its input stopped"
+        "there, or let the deployed version read it to its end, with its input stopped, and "
+        "accept the change then"
     )
 
 
@@ -911,3 +912,35 @@ def test_sinks_are_kept_with_the_description_and_are_part_of_the_code_of_a_chang
         assert Deployment.decode(one.encode()) == one
     codes = {change_code(direct, front), change_code(direct, renamed), change_code(front, direct)}
     assert len(codes) == 3
+
+
+def _two_counts(optimization: str) -> Deployment:
+    builder = StreamsBuilder()
+    lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+    keyed = lines.select_key(lambda _, line: line)
+    for name in ("a", "b"):
+        keyed.group_by_key(name=f"by-{name}").count(store=name)
+    config = StreamsConfig.parse(
+        {
+            "application.id": "a",
+            "bootstrap.servers": "localhost:1",
+            "topology.optimization": optimization,
+        }
+    )
+    return Deployment.of(plan_application(builder.build(), config), config)
+
+
+def test_a_store_that_another_repartition_topic_fills_now_loses_what_waits_in_the_old_one() -> None:
+    """Both topics are read in both versions, or the one that stays is, but not for the store."""
+    merged, apart = _two_counts("merge.repartition.topics"), _two_counts("none")
+    assert [topic.name for topic in merged.topics] == ["by-a-repartition"]
+    refused = [str(change) for change in changes(merged, apart) if change.refused]
+    assert refused == [
+        "store b was filled from repartition topic <application.id>-by-a-repartition and is filled "
+        "from by-b-repartition now, and records that are still in the old one are lost for it: let "
+        "the deployed version read it to its end, with its input stopped, and accept the change "
+        "then"
+    ]
+    (gone,) = [str(change) for change in changes(apart, merged) if change.refused]
+    assert "by-b-repartition is not read any more, and records that are still in it" in gone
+    assert not [change for change in changes(apart, apart) if change.refused]
