@@ -43,6 +43,9 @@ class Cluster(Protocol):
     def readers(self) -> Readers:
         """Read them."""
 
+    def reach(self) -> None:
+        """See that it answers."""
+
 
 class LiveCluster:
     """The cluster that an application names in its settings; see `Cluster`."""
@@ -59,6 +62,13 @@ class LiveCluster:
             lambda: LiveConsumer(committed, timeout_s=timeout_s),
             lambda: LiveConsumer(every, timeout_s=timeout_s),
         )
+        self._admin_config = config.admin_config()
+
+    def reach(self) -> None:
+        """See that it answers."""
+        from headrace.streams.kafka.broker_contact import reach
+
+        reach(self._admin_config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,14 @@ class Feeds:
             self.leave(follower)
             raise
         return follower
+
+    def reach(self) -> None:
+        """See that the cluster answers, for somebody who would wait at a terminal.
+
+        Raises:
+            StreamsError: it does not, or does not let this client in.
+        """
+        self._reached().reach()
 
     def leave(self, follower: Subscription) -> None:
         """Follow no more; the reader of a store ends with its last follower."""

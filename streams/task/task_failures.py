@@ -85,6 +85,8 @@ def _record_error(
 ) -> StreamsError:
     message = _what_happened(error) + _of_partial(spec, error, record)
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
+    if isinstance(error, SerdeError) and store is not None:
+        message += _of_row(store)
     if record is None:
         return range_error(suspect(), message + _of_folded(spec, node), node=node, store=store)
     return RecordError(
@@ -106,6 +108,14 @@ def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
         return ""
     said = said_of_partial(record.headers(), record.value())
     return "" if said is None or isinstance(error, PartialError) else f"; the record is {said}"
+
+
+def _of_row(store: str) -> str:
+    """Say whose the bytes may be, too, that a serde cannot read at a step with a store."""
+    return (
+        f"; if these are bytes of a row of store {store!r} that another version has written, no "
+        "record is at fault: leave none out, and run that version, or name the store anew"
+    )
 
 
 def _of_folded(spec: TaskSpec, node: str | None) -> str:

@@ -61,8 +61,16 @@ class MemoryFeeds:
         """The consumers that there are."""
         self.made = 0
         self.failure: Exception | None = None
+        """What reading raises."""
+        self.away: Exception | None = None
+        """What is raised where somebody looks whether it is there."""
         self.mute_polls = 0
         """So often those who read aborted records, too, get nothing at first."""
+
+    def reach(self) -> None:
+        """It is there, unless it is said to be away."""
+        if self.away is not None:
+            raise self.away
 
     def write(self, topic: str, *records: Raw, fate: Fate = Fate.COMMITTED) -> None:
         """Write records in a transaction."""

@@ -94,6 +94,7 @@ def _read(
     data = None if key is None else key_of_text(key, reader.key_serde, name)
     woken = threading.Event()
     with Feeds(queries) as feeds:
+        feeds.reach()
         follower = feeds.follow(name, key=data, start=start, wake=woken.set)
         click.echo(f"Following {name}.", err=True)
         while True:

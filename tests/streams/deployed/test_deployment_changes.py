@@ -934,13 +934,13 @@ def test_a_store_that_another_repartition_topic_fills_now_loses_what_waits_in_th
     """Both topics are read in both versions, or the one that stays is, but not for the store."""
     merged, apart = _two_counts("merge.repartition.topics"), _two_counts("none")
     assert [topic.name for topic in merged.topics] == ["by-a-repartition"]
-    refused = [str(change) for change in changes(merged, apart) if change.refused]
-    assert refused == [
+    (refused,) = [str(change) for change in changes(merged, apart) if change.refused]
+    assert refused == (
         "store b was filled from repartition topic <application.id>-by-a-repartition and is filled "
         "from by-b-repartition now, and records that are still in the old one are lost for it: let "
         "the deployed version read it to its end, with its input stopped, and accept the change "
         "then"
-    ]
+    )
     (gone,) = [str(change) for change in changes(apart, merged) if change.refused]
     assert "by-b-repartition is not read any more, and records that are still in it" in gone
     assert not [change for change in changes(apart, apart) if change.refused]

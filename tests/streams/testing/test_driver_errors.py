@@ -25,6 +25,7 @@ from headrace.topology import (
     Topology,
     serdes,
 )
+from headrace.topology.errors import SerdeError
 from tests.support.topologies import EXACTLY_ONCE
 
 Stream = KStream[Any, Any]
@@ -640,3 +641,36 @@ def test_our_own_words_on_a_store_that_is_not_there_are_told() -> None:
     driver = TopologyTestDriver(builder.build())
     with pytest.raises(RecordError, match=r"nostore.*node"):
         driver.input("in").send("k", 1)
+
+
+def test_bytes_of_a_row_that_another_version_wrote_are_not_the_records_fault() -> None:
+    """As after another serde of a store: whoever left the record out would lose a good one."""
+    builder = StreamsBuilder()
+    texts = builder.stream("in", key=serdes.string, value=serdes.string).group_by_key()
+    serde = _Later()
+    totals = texts.aggregate(str, lambda _, text, old: old + text, store="g", value=serde)
+    totals.to_stream().to("out")
+    settings = {"statestore.read.cache.max.bytes": 0}
+    with TopologyTestDriver(builder.build(), settings) as driver:
+        driver.input("in").send("k", "a")
+        serde.is_another = True
+        with pytest.raises(RecordError, match="serde 'later' cannot decode") as caught:
+            driver.input("in").send("k", "b")
+    said = str(caught.value)
+    assert "bytes of a row of store 'g' that another version has written, no record is" in said
+
+
+class _Later:
+    """Reads what it has written until it is another one."""
+
+    name = "later"
+    immutable = canonical = True
+    is_another = False
+
+    def serialize(self, value: str) -> bytes:
+        return value.encode()
+
+    def deserialize(self, data: bytes) -> str:
+        if self.is_another:
+            raise SerdeError("serde 'later' cannot decode a byte")
+        return data.decode()

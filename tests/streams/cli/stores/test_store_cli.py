@@ -313,3 +313,11 @@ def test_what_cannot_be_watched_is_one_sentence(target: str, memory: MemoryFeeds
     found = run("watch", "counts", "--app", target)
     assert found.exit_code == 2
     assert "Error: the changes cannot be read: the brokers are gone" in found.stderr
+
+
+def test_who_watches_is_told_that_no_broker_answers(target: str, memory: MemoryFeeds) -> None:
+    """Nothing was said for as long as one waited."""
+    memory.away = FatalClientError("no broker of nowhere:1 answers within 3 s")
+    found = run("watch", "counts", "--app", target)
+    assert found.exit_code == 9
+    assert found.stderr == "Error: no broker of nowhere:1 answers within 3 s\n"
