@@ -243,7 +243,8 @@ def _filling_changes(
     for old in before.stores:
         new = now.get(old.name)
         filled_from = topics.intersection(old.reads)
-        if new is None or filled_from.intersection(new.reads):
+        # Without another topic it was but beside those that the old one is for, as in a join.
+        if new is None or filled_from.intersection(new.reads) or {*new.reads} <= {*old.reads}:
             continue
         for name in sorted(filled_from & kept):
             yield Change(

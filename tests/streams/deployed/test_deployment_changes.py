@@ -944,3 +944,20 @@ def test_a_store_that_another_repartition_topic_fills_now_loses_what_waits_in_th
     (gone,) = [str(change) for change in changes(apart, merged) if change.refused]
     assert "by-b-repartition is not read any more, and records that are still in it" in gone
     assert not [change for change in changes(apart, apart) if change.refused]
+
+
+def test_a_table_that_is_joined_no_more_loses_nothing_of_the_others_topic() -> None:
+    def write(builder: StreamsBuilder, *, joined: bool) -> None:
+        rates = builder.table("rates", key=serdes.string, value=serdes.string, store="rates")
+        lines = builder.stream("lines", key=serdes.string, value=serdes.string)
+        keyed = lines.select_key(lambda _, line: line)
+        grouped = keyed.group_by_key(name="by-line", key=serdes.string)
+        counts = grouped.count(store="counts")
+        if joined:
+            counts.join(rates, lambda count, rate: (count, rate), store="joined")
+
+    refused, told = _changes(
+        lambda builder: write(builder, joined=True), lambda builder: write(builder, joined=False)
+    )
+    assert refused == []
+    assert any("store joined is gone" in one for one in told), told
