@@ -101,7 +101,9 @@ class LiveConsumer:
         def assigned(client: Any, partitions: Any) -> None:
             # A call of one's own, even an empty one, keeps the client from its default: to read.
             client.incremental_assign([])
-            if not self._is_leaving and not self._is_closing:
+            is_over = self._is_leaving or self._is_closing
+            # One that was replaced may be given partitions in its close, which are no one's then.
+            if self._client is current and not is_over:
                 with self._calling_back():
                     listener.on_assigned(_places(partitions))
 

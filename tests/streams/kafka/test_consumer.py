@@ -185,7 +185,10 @@ def test_the_lag_counts_the_last_record(
     assert bench.consumer.lag(HERE, next_offset) == lag
 
 
-@pytest.mark.parametrize(("callback", "told"), [("on_revoke", "revoked"), ("on_lost", "lost")])
+@pytest.mark.parametrize(
+    ("callback", "told"),
+    [("on_assign", "assigned"), ("on_revoke", "revoked"), ("on_lost", "lost")],
+)
 def test_what_a_replaced_client_says_at_its_end_is_not_believed(callback: str, told: str) -> None:
     """Its partitions are dropped already, and may be the new client's by then."""
     bench = Bench()
