@@ -85,8 +85,7 @@ def _record_error(
 ) -> StreamsError:
     message = _what_happened(error) + _of_partial(spec, error, record)
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
-    if isinstance(error, SerdeError) and store is not None:
-        message += _of_row(store)
+    message += _of_row(error, store)
     if record is None:
         return range_error(suspect(), message + _of_folded(spec, node), node=node, store=store)
     return RecordError(
@@ -110,8 +109,11 @@ def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
     return "" if said is None or isinstance(error, PartialError) else f"; the record is {said}"
 
 
-def _of_row(store: str) -> str:
+def _of_row(error: BaseException, store: str | None) -> str:
     """Say whose the bytes may be, too, that a serde cannot read at a step with a store."""
+    is_read = isinstance(error, SerdeError) and "cannot decode" in str(error)
+    if not is_read or store is None:
+        return ""
     return (
         f"; if these are bytes of a row of store {store!r} that another version has written, no "
         "record is at fault: leave none out, and run that version, or name the store anew"

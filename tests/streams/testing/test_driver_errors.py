@@ -660,6 +660,18 @@ def test_bytes_of_a_row_that_another_version_wrote_are_not_the_records_fault() -
     assert "bytes of a row of store 'g' that another version has written, no record is" in said
 
 
+def test_a_value_that_a_store_does_not_take_is_no_other_versions() -> None:
+    builder = StreamsBuilder()
+    texts = builder.stream("in", key=serdes.string, value=serdes.string).group_by_key()
+    texts.aggregate(str, lambda _, text, old: old + text, store="g", value=serdes.long)
+    with (
+        TopologyTestDriver(builder.build()) as driver,
+        pytest.raises(RecordError, match="cannot encode") as caught,
+    ):
+        driver.input("in").send("k", "a")
+    assert "another version" not in str(caught.value)
+
+
 class _Later:
     """Reads what it has written until it is another one."""
 
