@@ -16,7 +16,7 @@ from tests.simulation.seeds import run_block
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
-IN_MEMORY = 450
+IN_MEMORY = 500
 """`test_more_seeds` goes on behind them."""
 ON_ROCKSDB = 80
 BLOCK = 50
