@@ -85,10 +85,10 @@ def skip(
         assert message is not None, "`plan_skip` has found it"
         click.echo(f"To be left out: {place} offset {offset}, {_size(message)}")
         said = _said_of_partial(app, message)
-        if said is not None:
-            click.echo(f"  It is {said}: with it they are left out.")
         if said is None:
             click.echo("  No step of the application gets it, whichever of them has failed at it.")
+        else:
+            click.echo(f"  It is {said}: with it they are left out.")
         if show:
             form = known.form(place.topic, None, None)
             click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
