@@ -16,6 +16,12 @@ PRODUCER_QUEUE_KIB = 64 * 1024
 """What waits to be sent at most; a commit of large values may be more, and waits for room."""
 RECONNECT_MS = 20
 """A client's first pause before it connects again; each is twice the one before, up to 10 s."""
+FETCH_WAIT_MS = 100
+"""How long a broker may wait for records; librdkafka has it wait 500.
+
+A client asks one question of a broker at a time. Partitions that it begins to read meanwhile wait
+for the answer, and a question about topics that are still empty is often the first.
+"""
 BATCH_BYTES = 1_000_000
 """librdkafka's default of batch.size."""
 
@@ -156,8 +162,12 @@ class ClientConfigs:
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def _chosen_for_consumers(self) -> ClientConfig:
-        # At its default of 1000 a full queue pauses each partition for up to a second.
-        return {**self._chosen_for_all(), "fetch.queue.backoff.ms": 2}
+        return {
+            **self._chosen_for_all(),
+            # At its default of 1000 a full queue pauses each partition for up to a second.
+            "fetch.queue.backoff.ms": 2,
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+        }
 
     def _owned_by_consumers(self) -> ClientConfig:
         return {

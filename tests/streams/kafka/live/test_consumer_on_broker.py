@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -186,3 +187,29 @@ def test_no_last_callback_passes_records_that_the_client_drops_when_it_leaves(
     assert listener.said, "no last callback"
     for place in places:
         assert listener.said[-1].get(place, 0) == 0, "records that nobody has seen are passed"
+
+
+def test_a_partition_is_not_held_up_for_long_by_others_that_are_empty(topics: Topics) -> None:
+    """A broker answers one request at a time, and waits that long for records of empty topics."""
+    empty, full = (TopicPartition(topics.create(name), 0) for name in ("empty", "full"))
+    kafka.write(topics.bootstrap, full.topic, [(b"k", b"v")])
+
+    def waited_s(**settings: object) -> float:
+        known = {"application.id": topics.name("group"), "bootstrap.servers": topics.bootstrap}
+        config = StreamsConfig.parse({**known, **settings})
+        consumer = LiveConsumer(config.consumer_config("w"), timeout_s=30)
+        try:
+            # The first request is out with the answer to one before it.
+            consumer.add({empty: 0})
+            wait_until(lambda: consumer.lag(empty, 0) is not None, what="the empty topic is read")
+            consumer.poll(1, 0.02)
+            begun_s = time.monotonic()
+            consumer.add({full: 0})
+            wait_until(lambda: bool(consumer.poll(1, 0.01)), what="a record")
+            return time.monotonic() - begun_s
+        finally:
+            consumer.close(leave=True)
+
+    long_s = waited_s(**{"consumer.fetch.wait.max.ms": 2_000})
+    usual_s = min(waited_s() for _ in range(2))
+    assert usual_s < long_s / 2, (usual_s, long_s)
