@@ -4,8 +4,8 @@ A drained worker need not wait for the interval: it begins a commit each commit.
 no sooner after one than a quarter of what that takes, so that these commits take four fifths of its
 time at most. What comes while one is made waits for all of the next, so a pause in between is what
 results are late by. Of the last two the quicker one counts: behind one that was slow for once,
-nobody is to wait the longer. A worker that has more to read is not drained, and the interval alone
-decides.
+nobody is to wait the longer. A worker that has more to read, or was just given so much that more is
+on its way, is not drained, and the interval alone decides.
 
 So soon a commit may come before the client has passed the markers of the transactions that it read.
 What is behind markers alone is committed once nothing else was for an interval, or with what is: or
@@ -34,6 +34,8 @@ BEHIND_FACTOR = 4
 """How many times as long as a commit takes a worker that is far behind goes on without one."""
 EARLY_FACTOR = 0.25
 """How long a drained worker goes on without a commit, by what one takes."""
+MANY = 2_500
+"""A worker that had so many records to process in one turn is about to be given more of them."""
 TRANSACTIONS_SHARE = 4
 """It does so for no more than this part of what the brokers let a transaction take."""
 COMMIT_COPIES = 4
@@ -94,7 +96,8 @@ class CommitTiming:
         limit = self._config.statestore_uncommitted_max_bytes
         if processed and self._commit_bytes(dirty) > limit:
             return True
-        return self._clock.monotonic_s() >= self._early_at_s() and self._is_drained()
+        is_time = processed < MANY and self._clock.monotonic_s() >= self._early_at_s()
+        return is_time and self._is_drained()
 
     def wait_s(self) -> float | None:
         """How long it is until what was done may be committed early; None where nothing was."""
@@ -166,7 +169,7 @@ class CommitTiming:
         return left > done
 
     def _is_drained(self) -> bool:
-        """Whether the worker keeps up: nothing waits here, and little at the broker.
+        """Whether the worker keeps up: nothing waits here, and little at the brokers, as they told.
 
         Under steady input something has arrived in the meantime whenever one looks; that must not
         put the commit off.
@@ -176,9 +179,11 @@ class CommitTiming:
         for task in self._tasks.running:
             if task.queued():
                 return False
-            positions = self._consumer.positions(task.external_inputs)
-            for place, position in positions.items():
-                lag = self._consumer.lag(place, max(position, task.next_offset[place])) or 0
-                if lag >= self._config.max_poll_records:
+            places = task.external_inputs
+            positions = self._consumer.positions(places)
+            for place in places:
+                position = max(positions.get(place, 0), task.next_offset[place])
+                lag = self._consumer.lag(place, position)
+                if lag is None or lag >= self._config.max_poll_records:
                     return False
         return True
