@@ -72,6 +72,10 @@ hear of a rebalance with their next heartbeat, and nobody reads partitions that 
 all inputs wait in one line, and what is fetched ahead of one of them keeps the others waiting.
 Where brokers are far away, larger ones read faster.
 
+`consumer.fetch.wait.max.ms` is 100: a broker answers one request of a client at a time, and waits
+that long where the partitions that it asks for have nothing; those that a worker begins to read
+meanwhile wait as long.
+
 `consumer.queued.max.messages.kbytes` is 16384 and `producer.queue.buffering.max.kbytes` 65536: with
 values of 10 KB and more it is these that bound a worker's memory.
 
