@@ -121,6 +121,8 @@ def _compare(app: KafkaStreams) -> int:
     if not refused:
         but = ", but see the notes" if notes.told else ""
         click.echo(f"The application can be started on what is deployed{but}.")
+        if before is not None:
+            click.echo("What its functions do is not compared.")
     return 1 if refused else 0
 
 

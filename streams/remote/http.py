@@ -30,6 +30,8 @@ IDLE_MAX = 8
 IDLE_S = 30.0
 """For so long: the server ends those that are older than a minute."""
 ANSWER_MAX_BYTES = 256 << 20
+_UNKNOWN_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
+"""What a look-up says that will say no other thing soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,10 @@ class HttpHost:
         advice = "ask again later"
         if isinstance(why, ssl.SSLCertVerificationError):
             advice = "give what trusts its certificate as context="
+        elif isinstance(why, ConnectionRefusedError):
+            advice = "nothing listens there: start it, ask again later, or correct its address"
+        elif isinstance(why, socket.gaierror):
+            advice = "correct its name"
         elif is_other:
             advice = f"is it {'https' if self._context is None else 'http'}://, or another port?"
         return UnreachedHostError(
@@ -271,4 +277,6 @@ def _is_other(why: str | Exception) -> bool:
     """Whether what was heard is of something else, and not of a host that starts or ends."""
     ended = (ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.RemoteDisconnected, TimeoutError)
     other = (ssl.SSLError, http.client.BadStatusLine)
+    if isinstance(why, socket.gaierror):
+        return why.errno in _UNKNOWN_NAME
     return isinstance(why, other) and not isinstance(why, ended)

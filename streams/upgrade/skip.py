@@ -88,7 +88,9 @@ def plan_skip(
         note = f" ({there.note})" if there.note else ""
         raise ResetRefusedError(
             f"the group {found.group} has no offset of {place} that is of use{note}; set it with "
-            f"headrace offsets set. Nothing was set"
+            f"headrace offsets set --topic {place.topic} --partition {place.partition}, and then "
+            "leave the record out: --to beginning --process-again where the application has "
+            "committed nothing yet. Nothing was set"
         )
     if offset < max(reached, there.begin):
         raise ResetRefusedError(

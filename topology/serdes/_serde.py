@@ -99,7 +99,7 @@ _TAKES = {
     tuple: "json",
 }
 # Which constants of `serdes` write values of a length.
-_WRITES = {4: "serdes.integer", 8: "serdes.long or serdes.double"}
+_WRITES = {4: ("integer",), 8: ("long", "double")}
 
 
 def _is_typed(kind: type) -> bool:
@@ -132,12 +132,20 @@ def refuse_data(name: str, data: object, reason: str) -> NoReturn:
         raise SerdeError(
             f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
         ) from None
-    other = _WRITES.get(len(data), "serdes.string, serdes.json or serdes.bytes")
-    named = f"value={other} (key= for keys)"
+    others = " or ".join(f"serdes.{other}" for other in _may_have_written(data) if other != name)
     raise SerdeError(
         f"serde {name!r} cannot decode {len(data)} bytes ({reason}); pass the serde that the "
-        f"topic was written with, such as {named}"
+        f"topic was written with, such as value={others} (key= for keys)"
     ) from None
+
+
+def _may_have_written(data: bytes) -> tuple[str, ...]:
+    """The constants of `serdes` that data may be of."""
+    try:
+        is_text = data.decode().isprintable()
+    except UnicodeDecodeError:
+        is_text = False
+    return ("string", "json", "bytes") if is_text else _WRITES.get(len(data), ("bytes",))
 
 
 _encode = str.encode

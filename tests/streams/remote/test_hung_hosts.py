@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -109,6 +110,39 @@ def test_what_waiting_does_not_cure_is_said_at_once(scheme: str, says: bytes, sa
         with pytest.raises(UnreachedHostError, match=said):
             next(application.store("counts").changes())
         assert other.connections == 2  # once for each
+
+
+@pytest.mark.parametrize(
+    ("code", "is_final"),
+    [(socket.EAI_NONAME, True), (socket.EAI_NODATA, True), (socket.EAI_AGAIN, False)],
+)
+def test_a_name_that_nobody_has_is_said_at_once(
+    code: int, is_final: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look-up is a stand-in, as what there is to ask differs from machine to machine."""
+    asked = []
+
+    def look_up(*_: object, **__: object) -> None:
+        asked.append(code)
+        raise socket.gaierror(code, "not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with (
+        connect("http://nobody.invalid:1", timeout=timedelta(milliseconds=300)) as application,
+        pytest.raises(UnreachedHostError, match="correct its name"),
+    ):
+        application.store("counts").get("k")
+    assert (len(asked) == 1) is is_final
+
+
+def test_where_nothing_listens_the_address_may_be_wrong() -> None:
+    with HungHost() as gone:
+        url = gone.url
+    with (
+        connect(url, timeout=timedelta(milliseconds=100)) as application,
+        pytest.raises(UnreachedHostError, match=r"nothing listens there: .*correct its address"),
+    ):
+        application.store("counts").get("k")
 
 
 def test_the_next_host_answers_where_one_is_none(hosts: Hosts) -> None:

@@ -230,6 +230,24 @@ def test_a_value_of_another_type_is_refused_with_the_way_out(
     assert advice in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("serde", "data", "never"),
+    [
+        (serdes.json, b"not json", ["serdes.long", "serdes.json"]),
+        (serdes.json, b"[1,2", ["serdes.integer", "serdes.json"]),
+        (serdes.string, b"\xff\xfe", ["serdes.string", "serdes.json"]),
+        (serdes.long, b"four", ["serdes.integer", "serdes.long"]),
+    ],
+    ids=shown,
+)
+def test_no_serde_is_named_that_cannot_have_written_it(
+    serde: Serde[Any], data: bytes, never: list[str]
+) -> None:
+    with pytest.raises(SerdeError) as caught:
+        serde.deserialize(data)
+    assert not [name for name in never if name in str(caught.value)]
+
+
 @pytest.mark.parametrize("serde", CONSTANTS, ids=lambda serde: serde.name)
 def test_none_is_refused_as_null_stays_outside(serde: Serde[Any]) -> None:
     with pytest.raises(SerdeError, match="null"):
