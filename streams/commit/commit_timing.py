@@ -169,7 +169,7 @@ class CommitTiming:
         return left > done
 
     def _is_drained(self) -> bool:
-        """Whether the worker keeps up: nothing waits here, and little at the brokers, as they told.
+        """Whether the worker keeps up: nothing waits here, and little at the broker.
 
         Under steady input something has arrived in the meantime whenever one looks; that must not
         put the commit off.
@@ -179,11 +179,9 @@ class CommitTiming:
         for task in self._tasks.running:
             if task.queued():
                 return False
-            places = task.external_inputs
-            positions = self._consumer.positions(places)
-            for place in places:
-                position = max(positions.get(place, 0), task.next_offset[place])
-                lag = self._consumer.lag(place, position)
-                if lag is None or lag >= self._config.max_poll_records:
+            positions = self._consumer.positions(task.external_inputs)
+            for place, position in positions.items():
+                lag = self._consumer.lag(place, max(position, task.next_offset[place])) or 0
+                if lag >= self._config.max_poll_records:
                     return False
         return True

@@ -50,16 +50,16 @@ class Task:
 
 @dataclass
 class Cluster:
-    """A consumer, its partition's end as far as the broker has told it, and the worker's tasks."""
+    """A consumer, its partition's end, and the worker's tasks."""
 
-    end: int | None = 5
+    end: int = 5
     running: list[Any] = field(default_factory=lambda: [Task()])
 
     def positions(self, places: Any) -> dict[TopicPartition, int]:
-        return {} if self.end is None else {HERE: 5}
+        return {HERE: 5}
 
-    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
-        return None if self.end is None else self.end - next_offset
+    def lag(self, place: TopicPartition, next_offset: int) -> int:
+        return self.end - next_offset
 
 
 class Bench:
@@ -151,14 +151,6 @@ def test_a_worker_that_was_given_many_records_at_once_is_not_drained() -> None:
     assert not bench.is_due(after_ms=20, processed=MANY)
     assert bench.is_due(after_ms=0, processed=MANY - 1)
     assert bench.is_due(after_ms=980, processed=MANY), "the interval"
-
-
-def test_a_worker_is_not_drained_while_brokers_have_told_nothing_of_an_input() -> None:
-    bench = Bench(commit_interval_min_ms=20)
-    bench.cluster.end = None
-    assert not bench.is_due(after_ms=20)
-    bench.cluster.end = 5
-    assert bench.is_due(after_ms=0)
 
 
 def test_the_first_record_after_a_pause_waits_for_no_others() -> None:
