@@ -64,6 +64,11 @@ class SubPlan:
         return (*self.changelogs.values(), *(rows.topic for rows in self.source_rows.values()))
 
     @property
+    def reads_own_alone(self) -> bool:
+        """Whether it reads nothing but what the application itself writes."""
+        return not self.topics.sources
+
+    @property
     def sinks(self) -> frozenset[str]:
         """The topics outside of the application that it writes, as far as they are known."""
         return frozenset(self.topics.sinks)

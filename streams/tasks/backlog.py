@@ -157,12 +157,19 @@ class Backlog:
     # -- what must be committed for it ---------------------------------------------------------
 
     def wants_commit(self) -> bool:
-        """Whether a task waits for those who cannot read yet what it wrote."""
+        """Whether a task waits for those who cannot read yet what it wrote.
+
+        One that waits for an answer of the cluster alone has it sooner than a commit is made.
+        """
         return (
             self._exactly_once
             and bool(self._held)
-            and any(task.moved and task.id in self._held for task in self._tasks.running)
+            and any(task.moved and self._waits_for_readers(task) for task in self._tasks.running)
         )
+
+    def _waits_for_readers(self, task: Task) -> bool:
+        topics = self._feeds.get(task.id.sub_topology, ())
+        return task.id in self._held and any(self._full.get(topic, False) for topic in topics)
 
     def is_awaited(self, tasks: Sequence[Task]) -> bool:
         """Whether another worker may wait for these tasks, and knows what is committed alone."""

@@ -314,7 +314,9 @@ class Tasks:
         found = self._inquiry.take()
         if found is None:
             return
-        for slot in found.slots:
+        # The client asks a broker at once for what it reads first, and for the rest in its next
+        # question: what the application itself writes is empty yet, and would hold the others up.
+        for slot in sorted(found.slots, key=lambda slot: slot.plan.reads_own_alone):
             if self._slots.get(slot.id) is slot:
                 self._begin_at(slot, found)
 
