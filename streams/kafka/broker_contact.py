@@ -16,7 +16,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -28,7 +28,7 @@ from headrace.streams.contact.rights import principal_of
 from headrace.streams.contact.seen import SAYS, advice_on
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.errors import FatalClientError, StopRequestedError, StreamsError
-from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.kafka.kafka_clients import new_admin, servers_of
 from headrace.streams.kafka.port_look import look, look_at_certificate
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.seams.system_clock import SystemClock
@@ -69,10 +69,12 @@ class Heard:
 
     Args:
         log: where the clients' other lines go.
+        met: brokers of the cluster that were met, each as host:port.
     """
 
-    def __init__(self, log: Log | None = None) -> None:
+    def __init__(self, log: Log | None = None, met: Sequence[str] = ()) -> None:
         self._log: Any = get_logger() if log is None else log
+        self._met = tuple(met)
         self._failures: dict[str, BrokerFailure] = {}
         self.denied_topic: str | None = None
         """The last one that a transaction was not let write to; an error does not say it."""
@@ -95,6 +97,10 @@ class Heard:
             self._log.warning("client_warned", facility=facility, text=text)
         else:
             self._log.debug("client_logged", facility=facility, text=text)
+
+    def met(self) -> Sequence[str]:
+        """Brokers of the cluster that were met: those of the last answer."""
+        return self._met
 
     def is_given_up(self) -> bool:
         """Whether nobody waits for the brokers any more."""
@@ -130,11 +136,15 @@ class _Probe:
     pause, though others are there. So none is waited for for long.
     """
 
-    def __init__(self, config: Mapping[str, Any], log: Log, clock: Clock) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], log: Log, clock: Clock, met: Sequence[str]
+    ) -> None:
         self._config = config
         self._clock = clock
-        self._servers = str(config.get("bootstrap.servers", "")).split(",")
-        self.heard = Heard(log)
+        self._servers = servers_of(config, met)
+        self.heard = Heard(log, met)
+        self.nodes: tuple[str, ...] = ()
+        """The brokers of the answer."""
         self._slice_s = _SLICE_MIN_S
         self._final_s: float | None = None
         self._client_s = _CLIENT_S
@@ -155,7 +165,7 @@ class _Probe:
         if self._future.done():
             future, self._future = self._future, None
             try:
-                future.result(0)
+                self.nodes = tuple(map(_address, future.result(0).nodes))
             except KafkaException:
                 return False
             return True
@@ -177,6 +187,11 @@ class _Probe:
             self._final_s = now_s
         sure = len(self._servers) == 1 or now_s - self._final_s >= _SURE_AFTER_S
         return found if sure else None
+
+
+def _address(node: Any) -> str:
+    host = f"[{node.host}]" if ":" in node.host else node.host
+    return f"{host}:{node.port}"
 
 
 class BrokerContact(Heard):
@@ -313,7 +328,7 @@ class BrokerContact(Heard):
         on_late: Callable[[], None],
         on_slow: Callable[[str], None] = lambda _: None,
     ) -> None:
-        probe = _Probe(self._config, self._log, self._clock)
+        probe = _Probe(self._config, self._log, self._clock, self._met)
         is_told = False
         begun_s, warn_after_s, pause_s = self._clock.monotonic_s(), FIRST_WARNING_S, 4.0
         while not probe.answers():
@@ -338,6 +353,7 @@ class BrokerContact(Heard):
                     self._warn(probe.heard.failures, waited_s, pause_s)
                 warn_after_s = waited_s + pause_s
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._met = probe.nodes
 
     def _warn(self, failures: list[BrokerFailure], waited_s: float, pause_s: float) -> None:
         said, advice = self._found(failures)

@@ -6,7 +6,7 @@ what is no news of brokers becomes an event of ours. Callbacks run while a clien
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -30,6 +30,9 @@ class Hearing(Protocol):
 
     def logged(self, level: int, facility: str, text: str) -> None:
         """A line of its log, with the level of Python's logging."""
+
+    def met(self) -> Sequence[str]:
+        """Brokers of the cluster that others have met, each as host:port."""
 
 
 def new_consumer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Consumer:
@@ -79,9 +82,20 @@ def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
             theirs(error)
 
     found["error_cb"] = heard
+    if "bootstrap.servers" in found:
+        found["bootstrap.servers"] = ",".join(servers_of(found, hearing.met()))
     if "logger" not in found:
         found["logger"] = _Lines(hearing)
     return found
+
+
+def servers_of(config: Mapping[str, Any], met: Sequence[str]) -> list[str]:
+    """By which brokers a client finds the cluster: those of its settings, and those that were met.
+
+    One that is new knows no others, and its settings may name the one that is down.
+    """
+    named = [server.strip() for server in str(config.get("bootstrap.servers", "")).split(",")]
+    return list(dict.fromkeys([*filter(None, named), *met]))
 
 
 class _Lines:

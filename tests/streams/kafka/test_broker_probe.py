@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headrace.streams.kafka import broker_contact
 from headrace.streams.kafka.broker_contact import BrokerContact
+from headrace.streams.kafka.kafka_clients import servers_of
 
 
 class Client:
@@ -18,10 +20,11 @@ class Client:
     def __init__(self, *, answers: bool) -> None:
         self._answers = answers
 
-    def describe_cluster(self, **_: Any) -> Future[None]:
-        future: Future[None] = Future()
+    def describe_cluster(self, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
         if self._answers:
-            future.set_result(None)
+            nodes = [SimpleNamespace(host="two", port=2), SimpleNamespace(host="::1", port=4)]
+            future.set_result(SimpleNamespace(nodes=nodes))
         return future
 
     def poll(self, timeout_s: float) -> None:
@@ -38,3 +41,11 @@ def test_a_client_that_hangs_at_a_broker_that_is_gone_is_not_waited_for(
     contact = BrokerContact({"bootstrap.servers": "one:1,two:2,three:3"})
     contact.reach(lambda: False, within_s=20.0)
     assert next(clients, None) is None
+    assert contact.met() == ("two:2", "[::1]:4")
+
+
+def test_a_client_gets_brokers_that_were_met_beside_those_of_its_settings() -> None:
+    named = {"bootstrap.servers": "one:1, two:2"}
+    assert servers_of(named, ()) == ["one:1", "two:2"]
+    assert servers_of(named, ("two:2", "[::1]:4")) == ["one:1", "two:2", "[::1]:4"]
+    assert servers_of({}, ()) == []
