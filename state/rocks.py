@@ -247,8 +247,9 @@ class RocksTaskState:
     def _flush(self) -> None:
         # All of them: a restore that was given up may have written to others.
         with failures():
-            for columns in self._columns.values():
-                columns.flush(True)
+            for name in self._columns:
+                # A variable would stay in an error's traceback, and hold the files.
+                self._columns[name].flush(True)
 
     def drop_store(self, name: str) -> None:
         """Empty one store and forget its position."""
@@ -303,10 +304,9 @@ class RocksTaskState:
         with failures():
             # A crash between the two is made good by the next open, which creates what is missing.
             self._db.drop_column_family(family)
-            columns = self._db.create_column_family(family, row_options(self._memory))
+            self._columns[name] = self._db.create_column_family(family, row_options(self._memory))
             self._handles[name] = self._db.get_column_family_handle(family)
-        self._columns[name] = columns
-        self._stores[name].move(columns)
+        self._stores[name].move(self._columns[name])
 
     def _require_restore(self) -> set[str]:
         if self._restored is None:

@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from headrace.state.disk.failures import failures, raise_meant
+from headrace.state.disk.failures import raise_meant
 
 # Rows in files, and those that are in memory before.
 _SIZES = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
@@ -87,7 +87,9 @@ def _ascending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Row
     while (found := key()) is not None:
         yield found, value()
         step()
-    _require_sound(cursor)
+    failure = _failure_of(cursor)
+    del cursor, key, value, step
+    _raise(failure)
 
 
 def _descending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Rows:  # noqa: ARG001
@@ -99,13 +101,24 @@ def _descending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Ro
             return
         yield found, value()
         step()
-    _require_sound(cursor)
+    failure = _failure_of(cursor)
+    del cursor, key, value, step
+    _raise(failure)
 
 
-def _require_sound(cursor: RdictIter) -> None:
-    # A cursor that meets a broken block ends as if there were no more rows.
-    with failures():
+def _failure_of(cursor: RdictIter) -> Exception | None:
+    """A cursor that meets a broken block ends as if there were no more rows."""
+    try:
         cursor.status()
+    except Exception as error:
+        # A traceback would hold the cursor, and so the files: who closes them could not reopen.
+        return error.with_traceback(None)
+    return None
+
+
+def _raise(failure: Exception | None) -> None:
+    if failure is not None:
+        raise_meant(failure)
 
 
 class _Closed:

@@ -24,8 +24,7 @@ from headrace.state.errors import (
 from headrace.state.rocks import FORMAT_VERSION, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
-
-HERE = Position("topic-a", 7, 3, 1_700_000_000_000)
+from tests.state.broken import HERE, break_tables, filled
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +50,6 @@ def opened(path: Path, memory: RocksMemory, *names: str) -> RocksTaskState:
 
 def rows(state: RocksTaskState, name: str) -> list[tuple[bytes, bytes]]:
     return list(state.store(name).scan())
-
-
-def filled(path: Path, memory: RocksMemory, *, count: int = 2_000) -> None:
-    """Make a state whose rows of store `a` are in a file."""
-    state = opened(path, memory)
-    some = random.Random(1)
-    state.write({"a": [(b"%06d" % n, some.randbytes(100)) for n in range(count)]}, {"a": HERE})
-    state.close()
-
-
-def break_tables(path: Path) -> None:
-    """Overwrite the middle of the largest table file, where there are blocks of rows."""
-    table = max(path.glob("*.sst"), key=lambda file: file.stat().st_size)
-    data = bytearray(table.read_bytes())
-    assert len(data) > 100_000
-    middle = len(data) // 2
-    data[middle : middle + 64] = b"\xa5" * 64
-    table.write_bytes(bytes(data))
 
 
 def test_a_missing_key_reads_as_none(state: RocksTaskState) -> None:
