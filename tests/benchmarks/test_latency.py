@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 from rich.console import Console
 
-from benchmarks.latency import own
+from benchmarks.latency import Feed, own
 from benchmarks.peers.peer import Order
 from benchmarks.report import latency_table
 from benchmarks.results import Latency
@@ -42,3 +44,28 @@ def test_another_checkout_runs_with_its_own_python() -> None:
     assert command[:3] == ["/other/.venv/bin/python", "-m", "benchmarks.service"]
     assert command[-2:] == ["--set", "a=1"]
     assert runner.name == "headrace of /other a=1"
+
+
+class Client:
+    """Waits whole milliseconds only, as librdkafka does."""
+
+    def __init__(self) -> None:
+        self.sent = self.polls = 0
+
+    def produce(self, topic: str, value: bytes, key: bytes) -> None:
+        self.sent += 1
+
+    def poll(self, timeout_s: float) -> None:
+        self.polls += 1
+        time.sleep(int(timeout_s * 1000) / 1000)
+
+    def flush(self, timeout_s: float) -> None:
+        pass
+
+
+def test_who_feeds_leaves_the_cores_to_those_who_are_measured() -> None:
+    client = Client()
+    with patch("benchmarks.latency.Producer", return_value=client):
+        Feed("b:1", "in", 1000, 0.5)._run()
+    assert client.sent == 500
+    assert client.polls <= 4 * client.sent
