@@ -14,6 +14,7 @@ import pytest
 
 from headrace import connect
 from headrace.streams.queries.errors import QueryError
+from headrace.streams.remote.stores import RemoteStore
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted, Run
 from tests.support.topics import Topics
@@ -107,6 +108,11 @@ def wait_hosts(url: str, hosts: set[str]) -> None:
         wait_until(found, what=f"partitions at {hosts}")
 
 
+def states(store: RemoteStore[str, int]) -> set[str]:
+    """What the tasks do; one that has just moved waits for what the cluster says."""
+    return {place["state"] for place in store.describe()["places"]}
+
+
 def check_answers(urls: set[str], expected: Mapping[str, Any]) -> None:
     """Whoever is asked, and however: all counts, each from the host that has it."""
     owners = set()
@@ -118,7 +124,7 @@ def check_answers(urls: set[str], expected: Mapping[str, Any]) -> None:
             assert [row.key for row in store.range("key-03", "key-12")] == KEYS[3:13]
             assert store.count() == len(expected)
             assert {key: store[key] for key in KEYS[:5]} == {key: expected[key] for key in KEYS[:5]}
+            wait_until(lambda store=store: states(store) == {"running"}, what="all tasks run")
             places = store.describe()["places"]
             owners.add(tuple(sorted((place["partition"], place["host"]) for place in places)))
-            assert {place["state"] for place in places} == {"running"}
     assert len(owners) == 1  # all hosts name the same
