@@ -15,6 +15,8 @@ from headrace.streams.simulation import FaultPlan, Simulation
 from headrace.streams.simulation.example import example_inputs, example_topology
 from tests.simulation.recount import differences
 
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
 BROKEN_FILES = FaultPlan(
     rate=0.15,
     crashes=2,
