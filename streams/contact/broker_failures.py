@@ -105,7 +105,8 @@ refused
     if found is None:
         return None
     reason = found["reason"]
-    tried = _TRIED.get(found["state"] or "", "to use it")
+    connects = reason.startswith("Connect to ")  # whatever state it is told in
+    tried = _TRIED.get("CONNECT" if connects else found["state"] or "", "to use it")
     kind = _kind(reason, found["state"] or "")
     size = _RESPONSE.search(reason)
     if size is not None:

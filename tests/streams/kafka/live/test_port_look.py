@@ -232,3 +232,12 @@ def test_a_guess_at_brokers_of_old_is_not_repeated(guess: str) -> None:
     failure = read_failure(line)
     assert failure is not None
     assert failure.reason == failed
+
+
+@pytest.mark.parametrize("state", ["", " (after 0ms in state TRY_CONNECT)"])
+def test_who_does_not_connect_has_tried_to_connect_in_whatever_state(state: str) -> None:
+    failure = read_failure(
+        f"kafka:9092/bootstrap: Connect to ipv4#10.0.0.7:9092 failed: Connection refused{state}"
+    )
+    assert failure is not None
+    assert (failure.tried, failure.kind) == ("to connect", "refused")
