@@ -1,7 +1,7 @@
 # What one does here: `make help`. Needs a Python of at least 3.11, and the network once.
 
 PYTHON ?= python3
-TEST_PROCESSES ?= 5
+TEST_PROCESSES ?= 4
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready

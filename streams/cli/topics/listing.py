@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -10,10 +11,13 @@ import click
 from headrace.streams.cli.options import said_errors, settings_option
 from headrace.streams.cli.tables import columns, json_option, show
 from headrace.streams.cli.topics.known_topics import Known, app_option, counts_of
+from headrace.streams.errors import MissingTopicError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 
 _KAFKA_S = "__"
+_LOOKS = 5
+"""How often topics may be deleted while one looks at all."""
 
 
 @click.command("list")
@@ -47,13 +51,17 @@ def list_topics(target: str | None, every: bool, as_json: bool, settings: dict[s
 
 
 def _listed(known: Known, admin: GroupAdmin, names: list[str]) -> list[dict[str, Any]]:
-    counts = admin.partition_counts(names)
-    places = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
-    begins = admin.start_offsets(places) if places else {}
-    ends = admin.stable_offsets(places) if places else {}
-    records = dict.fromkeys(counts, 0)
-    for place in places:
-        records[place.topic] += ends[place] - begins[place]
+    for left in reversed(range(_LOOKS)):
+        counts = admin.partition_counts(names)
+        try:
+            records = _records(admin, counts)
+            break
+        except MissingTopicError:
+            # It was deleted since partitions were counted, so it is not counted the next time.
+            if not left:
+                raise
+    if not known.own:
+        names = [name for name in names if name in counts]
     return [
         {
             "topic": name,
@@ -63,6 +71,16 @@ def _listed(known: Known, admin: GroupAdmin, names: list[str]) -> list[dict[str,
         }
         for name in names
     ]
+
+
+def _records(admin: GroupAdmin, counts: Mapping[str, int]) -> dict[str, int]:
+    places = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
+    begins = admin.start_offsets(places) if places else {}
+    ends = admin.stable_offsets(places) if places else {}
+    records = dict.fromkeys(counts, 0)
+    for place in places:
+        records[place.topic] += ends[place] - begins[place]
+    return records
 
 
 @click.command()
