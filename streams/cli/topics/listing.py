@@ -16,8 +16,6 @@ from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 
 _KAFKA_S = "__"
-_LOOKS = 5
-"""How often topics may be deleted while one looks at all."""
 
 
 @click.command("list")
@@ -51,15 +49,18 @@ def list_topics(target: str | None, every: bool, as_json: bool, settings: dict[s
 
 
 def _listed(known: Known, admin: GroupAdmin, names: list[str]) -> list[dict[str, Any]]:
-    for left in reversed(range(_LOOKS)):
-        counts = admin.partition_counts(names)
+    counts = dict(admin.partition_counts(names))
+    while True:
         try:
             records = _records(admin, counts)
             break
-        except MissingTopicError:
-            # It was deleted since partitions were counted, so it is not counted the next time.
-            if not left:
+        except MissingTopicError as error:
+            # They were deleted since partitions were counted; each round leaves out one at least.
+            gone = counts.keys() & error.topics
+            if not gone:
                 raise
+            for name in gone:
+                del counts[name]
     if not known.own:
         names = [name for name in names if name in counts]
     return [
