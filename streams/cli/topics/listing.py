@@ -56,11 +56,10 @@ def _listed(known: Known, admin: GroupAdmin, names: list[str]) -> list[dict[str,
             break
         except MissingTopicError as error:
             # They were deleted since partitions were counted; each round leaves out one at least.
-            gone = counts.keys() & error.topics
-            if not gone:
+            left = [name for name in counts if name not in error.topics]
+            if len(left) == len(counts):
                 raise
-            for name in gone:
-                del counts[name]
+            counts = dict(admin.partition_counts(left))
     if not known.own:
         names = [name for name in names if name in counts]
     return [
