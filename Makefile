@@ -43,10 +43,9 @@ test: setup  ## Run all tests but long ones, those of many faults and those on S
 	$(BIN)/pytest -m "not spark and not long and not faults" -n $(TEST_PROCESSES) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
-# Some of these seeds are among all tests, too (tests/simulation/test_few_seeds.py). They compute, so
-# that more processes gain nothing.
+# Some of these seeds are among all tests, too (tests/simulation/test_few_seeds.py).
 faults: setup  ## Run the tests that try many faults: simulated seeds, workers killed under sinks
-	$(BIN)/pytest -m "faults and not spark and not long" -n 4 --dist loadfile \
+	$(BIN)/pytest -m "faults and not spark and not long" -n $(TEST_PROCESSES) --dist loadfile \
 		--no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: setup  ## Run the tests that take long and seldom tell: three nodes, what a broker forgets
