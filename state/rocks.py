@@ -51,6 +51,7 @@ _RESTORING_KEY = b"restoring"
 """There from the begin of a bulk restore to the first positions behind it."""
 _JUDGED, _IN_ORDER = 200, 0.75
 """How many rows of a restore are looked at, and the share of them that follow the one before."""
+_CLOSE_FAILED = "nothing is lost: what was committed is in the files, or in their log"
 _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 
 
@@ -269,7 +270,9 @@ class RocksTaskState:
         except DbClosedError:
             return
         except Exception as error:  # what was not flushed is in the log, or in the changelog
-            _log.warning("state_close_failed", path=str(self._path), reason=str(error))
+            _log.warning(
+                "state_close_failed", path=str(self._path), reason=str(error), advice=_CLOSE_FAILED
+            )
 
     def _batch(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> WriteBatch:
         for name in (*deltas, *positions):

@@ -13,7 +13,7 @@ from typing import Self
 from headrace.state.events.log import get_logger
 from headrace.streams.collector import rare_collections
 from headrace.streams.config.client_check import check_clients
-from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.config import REQUIRED_NAMES, StreamsConfig
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.crew import Crew, Crewed, Hand
 from headrace.streams.deployed.deployed import DeployedTopology
@@ -25,7 +25,7 @@ from headrace.streams.facts.snapshots import ApplicationSnapshot
 from headrace.streams.facts.usage import process_usage
 from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
-from headrace.streams.loading import refuse_while_loading
+from headrace.streams.loading import completed, refuse_while_loading
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.plan import SubPlan, plan_application
 from headrace.streams.plan.plan_notes import log_plan_notes
@@ -101,7 +101,7 @@ class KafkaStreams(Crewed):
         probe: Probe = no_probe,
     ) -> None:
         super().__init__()
-        settings = guarded(settings)
+        settings = completed(guarded(settings), REQUIRED_NAMES)
         self.config = StreamsConfig.parse(settings)
         check_clients(self.config, origins_of(settings))
         self._topology = topology

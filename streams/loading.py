@@ -1,29 +1,60 @@
-"""Whether a module is being imported for its application, which must not run meanwhile."""
+"""What holds while a module is imported for its application.
+
+The application must not run meanwhile, and need not say what a command says for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
 
 from headrace.streams.errors import StreamsError
+from headrace.streams.secrets import over
+from headrace.streams.settings import Given, origins_of
 
-_TARGET: ContextVar[str | None] = ContextVar("headrace_loading", default=None)
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    target: str
+    beside: Mapping[str, Any]
+
+
+_LOADING: ContextVar[_Loading | None] = ContextVar("headrace_loading", default=None)
 
 
 @contextmanager
-def loading_of(target: str) -> Iterator[None]:
-    """Import for an application of this name."""
-    token = _TARGET.set(target)
+def loading_of(target: str, beside: Mapping[str, Any]) -> Iterator[None]:
+    """Import for an application of this name.
+
+    Args:
+        target: its name.
+        beside: the settings that are to be laid over its own.
+    """
+    token = _LOADING.set(_Loading(target, beside))
     try:
         yield
     finally:
-        _TARGET.reset(token)
+        _LOADING.reset(token)
 
 
 def loading() -> str | None:
     """The name of the application that a module is being imported for, if one is."""
-    return _TARGET.get()
+    found = _LOADING.get()
+    return None if found is None else found.target
+
+
+def completed(own: Mapping[str, Any], required: Iterable[str]) -> Mapping[str, Any]:
+    """A program's settings, with those required ones that it leaves to whoever loads it."""
+    found = _LOADING.get()
+    beside = {} if found is None else found.beside
+    left = {name: beside[name] for name in required if name not in own and name in beside}
+    if not left:
+        return own
+    origins = {name: origin for name, origin in origins_of(beside).items() if name in left}
+    return over(own, Given(left, origins))
 
 
 class ApplicationError(StreamsError):

@@ -32,10 +32,7 @@ def raise_meant(error: Exception) -> NoReturn:
         raise error
     text = str(error)
     if _CORRUPT.match(text):
-        raise StoreCorruptedError(
-            f"local state cannot be read: {text}; wipe the task's directory to restore it from "
-            "its changelogs"
-        ) from error
+        raise StoreCorruptedError(f"local state cannot be read: {text}") from error
     if _LOCKED.match(text):
         raise StateLockedError(
             f"another process, or this one, has the state open: {text}; stop it, or close it first"

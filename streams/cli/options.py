@@ -170,7 +170,7 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
     from headrace.streams.tasks.restore import SilentRestoreListener
     from headrace.streams.worker.listeners import SilentListener
 
-    app = load_app(target)
+    app = load_app(target, settings)
     if not settings:
         return app
     return app.derived(

@@ -79,7 +79,8 @@ class StreamsConfig(ClientConfigs):
         headrace.streams.errors.ConfigError: 3 settings are wrong:
         - application.id must consist of ASCII letters, digits, '.', '_' and '-', not be 'a b'; \
 topics and groups are named after it
-        - bootstrap.servers is required, and not set
+        - bootstrap.servers is required, and not set; the program gives it to KafkaStreams, or \
+whoever starts it by a command does: --set bootstrap.servers=...
         - bootstrap.server is unknown; did you mean bootstrap.servers?
     """
 
@@ -422,6 +423,9 @@ def table() -> Iterator[Setting]:
             yield own
 
 
+REQUIRED_NAMES = tuple(own.name for own in table() if own.default is REQUIRED)
+
+
 def user_state_dir(environ: Mapping[str, str]) -> Path:
     """The directory for state that must outlive a reboot, by the XDG rules."""
     base = environ.get("XDG_STATE_HOME", "")
@@ -434,5 +438,8 @@ def _value(own: Setting, given: Mapping[str, object]) -> object:
     if own.name in given:
         return own.kind.parse(given[own.name])
     if own.default is REQUIRED:
-        raise ValueError("is required, and not set")
+        raise ValueError(
+            "is required, and not set; the program gives it to KafkaStreams, or whoever starts it "
+            f"by a command does: --set {own.name}=..."
+        )
     return own.default

@@ -35,6 +35,9 @@ others over them; of a setting that is in several places the first of these coun
    `"sasl.username" = "app"`, or tables;
 4. the application's own.
 
+So an application may leave `bootstrap.servers` and `application.id`, the two that are required, to
+whoever starts it.
+
 The error of a setting that is wrong or unknown says where it was given: `(from --set)`,
 `(from HEADRACE_POLL_MS)`, `(from app.toml, line 3)`. Without that it is the application's own.
 

@@ -7,9 +7,9 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headrace.streams.errors import StreamsError
@@ -21,11 +21,12 @@ from headrace.topology.errors import TopologyError
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 _AN_APP = "a KafkaStreams, or a function without arguments that returns one"
 
 
-def load_app(target: str) -> KafkaStreams:
-    """Import a module and return its application.
+def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
+    """Import a module and return its application, with its own settings.
 
     The attribute is a `KafkaStreams`, or a function without arguments that returns one. The
     current directory can be imported from, as with ``python -m``, though not in place of Python's
@@ -33,13 +34,14 @@ def load_app(target: str) -> KafkaStreams:
 
     Args:
         target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
+        beside: what is to be laid over its settings; it gives required ones that it lacks.
 
     Raises:
         ApplicationError: there is no such application; the message says what is wrong.
         StreamsError: it is there, and refuses its settings, for example.
     """
     place, path = _halves(target, "application", "module:attribute, such as word_count:app")
-    with loading_of(target):
+    with loading_of(target, beside):
         return _as_app(_found(place, path, _AN_APP), target)
 
 

@@ -100,8 +100,8 @@ class _Leash(threading.Thread):
 
 def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender) -> KafkaStreams:
     """The application with what the command adds, and an identity of this worker's own."""
-    app = load_app(launch.target)
     settings = Given(launch.settings, launch.origins)
+    app = load_app(launch.target, settings)
     worker_id = settings.get("worker.id", app.config.worker_id)
     if launch.endpoint is not None and app.config.application_server is None:
         settings.setdefault("application.server", launch.endpoint)

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.state.directory import StateDirectory, TaskDirectory
-from headrace.state.errors import StateError, StateLockedError
+from headrace.state.errors import StateError, StateLockedError, StoreCorruptedError
 from headrace.streams.contact.access_errors import GroupDeniedError
 from headrace.streams.deployed.deployed import Groups, forget
 from headrace.streams.errors import FatalClientError, LocalStateError
@@ -57,6 +57,11 @@ from headrace.streams.upgrade.reset_plan import (
 )
 
 _LOOK_AGAIN_S = 0.1
+_BROKEN = (
+    "nothing was changed: a copy of these files, or another host, may have the rows; headrace "
+    "reset begins anew, without them"
+)
+"""What to do where the rows of broken files are asked for as there is no changelog of them."""
 
 
 class ResetCluster(Groups, Protocol):
@@ -274,5 +279,7 @@ def local_errors() -> Iterator[None]:
         yield
     except StateLockedError as error:
         raise ResetRefusedError(str(error)) from error
+    except StoreCorruptedError as error:
+        raise LocalStateError(f"{error}; {_BROKEN}") from error
     except StateError as error:
         raise LocalStateError(str(error)) from error

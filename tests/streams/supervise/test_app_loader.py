@@ -12,6 +12,7 @@ import pytest
 from headrace.streams import TopologyTestDriver
 from headrace.streams.errors import ConfigError
 from headrace.streams.loading import ApplicationError
+from headrace.streams.settings import given_by
 from headrace.streams.supervise.app_loader import load_app
 from headrace.topology.errors import TopologyError
 
@@ -55,6 +56,41 @@ def save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Save]:
     yield save_file
     for name in set(sys.modules) - before:
         del sys.modules[name]
+
+
+LEFT = APP.replace('{"application.id": "loaded", "bootstrap.servers": "localhost:9092"}', "{}")
+"""Its code says nothing that differs from one place to the next."""
+
+
+@pytest.mark.parametrize("target", ["my_app:app", "my_app:make", "my_app.py:app"])
+def test_required_settings_may_be_left_to_who_starts_it(save: Save, target: str) -> None:
+    save("my_app.py", LEFT)
+    beside = {"application.id": "given", "bootstrap.servers": "kafka:9092", "poll.ms": "7"}
+    app = load_app(target, given_by(beside, "--set"))
+    assert app.config.application_id == "given"
+    assert app.config.bootstrap_servers == "kafka:9092"
+    assert app.config.poll_ms != 7, "what is not required is laid over it later"
+
+
+def test_required_settings_of_the_program_are_its_own(save: Save) -> None:
+    save("my_app.py", APP)
+    app = load_app("my_app:app", {"application.id": "given"})
+    assert app.config.application_id == "loaded"
+
+
+def test_a_required_setting_that_nobody_gives_is_named_with_who_may(save: Save) -> None:
+    save("my_app.py", LEFT)
+    with pytest.raises(ConfigError, match=r"application\.id is required") as caught:
+        load_app("my_app:app", {"bootstrap.servers": "kafka:9092"})
+    assert "--set application.id=" in str(caught.value)
+    assert "bootstrap.servers" not in str(caught.value)
+
+
+def test_a_wrong_setting_given_for_the_program_has_its_place(save: Save) -> None:
+    save("my_app.py", LEFT)
+    beside = {"application.id": "given", "bootstrap.servers": "kafka"}
+    with pytest.raises(ConfigError, match=r"bootstrap.servers \(from HEADRACE_X\)"):
+        load_app("my_app:app", given_by(beside, "HEADRACE_X"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headrace.streams.errors import LocalStateError
 from headrace.streams.plan.progress import COMMIT_ID, Progress
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError
@@ -196,6 +198,18 @@ def test_a_start_does_not_drop_the_rows_that_the_offsets_are_of(tmp_path: Path) 
     lost.driver.run()
     lost.driver.restart()
     assert lost.rows() == lost.before
+
+
+def test_broken_files_are_told_and_nobody_is_asked_to_remove_the_only_rows(tmp_path: Path) -> None:
+    lost = Lost(tmp_path, EXACTLY_ONCE)
+    lost.delete_changelogs()
+    tool = lost.tool()
+    for listing in (lost.state_dir / "test" / "tasks" / "0_1").rglob("MANIFEST-*"):
+        listing.write_bytes(b"\xa5" * 64)
+    with pytest.raises(LocalStateError, match=r"tasks/0_1.*a copy of these files") as caught:
+        tool.plan()
+    assert "Corruption" in str(caught.value)
+    assert not re.search("wipe|remove|delete", str(caught.value))
 
 
 class KilledError(Exception):
