@@ -19,9 +19,14 @@ from tests.reference.programs import FEWER_OPS, LATE_OPS, Event, Keys, Program, 
 SEEDS = 300
 LAST = 2_000
 PARTS = 4
+FEW = 2
+"""Parts that are compared with all tests; `make faults` compares the others."""
+_PARTS = [
+    pytest.param(part, marks=[] if part < FEW else [pytest.mark.faults]) for part in range(PARTS)
+]
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", _PARTS)
 def test_random_topologies_equal_the_interpreter(part: int) -> None:
     """Caches on and off, aborts and restarts between records, one partition and three."""
     outcomes = _outcomes(range(part, SEEDS, PARTS))

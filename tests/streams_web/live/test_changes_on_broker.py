@@ -71,6 +71,7 @@ class Listener(threading.Thread):
         connection.close()
 
 
+@pytest.mark.faults
 def test_each_committed_change_is_told_once_while_workers_are_killed(
     topics: Topics, tmp_path: Path
 ) -> None:

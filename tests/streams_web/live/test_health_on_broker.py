@@ -105,6 +105,7 @@ def test_it_lives_and_says_how_far_it_is_while_a_restore_takes_long(
         stop(run)
 
 
+@pytest.mark.faults
 def test_it_lives_in_a_storm_of_rebalances(topics: Topics, tmp_path: Path) -> None:
     """Each second workers join, leave, and one is killed."""
     app = Counted(topics, tmp_path)

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.slow
 IN_MEMORY = 'count(store=Materialized("counts", kind="memory"))'
 
 
+@pytest.mark.faults
 def test_counts_in_memory_never_go_back_while_workers_are_killed_and_frozen(
     topics: Topics, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from tests.support.topics import Topics
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.faults
 def test_answers_are_committed_counts_and_never_go_back_while_workers_are_killed(
     topics: Topics, tmp_path: Path
 ) -> None:

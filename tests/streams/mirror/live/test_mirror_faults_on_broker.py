@@ -289,6 +289,7 @@ def _under_faults(at: Field, *, records: int, faults: list[str]) -> None:
     print(f"{total} records, {struck_s:.0f} s, {at.lives} lives, faults {at.struck}")
 
 
+@pytest.mark.faults
 def test_records_are_copied_once_whatever_becomes_of_the_mirror(
     west: Topics, east: Topics, clusters: Clusters
 ) -> None:

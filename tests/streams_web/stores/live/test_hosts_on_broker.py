@@ -60,6 +60,7 @@ class Client(threading.Thread):
         self._application.close()
 
 
+@pytest.mark.faults
 def test_hosts_answer_for_each_other_while_one_comes_and_one_is_killed(
     topics: Topics, tmp_path: Path
 ) -> None:
