@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headrace.streams.collector import rare_collections
+
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams, State
     from headrace.streams.config.config import StreamsConfig
@@ -37,7 +39,8 @@ def __getattr__(name: str) -> Any:
     if name == "serdes":
         return import_module("headrace.topology.serdes")
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        with rare_collections():
+            return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'headrace.streams' has no attribute {name!r}")
 
 

@@ -19,6 +19,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.streams.collector import rare_collections
+
 if TYPE_CHECKING:
     from headrace.streams import (
         KafkaStreams,
@@ -218,10 +220,11 @@ _MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    if name in _MODULES:
-        return import_module(_MODULES[name])
-    room = "headrace.streams" if name in _OF_STREAMS else "headrace.topology"
-    return getattr(import_module(_ELSEWHERE.get(name, room)), name)
+    with rare_collections():
+        if name in _MODULES:
+            return import_module(_MODULES[name])
+        room = "headrace.streams" if name in _OF_STREAMS else "headrace.topology"
+        return getattr(import_module(_ELSEWHERE.get(name, room)), name)
 
 
 def __dir__() -> list[str]:

@@ -7,16 +7,19 @@ import signal
 import sys
 from types import FrameType
 
+from headrace.streams.collector import rare_collections
+
 
 def main() -> None:
     """Be the command line `headrace`."""
     if sys.argv[1:2] == ["run"] or (sys.argv[1:2] == ["mirror"] and sys.argv[2:3] != ["offsets"]):
         _stop_cleanly_at_once()
-    from headrace.streams import logs
-    from headrace.streams.cli.main import main as command
+    with rare_collections():
+        from headrace.streams import logs
+        from headrace.streams.cli.main import main as command
 
-    logs.configure()  # to standard error, so that what a command prints can be piped
-    command()
+        logs.configure()  # to standard error, so that what a command prints can be piped
+        command()
 
 
 def _stop_cleanly_at_once() -> None:

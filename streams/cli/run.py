@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -22,7 +22,7 @@ from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
 from headrace.streams.control.door import ANSWER_WITHIN_S, Door
 from headrace.streams.secrets import over
-from headrace.streams.settings import given_by
+from headrace.streams.settings import given_by, origins_of
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status_line import LoggedStatus, StatusLine
 from headrace.streams.supervise.supervisor import WORKERS_MAX, StatusDisplay, Supervisor
@@ -125,13 +125,19 @@ def run(
             http, lambda: supervisor.board, log, set_level, queries, advertise=advertise
         )
         with served_here, _signals(supervisor):
-            log.info("supervisor_started", target=target, workers=workers)
+            log.info("supervisor_started", target=target, workers=workers, **_places(settings))
             code = supervisor.run(processes.wait)
     finally:
         door.close()
         if line is not None:
             line.close()
     sys.exit(code)
+
+
+def _places(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Where the settings were given that lie over the application's own, as a field of the log."""
+    origins = origins_of(settings)
+    return {"settings_from": origins} if origins else {}
 
 
 @contextmanager

@@ -96,7 +96,7 @@ class LiveProcess:
                     sys.executable,
                     "-P",
                     "-m",
-                    "headrace.streams.supervise.worker_process",
+                    "headrace.streams.supervise.worker_entry",
                     launch.target,
                 ]
                 + [str(n) for n in (index, *passed)],

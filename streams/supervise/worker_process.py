@@ -1,6 +1,6 @@
 """A worker of `headrace run`, in its process: loads the application, runs it, ends with a code.
 
-    python -P -m headrace.streams.supervise.worker_process word_count:app INDEX CONTROL REPORTS
+    python -P -m headrace.streams.supervise.worker_entry word_count:app INDEX CONTROL REPORTS
     ERRORS QUESTIONS
 
 CONTROL, REPORTS and QUESTIONS are the ends of a pipe and two sockets, which
@@ -239,7 +239,3 @@ def main() -> None:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -85,6 +85,21 @@ def test_what_is_wrong_from_the_start_ends_at_once_and_is_said_once(
     assert "Traceback" not in run.text()
 
 
+def test_the_log_says_where_settings_come_from_and_the_code_may_leave_required_ones(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", "localhost:1")
+    code = APP.replace('"bootstrap.servers": "localhost:1", ', "")
+    run = start(code, "--set", "poll.ms=-1")
+    assert run.wait() == ExitCode.CONFIGURATION
+    (failed,) = run.events("application_failed")
+    assert failed["reason"] == "poll.ms (from --set) must be at least 0, not -1"
+    (started,) = run.events("supervisor_started")
+    places = {"bootstrap.servers": "HEADRACE_BOOTSTRAP_SERVERS", "poll.ms": "--set"}
+    assert started["settings_from"] == places
+    assert "localhost:1" not in run.text(), "values may be secrets"
+
+
 def test_a_file_named_like_a_module_of_python_does_not_stand_in_for_it(
     tmp_path: Path, start: Start
 ) -> None:
