@@ -153,6 +153,8 @@ class Partials(dict["bytes | str", list[Any]]):
 
     def _measured(self) -> int:
         """The bytes of the values: of all where they are at hand, else of some."""
+        if self._call == COUNT:
+            return 0
         total, others = 0, 0
         for _, value, *_ in self.values():
             kind = value.__class__
