@@ -51,7 +51,7 @@ _RESTORING_KEY = b"restoring"
 """There from the begin of a bulk restore to the first positions behind it."""
 _JUDGED, _IN_ORDER = 200, 0.75
 """How many rows of a restore are looked at, and the share of them that follow the one before."""
-_CLOSE_FAILED = "nothing is lost: what was committed is in the files, or in their log"
+_CLOSE_FAILED = "nothing to do: what the next opening cannot read comes from the changelogs"
 _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 
 

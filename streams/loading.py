@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.streams.errors import StreamsError
 from headrace.streams.secrets import over
-from headrace.streams.settings import Given, origins_of
+from headrace.streams.settings import given_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ def loading() -> str | None:
 
 
 def completed(own: Mapping[str, Any], required: Iterable[str]) -> Mapping[str, Any]:
-    """A program's settings, with those required ones that it leaves to whoever loads it."""
+    """A program's settings; where it leaves required ones to whoever loads it, with all of his.
+
+    So that all that is wrong with them is said at once.
+    """
     found = _LOADING.get()
     beside = {} if found is None else found.beside
-    left = {name: beside[name] for name in required if name not in own and name in beside}
-    if not left:
-        return own
-    origins = {name: origin for name, origin in origins_of(beside).items() if name in left}
-    return over(own, Given(left, origins))
+    is_left = any(name in beside and name not in own for name in required)
+    return over(given_by(own, "the program"), beside) if is_left else own
 
 
 class ApplicationError(StreamsError):

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import (
+    load,
+    load_alone,
+    said_errors,
+    settings_option,
+    target_argument,
+)
 from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError
 from headrace.streams.plan.plan_notes import meetings_of, unnamed_keys_of
 from headrace.streams.plan.topic_errors import ChangelogLostError
@@ -50,7 +56,7 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
     MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
-        app = load(target, settings)
+        app = (load if deployed else load_alone)(target, settings)
         if deployed:
             sys.exit(_compare(app))
     steps = list(unnamed_steps(plan.program.sub_topology for plan in app.plans))

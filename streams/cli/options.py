@@ -120,11 +120,25 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
 
 def _beside(context: click.Context) -> dict[str, Any]:
     """The settings of a file, and over them those of the environment."""
-    path = context.meta.get(_FILE) or os.environ.get(CONFIG)
-    of_file = Given() if path is None else read_settings(Path(path))
-    return over(of_file, settings_of(os.environ))
+    return over(_of_file(context.meta.get(_FILE)), settings_of(os.environ))
 
 
+def _of_file(path: Path | None) -> Given:
+    if path is not None:
+        return read_settings(path)
+    named = os.environ.get(CONFIG)
+    if named is None:
+        return Given()
+    if not named:
+        raise ConfigError(f"the variable {CONFIG} is empty; let it name a file, or unset it")
+    try:
+        return read_settings(Path(named))
+    except ConfigError as error:
+        raise ConfigError(f"{error} (named by the variable {CONFIG})") from error
+
+
+_NO_CLUSTER = {"application.id": "application", "bootstrap.servers": "localhost:9092"}
+"""For commands that ask no broker, where nobody says which."""
 target_argument = click.argument("target", metavar="MODULE:APP")
 
 
@@ -166,11 +180,25 @@ def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
         ApplicationError: there is none.
         ConfigError: the settings are wrong.
     """
+    return _loaded(target, settings, settings)
+
+
+def load_alone(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
+    """As `load`, for what asks no broker: what only names a cluster may be missing.
+
+    Raises:
+        ApplicationError: there is none.
+        ConfigError: the settings are wrong.
+    """
+    return _loaded(target, settings, over(_NO_CLUSTER, settings))
+
+
+def _loaded(target: str, settings: Mapping[str, Any], beside: Mapping[str, Any]) -> KafkaStreams:
     from headrace.streams.supervise.app_loader import load_app
     from headrace.streams.tasks.restore import SilentRestoreListener
     from headrace.streams.worker.listeners import SilentListener
 
-    app = load_app(target, settings)
+    app = load_app(target, beside)
     if not settings:
         return app
     return app.derived(

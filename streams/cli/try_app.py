@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import load_alone, said_errors, settings_option, target_argument
 from headrace.streams.errors import RecordError
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology import serdes
@@ -105,7 +105,7 @@ def try_app(
     with said_errors():
         from headrace.streams.testing.driver import TopologyTestDriver
 
-        app = load(target, settings)
+        app = load_alone(target, settings)
         driver = TopologyTestDriver(
             app.topology,
             app.settings,

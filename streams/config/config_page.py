@@ -36,7 +36,9 @@ others over them; of a setting that is in several places the first of these coun
 4. the application's own.
 
 So an application may leave `bootstrap.servers` and `application.id`, the two that are required, to
-whoever starts it.
+whoever starts it by a command; `headrace describe`, `check` and `try` need neither. Tests and
+programs that import such a module have nobody who gives them: let a function make the application,
+as in `def app(): return KafkaStreams(...)`.
 
 The error of a setting that is wrong or unknown says where it was given: `(from --set)`,
 `(from HEADRACE_POLL_MS)`, `(from app.toml, line 3)`. Without that it is the application's own.

@@ -97,7 +97,8 @@ def _known() -> frozenset[str]:
 
 
 def _unknown(variable: str) -> str:
-    known = {variable_of(name): name for name in _known()}
-    near = difflib.get_close_matches(variable, known, n=1, cutoff=0.75)
-    hint = f"did you mean {near[0]}?" if near else "headrace settings lists all"
+    # The prefix is the same in all of them, and would make short ones look alike.
+    known = [variable_of(name).removeprefix(PREFIX) for name in _known()]
+    near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.75)
+    hint = f"did you mean {PREFIX}{near[0]}?" if near else "headrace settings lists all"
     return f"the variable {variable} is for no setting; {hint}"

@@ -26,7 +26,7 @@ _AN_APP = "a KafkaStreams, or a function without arguments that returns one"
 
 
 def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
-    """Import a module and return its application, with its own settings.
+    """Import a module and return its application, with its own settings if they are enough.
 
     The attribute is a `KafkaStreams`, or a function without arguments that returns one. The
     current directory can be imported from, as with ``python -m``, though not in place of Python's
@@ -34,7 +34,8 @@ def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
 
     Args:
         target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
-        beside: what is to be laid over its settings; it gives required ones that it lacks.
+        beside: what is to be laid over its settings; it has them at once where it lacks required
+            ones that are among these.
 
     Raises:
         ApplicationError: there is no such application; the message says what is wrong.

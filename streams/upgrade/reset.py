@@ -58,8 +58,8 @@ from headrace.streams.upgrade.reset_plan import (
 
 _LOOK_AGAIN_S = 0.1
 _BROKEN = (
-    "nothing was changed: a copy of these files, or another host, may have the rows; headrace "
-    "reset begins anew, without them"
+    "a copy of these files, or another host, may have the rows: with it in their place, run this "
+    "again; headrace reset begins anew, without them"
 )
 """What to do where the rows of broken files are asked for as there is no changelog of them."""
 

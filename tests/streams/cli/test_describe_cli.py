@@ -53,6 +53,21 @@ def test_the_text_is_that_of_the_topology(app: str) -> None:
     assert described(app).output == builder.build().describe().rstrip() + "\n"
 
 
+@pytest.mark.parametrize("command", ["describe", "check", "try"])
+def test_what_asks_no_broker_needs_to_know_of_none(command: str, tmp_path: Path) -> None:
+    file = tmp_path / f"app_{uuid.uuid4().hex}.py"
+    file.write_text(APP.replace('{"application.id": "shop", "bootstrap.servers": "localhost:1"}',
+                                "{}"))  # fmt: skip
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"key": "a", "value": 1}\n')
+    more = ["--input", f"lines={lines}"] if command == "try" else []
+    result = CliRunner().invoke(main, [command, f"{file}:app", *more])
+    assert result.exit_code == 0, result.output
+    asking = CliRunner().invoke(main, ["check", "--deployed", f"{file}:app"])
+    assert asking.exit_code == 3
+    assert "bootstrap.servers is required" in asking.output
+
+
 def test_the_code_is_that_of_the_settings(app: str) -> None:
     held_back = described(app, "--code").output
     at_once = described(app, "--code", "--set", "statestore.cache.max.bytes=0").output

@@ -67,7 +67,12 @@ def test_a_secret_s_file_goes_over_the_secret_of_a_layer_below(config: str) -> N
 
 WRONG = [
     ({"HEADRACE_POL_MS": CANARY}, "did you mean HEADRACE_POLL_MS?"),
-    ({"HEADRACE_CONFIG": "/nowhere.toml"}, "/nowhere.toml cannot be read as TOML"),
+    ({"HEADRACE_HOME": CANARY}, "HEADRACE_HOME is for no setting; headrace settings lists all"),
+    (
+        {"HEADRACE_CONFIG": "/nowhere.toml"},
+        "/nowhere.toml cannot be read as TOML: No such file or directory (named by the variable",
+    ),
+    ({"HEADRACE_CONFIG": ""}, "the variable HEADRACE_CONFIG is empty"),
 ]
 WRONG_WHEN_PARSED = [
     (

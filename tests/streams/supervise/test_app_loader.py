@@ -69,13 +69,12 @@ def test_required_settings_may_be_left_to_who_starts_it(save: Save, target: str)
     app = load_app(target, given_by(beside, "--set"))
     assert app.config.application_id == "given"
     assert app.config.bootstrap_servers == "kafka:9092"
-    assert app.config.poll_ms != 7, "what is not required is laid over it later"
 
 
 def test_required_settings_of_the_program_are_its_own(save: Save) -> None:
     save("my_app.py", APP)
     app = load_app("my_app:app", {"application.id": "given"})
-    assert app.config.application_id == "loaded"
+    assert app.config.application_id == "loaded", "what is given is laid over it later"
 
 
 def test_a_required_setting_that_nobody_gives_is_named_with_who_may(save: Save) -> None:
@@ -86,11 +85,12 @@ def test_a_required_setting_that_nobody_gives_is_named_with_who_may(save: Save) 
     assert "bootstrap.servers" not in str(caught.value)
 
 
-def test_a_wrong_setting_given_for_the_program_has_its_place(save: Save) -> None:
+def test_all_that_is_wrong_with_what_is_given_is_said_with_its_place(save: Save) -> None:
     save("my_app.py", LEFT)
-    beside = {"application.id": "given", "bootstrap.servers": "kafka"}
-    with pytest.raises(ConfigError, match=r"bootstrap.servers \(from HEADRACE_X\)"):
+    beside = {"application.id": "given", "bootstrap.servers": "kafka", "poll.ms": "x"}
+    with pytest.raises(ConfigError, match=r"bootstrap.servers \(from HEADRACE_X\)") as caught:
         load_app("my_app:app", given_by(beside, "HEADRACE_X"))
+    assert "poll.ms (from HEADRACE_X) must be" in str(caught.value)
 
 
 @pytest.mark.parametrize(
