@@ -57,8 +57,10 @@ def list_offsets(target: str, settings: dict[str, Any]) -> None:
         work = _work(target, settings)
         found = work.look()
         click.echo("\n".join(listing(found)))
-        has_begun = any(one.committed is not None for one in found.inputs.values())
-        unmade = () if has_begun else unmade_of(work.plans, found.missing)
+        offsets = [one.committed for one in found.inputs.values() if one.committed is not None]
+        # What a worker commits has a note beside it, what a reset does has none.
+        has_worked = any(one.metadata for one in offsets)
+        unmade = () if has_worked else unmade_of(work.plans, found.missing)
         require_topics(name for name in found.missing if name not in unmade)
 
 

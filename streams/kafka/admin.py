@@ -22,7 +22,7 @@ from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.kafka.asking import GONE, Asking
 from headrace.streams.kafka.group_offsets import OpenGroup
 from headrace.streams.kafka.kafka_clients import new_admin
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Member, places_in
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
@@ -330,12 +330,21 @@ class LiveAdmin(Asking):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """What a group has committed, whatever is about to be; without what it never has."""
+        return {place: found.offset for place, found in self._read(group, partitions).items()}
+
+    def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether a worker committed one of these offsets, as it notes something beside each."""
+        return any(found.metadata for found in self._read(group, partitions).values())
+
+    def _read(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
         # An admin client that asks ends the process as the coordinator moves: see `group_offsets`.
         reader = self._readers.get(group)
         if reader is None:
             reader = OpenGroup(self._config, group, contact=self._contact)
             self._readers[group] = reader
-        return {place: found.offset for place, found in reader.committed(partitions).items()}
+        return reader.committed(partitions)
 
 
 def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, str] | None:

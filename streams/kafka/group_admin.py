@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -19,6 +19,8 @@ from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartit
 from headrace.streams.seams.group_facts import GroupState, Layout, Member, Target
 from headrace.streams.seams.offset_texts import text_of
 from headrace.streams.start_errors import ResetRefusedError
+
+T = TypeVar("T")
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
@@ -268,10 +270,18 @@ class GroupLook(LiveAdmin):
     ) -> dict[TopicPartition, int]:
         """What a group has committed, asked for until the brokers say it (see `LiveAdmin`)."""
         asked = list(partitions)
+        return self._repeated(lambda: super(GroupLook, self).progress(group, asked))
+
+    def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether a worker committed one of these offsets, as `progress` asks."""
+        asked = list(partitions)
+        return self._repeated(lambda: super(GroupLook, self).has_worked(group, asked))
+
+    def _repeated(self, ask: Callable[[], T]) -> T:
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             try:
-                return super().progress(group, asked)
+                return ask()
             except FatalClientError:
                 if time.monotonic() >= give_up_at:
                     raise

@@ -410,7 +410,8 @@ def _other_repartition(topic: NewTopic, found: TopicFacts) -> str:
         f"repartition topic {topic.name} has {found.partitions} partitions and needs "
         f"{topic.partitions} ({topic.because}); to keep it, {keep}; for the other count give the "
         "step another name=, which makes a new topic, after the application has read the old one "
-        "to its end"
+        "to its end; one that nobody has written to, as it was created by hand, may be deleted: "
+        "the next start makes it anew"
     )
 
 

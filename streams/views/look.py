@@ -28,6 +28,9 @@ class ViewedCluster(Protocol):
     ) -> Mapping[TopicPartition, int]:
         """What a group has committed, whatever is about to be; without what it never has."""
 
+    def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether a worker committed one of these offsets, and not a reset."""
+
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that is still there."""
 
@@ -66,8 +69,10 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
         for task in (TaskId(plan.id, p) for p in range(counts[plan.lead(counts)]))
     ]
     missing = tuple(name for name in names if name not in counts)
-    # Until the first commit there need not be what the first start makes.
-    unmade = () if committed else unmade_of(plans, missing)
+    # Until a worker commits, there need not be what the next start makes.
+    unmade = unmade_of(plans, missing)
+    if unmade and committed and cluster.has_worked(application_id, committed):
+        unmade = ()
     return Overview(application_id, group, tuple(tasks), missing, unmade)
 
 

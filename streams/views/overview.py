@@ -63,7 +63,7 @@ class Overview:
 
     Args:
         missing: topics that it reads and that do not exist.
-        unmade: those of them that its first start makes, where it has committed nothing yet.
+        unmade: those of them that its next start makes, where no worker has committed yet.
     """
 
     application_id: str

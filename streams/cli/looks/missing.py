@@ -11,7 +11,7 @@ from headrace.streams.views.overview import Overview
 def said_missing(found: Overview) -> Iterator[str]:
     """A line for each."""
     for name in found.missing:
-        yet = " yet; the first start makes it" if name in found.unmade else ""
+        yet = " yet; the next start makes it" if name in found.unmade else ""
         yield f"There is no topic {name}{yet}."
 
 

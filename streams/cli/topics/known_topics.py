@@ -176,6 +176,19 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return " or ".join(near)
 
 
+def _how_made(name: str) -> str:
+    """Who makes a topic that is not there: one by hand would have other partitions than it needs.
+
+    >>> _how_made("orders")
+    'create it: headrace topics create orders'
+    >>> _how_made("shop-by-region-repartition")
+    'an application makes a topic of such a name itself, when it starts next'
+    """
+    if name.endswith(("-repartition", "-changelog")):
+        return "an application makes a topic of such a name itself, when it starts next"
+    return f"create it: headrace topics create {name}"
+
+
 def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
     """The partition counts of topics.
 
@@ -189,7 +202,6 @@ def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
             near = nearest(name, admin.names())
             meant = f" (did you mean {near}?)" if near else ""
             raise MissingTopicError(
-                f"there is no topic {name}{meant}; create it: headrace topics create {name}",
-                topics=[name],
+                f"there is no topic {name}{meant}; {_how_made(name)}", topics=[name]
             )
     return counts

@@ -84,7 +84,7 @@ def test_before_the_first_start_all_is_to_be_read(words: Words) -> None:
     assert all(one["committed"] is None for one in found["inputs"])
     shown = words.command("lag")
     assert (shown.exit_code, shown.stdout.splitlines()[-1]) == (0, "Lag: 30")
-    assert "-by-word-repartition yet; the first start makes it." in shown.stdout
+    assert "-by-word-repartition yet; the next start makes it." in shown.stdout
 
 
 LOOKS = [("lag",), ("lag", "--above", "5"), ("tasks",), ("top", "--times", "1"), ("offsets list",)]
@@ -116,6 +116,20 @@ def test_an_internal_topic_that_was_deleted_is_missing_too(words: Words) -> None
     words.delete(f"{words.settings['application.id']}-by-word-repartition")
     found = words.asked("lag", code=4)
     assert found["missing_topics"] == [f"{words.settings['application.id']}-by-word-repartition"]
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=" ".join)
+def test_an_internal_topic_that_a_reset_has_deleted_is_made_by_the_next_start(
+    words: Words, look: tuple[str, ...]
+) -> None:
+    kafka.write(words.bootstrap, words.lines, [(None, b"a b")] * 3)
+    with live(words.topology, words.settings) as app:
+        app.wait(lambda: words.asked("lag")["lag"] == 0, what="no lag")
+    done = words.command("reset", "--to", "end", "--yes")
+    assert done.exit_code == 0, done.output
+    shown = words.command(*look)
+    assert shown.exit_code == 0, shown.output
+    assert "-by-word-repartition" in shown.stdout
 
 
 def test_workers_at_work_have_all_tasks_and_come_to_no_lag(words: Words) -> None:
