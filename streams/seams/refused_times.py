@@ -34,8 +34,10 @@ def told(time_ms: int) -> str:
 def advice(topic: str | None) -> str:
     """What to do about it."""
     return (
-        "give milliseconds since 1970, such as by the timestamps= extractor of the source, or "
-        f"raise message.timestamp.after.max.ms of {topic or 'the topic'}"
+        "give milliseconds since 1970, such as by the timestamps= extractor of the source. Raise "
+        f"message.timestamp.after.max.ms of {topic or 'the topic'}, and of each that is written "
+        "behind it, only where such times are meant: they close all windows before them, and the "
+        "records of now are late then"
     )
 
 

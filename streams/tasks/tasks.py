@@ -9,6 +9,7 @@ What a revocation takes away follows from this table, not from the list that the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -30,6 +31,7 @@ from headrace.streams.seams.clients import (
     Offsets,
     TopicPartition,
 )
+from headrace.streams.task.dropped_records import dropped_record
 from headrace.streams.task.phase import Phase
 from headrace.streams.task.task import Task
 from headrace.streams.task.task_failures import corruption_of
@@ -382,7 +384,7 @@ class Tasks:
             state=slot.home.state,
             start=start,
             send=self._send_of(slot.plan),
-            dropped=self._drop,
+            dropped=partial(self._drop, slot),
             write_line=self._write_line,
             handlers=self._handlers,
             facts=self._make_facts(slot.id),
@@ -450,8 +452,17 @@ class Tasks:
         slot.lost = ()
         return True
 
-    def _drop(self, node: str, reason: str) -> None:
+    def _drop(self, slot: Slot, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
-        # Powers of two: seen at once, and never a flood.
+        # Powers of two: seen at once, and never a flood. The last one of them is named.
         if count & (count - 1) == 0:
-            self._log.warning("records_dropped", node=node, reason=reason, count=count)
+            times = {} if slot.task is None else slot.task.partition_time
+            last = dropped_record(slot.plan.program, sys._getframe(), reason, times)
+            self._log.warning(
+                "records_dropped",
+                node=node,
+                reason=reason,
+                count=count,
+                task=str(slot.id),
+                **last,
+            )

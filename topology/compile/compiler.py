@@ -132,11 +132,20 @@ class Program:
 
     def current(self, frame: FrameType | None) -> Any:
         """Find the message that is processed in a frame, or in those that called it, or None."""
+        return self._locals(frame).get("m")
+
+    def stream_time(self, frame: FrameType | None) -> int:
+        """Find the largest time of the batch that is processed in a frame so far, or -1."""
+        time: int = self._locals(frame).get("stream_time", -1)
+        return time
+
+    def _locals(self, frame: FrameType | None) -> Mapping[str, Any]:
+        """The variables of the loop over messages that a frame is called from."""
         while frame is not None:
             if frame.f_code.co_filename == self.filename and "m" in frame.f_locals:
-                return frame.f_locals["m"]
+                return frame.f_locals
             frame = frame.f_back
-        return None
+        return {}
 
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
         """Return the error to report: that of the checked decoding, where a source failed."""

@@ -56,7 +56,8 @@ def test_a_time_in_another_unit_is_told_with_its_year_its_unit_and_the_topics_se
     assert "its timestamp is too far from the broker's clock" in text
     assert f"{TIMES[unit]} (in the year " in text
     assert f"it looks like {unit} of 2023-11-14" in text
-    assert "raise message.timestamp.after.max.ms of " in text
+    assert "Raise message.timestamp.after.max.ms of " in text
+    assert "the records of now are late then" in text
     if error.first != error.offset:
         assert f"{source}-0 offsets {error.first} to {error.offset}" in text
     assert error.first <= 1 <= error.offset

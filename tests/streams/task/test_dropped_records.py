@@ -1,0 +1,65 @@
+"""A record that is left out without an error is named in the log, and a late one with the times."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.topology import SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, serdes
+from headrace.topology.dsl.grouped import KGroupedStream
+from headrace.topology.windows import JoinWindows
+
+MINUTE = timedelta(minutes=1)
+YEAR_3000_MS = 32_503_680_000_000
+NOW_MS = 1_700_000_000_000
+
+
+def counted(windows: TimeWindows | SessionWindows | SlidingWindows) -> StreamsBuilder:
+    builder = StreamsBuilder()
+    grouped: KGroupedStream[str, int] = builder.stream("in", key=serdes.string).group_by_key()
+    grouped.windowed_by(windows).count(store="counts")  # type: ignore[arg-type]
+    return builder
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        TimeWindows(size=MINUTE),
+        TimeWindows(size=MINUTE, advance=MINUTE / 2),
+        SessionWindows(inactivity_gap=MINUTE),
+        SlidingWindows(time_difference=MINUTE),
+    ],
+    ids=["tumbling", "hopping", "sessions", "sliding"],
+)
+@pytest.mark.parametrize("alone", [True, False], ids=["in batches of one", "in one batch"])
+def test_a_late_record_is_named_with_its_time_and_that_of_its_task(
+    windows: TimeWindows | SessionWindows | SlidingWindows, alone: bool
+) -> None:
+    driver = TopologyTestDriver(counted(windows).build())
+    times = [NOW_MS, YEAR_3000_MS, NOW_MS + 1]
+    for time in times:
+        if alone:
+            driver.input("in").send("a", 1, timestamp=time)
+        else:
+            driver.input("in").append(b"a", b"1", timestamp=time)
+    driver.run()
+    (told,) = [e for e in driver.events if e["event"] == "records_dropped"]
+    assert told["reason"].startswith("late")
+    assert (told["task"], told["topic"], told["partition"], told["offset"]) == ("0_0", "in", 0, 2)
+    assert told["record_time"] == "2023-11-14T22:13:20.001Z"
+    assert told["stream_time"] == "3000-01-01T00:00:00.000Z"
+    assert "a wrong time" in told["advice"]
+
+
+def test_a_late_record_of_a_join_is_named() -> None:
+    builder = StreamsBuilder()
+    one, other = (builder.stream(name, key=serdes.string) for name in ("one", "other"))
+    one.join(other, lambda a, b: [a, b], windows=JoinWindows(before=MINUTE, after=MINUTE)).to("out")
+    driver = TopologyTestDriver(builder.build())
+    driver.input("one").send("a", 1, timestamp=YEAR_3000_MS)
+    driver.input("one").send("a", 1, timestamp=NOW_MS)
+    (told,) = [e for e in driver.events if e["event"] == "records_dropped"]
+    assert (told["topic"], told["offset"]) == ("one", 1)
+    assert told["stream_time"] == "3000-01-01T00:00:00.000Z"
