@@ -34,7 +34,7 @@ refuses a start is in `start_errors`, what the worker catches in `worker_errors`
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headrace.topology.functions import Place
 
@@ -155,16 +155,17 @@ record out with headrace skip orders 3 17 --app MODULE:APP
         self.hint = self._hint("MODULE:APP") if hint is None else hint
         super().__init__(message)
 
-    def told_for(self, target: str | None) -> None:
+    def told_for(self, target: str | None, again: Sequence[str] = ()) -> None:
         """Name the application in the message.
 
         Args:
             target: as `headrace` takes it; None where there is no cluster to leave the record out.
+            again: the options that give a command the settings it runs with.
         """
         if not self._is_told:
-            self.hint = self._hint(target)
+            self.hint = self._hint(target, again)
 
-    def _hint(self, target: str | None) -> str:
+    def _hint(self, target: str | None, again: Sequence[str] = ()) -> str:
         if self.first != self.offset:
             return "nothing past it is committed: correct the code or the data"
         step = "correct the code"
@@ -172,7 +173,7 @@ record out with headrace skip orders 3 17 --app MODULE:APP
             step = "give a serde that reads it, or a deserialization.exception.handler"
         if target is not None:
             place = f"{self.topic} {self.partition} {self.offset}"
-            app = shlex.quote(target)
+            app = shlex.join([target, *again])
             step += f", or leave the record out with headrace skip {place} --app {app}"
         return f"nothing past it is committed: {step}"
 

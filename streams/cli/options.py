@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from headrace.streams.config.environment import CONFIG, settings_of
+from headrace.streams.config.environment import CONFIG, PREFIX, settings_of
 from headrace.streams.errors import ConfigError, StreamsError
 from headrace.streams.seams.group_facts import Target
 from headrace.streams.secrets import guarded, over
-from headrace.streams.settings import Given
+from headrace.streams.settings import Given, origins_of
 from headrace.topology.errors import RegistryError, TopologyError
 
 if TYPE_CHECKING:
@@ -171,6 +171,28 @@ def settings_option(command: _Command) -> _Command:
         "such as HEADRACE_SASL_USERNAME go over them, and --set over these.",
     )
     return of_file(servers(single(command)))
+
+
+def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options that give another command these settings, in another shell too, but for secrets.
+
+    Of variables, those are repeated that say which application it is, and on which cluster.
+    """
+    from headrace.streams.config.config import REQUIRED_NAMES
+
+    context, origins = click.get_current_context(), origins_of(settings)
+    file = context.meta.get(_FILE) or os.environ.get(CONFIG)
+    words = [] if not file else ["--config", str(file)]
+    for name, value in settings.items():
+        origin = origins.get(name, "")
+        is_wanted = origin in ("--set", "--bootstrap-servers") or (
+            name in REQUIRED_NAMES and origin.startswith(PREFIX)
+        )
+        if is_wanted and name == "bootstrap.servers":
+            words += ["--bootstrap-servers", str(value)]
+        elif is_wanted:
+            words += ["--set", f"{name}={value}"]
+    return tuple(words)
 
 
 def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:

@@ -18,7 +18,7 @@ import click
 from headrace.state.events.log import get_logger
 from headrace.streams import logs
 from headrace.streams.cli.http import Http, http_options, served
-from headrace.streams.cli.options import settings_option, target_argument
+from headrace.streams.cli.options import again, settings_option, target_argument
 from headrace.streams.cli.stores.loaded_queries import LoadedQueries
 from headrace.streams.control.door import ANSWER_WITHIN_S, Door
 from headrace.streams.secrets import over
@@ -84,11 +84,11 @@ def run(
     terminal = sys.stderr.isatty()
     colors = terminal and not os.environ.get("NO_COLOR")
     chosen = log_format or ("console" if terminal else "json")
-    if on_stop is not None:
-        settings = over(settings, given_by({"on.stop": on_stop}, "--on-stop"))
+    settings = over(settings, given_by({"on.stop": on_stop} if on_stop else {}, "--on-stop"))
     launch = Launch(
         target=target,
         settings=settings,
+        again=again(settings),
         log_format=chosen,
         log_level=log_level,
         colors=colors,

@@ -23,7 +23,7 @@ import select
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -55,6 +55,7 @@ class Launch:
         target: the application, as `headrace.streams.supervise.app_loader.load_app` takes it.
         settings: those that differ from the application's own.
         origins: where those were given, as far as they do not know it themselves.
+        again: the options of a command that is to have the same ones.
         terminal: whether people read its log as it comes.
         endpoint: where its host serves its stores, unless its settings say where others reach them.
     """
@@ -62,6 +63,7 @@ class Launch:
     target: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
+    again: Sequence[str] = ()
     log_format: LogFormat = "json"
     log_level: str = "info"
     colors: bool = False

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -123,11 +123,13 @@ class _Says:
     Args:
         full: whether texts that may quote a record are said.
         target: how `headrace` names the application.
+        again: the options by which a command has its settings.
         is_final: whether no worker is to follow.
     """
 
     full: bool
     target: str
+    again: Sequence[str] = ()
     is_final: Callable[[], bool] = lambda: False
 
 
@@ -187,7 +189,7 @@ def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> 
         work()
     except BaseException as error:  # also what ends an interpreter: here it is a crash
         if isinstance(error, RecordError):
-            error.told_for(says.target)
+            error.told_for(says.target, says.again)
         failure = describe_failure(error, full=says.full)
         if not reports.send_surely(Failed.of(failure)):
             log_failure(get_logger(), failure)
@@ -231,7 +233,7 @@ def main() -> None:
     )
     sender = ReportSender(reports)
     full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
-    says = _Says(full, target)
+    says = _Says(full, target, launch.again)
     asked = socket.socket(fileno=questions)
     code = _exit_code(lambda: _work(launch, index, control, sender, says, asked), sender, says)
     if code is not ExitCode.STOPPED:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.streams.cli.main import main
-from headrace.streams.cli.options import settings_option
+from headrace.streams.cli.options import again, settings_option
 from headrace.streams.secrets import revealed
 from headrace.streams.supervise.exit_codes import ExitCode
 
@@ -63,6 +63,39 @@ def test_a_secret_s_file_goes_over_the_secret_of_a_layer_below(config: str) -> N
     found, _ = asked("--config", config, environ={"HEADRACE_SASL_PASSWORD_FILE": "/run/s"})
     assert found["sasl.password.file"] == "/run/s"
     assert "sasl.password" not in found
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_another_command_can_be_given_the_same_settings_but_for_secrets(
+    by_variable: bool, config: str
+) -> None:
+    given = ["--set", "poll.ms=3", "--set", "sasl.password=" + CANARY]
+    environ = {"HEADRACE_MAX_POLL_RECORDS": "2"}
+    if by_variable:
+        environ |= {
+            "HEADRACE_CONFIG": config,
+            "HEADRACE_BOOTSTRAP_SERVERS": "line:1",
+            "HEADRACE_APPLICATION_ID": "shop",
+        }
+    else:
+        given += ["--config", config, "--bootstrap-servers", "line:1"]
+        given += ["--set", "application.id=shop"]
+    found: list[str] = []
+
+    @click.command()
+    @settings_option
+    def command(settings: dict[str, Any]) -> None:
+        found.extend(again(settings))
+
+    CliRunner().invoke(command, given, env=environ, catch_exceptions=False)
+    pairs = set(zip(found[::2], found[1::2], strict=True))
+    assert pairs == {
+        ("--config", config),
+        ("--bootstrap-servers", "line:1"),
+        ("--set", "application.id=shop"),
+        ("--set", "poll.ms=3"),
+        ("--set", "sasl.password=***"),
+    }
 
 
 WRONG = [

@@ -46,7 +46,9 @@ def test_a_worker_names_the_application_that_it_was_told_to_run() -> None:
         raise failure(b"0")
 
     reports = Reports()
-    code = _exit_code(work, cast("Any", reports), _Says(full=False, target="my apps/shops.py:app"))
+    says = _Says(full=False, target="my apps/shops.py:app", again=["--config", "my own.toml"])
+    code = _exit_code(work, cast("Any", reports), says)
     assert code is ExitCode.RECORD
-    assert "headrace skip in 0 0 --app 'my apps/shops.py:app'" in str(reports.sent[0])
+    named = "--app 'my apps/shops.py:app' --config 'my own.toml'"
+    assert f"headrace skip in 0 0 {named}" in str(reports.sent[0])
     assert "MODULE:APP" not in str(reports.sent[0])
