@@ -22,6 +22,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.state.events.log import get_logger
+from headrace.streams.contact.absent_brokers import AbsentBrokers
 from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.contact.broker_failures import BrokerFailure, read_failure
 from headrace.streams.contact.rights import principal_of
@@ -49,6 +50,7 @@ _CLIENT_S, _CLIENT_MAX_S = 1.0, 30.0
 """How long a client is given to reach a broker, the next one twice as long: some are far away."""
 _SURE_AFTER_S = 1.0
 """One of several brokers may have a certificate that is wrong, and another one answer."""
+_DOUBT_EACH_S = 10.0
 _DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
 _SILENT = frozenset({"REQTMOUT", "SESSTMOUT"})
 """Lines of the log on brokers that take requests and do not answer."""
@@ -93,6 +95,9 @@ class Heard:
         elif facility in _SILENT:
             self._log.debug("client_logged", facility=facility, text=text)
             self._alarm()
+            silent = read_failure(text)
+            if silent is not None:
+                self._suspect(silent)
         elif level >= logging.WARNING and facility not in _TOLD:
             self._log.warning("client_warned", facility=facility, text=text)
         else:
@@ -109,10 +114,17 @@ class Heard:
     def _alarm(self) -> None:
         """Something says that brokers may be gone."""
 
+    def doubt(self) -> None:
+        """A call has had no answer in time: one of them may be silent."""
+
+    def _suspect(self, failure: BrokerFailure) -> None:
+        """Something says that one of them may be gone."""
+
     def _note(self, text: str) -> None:
         failure = read_failure(text)
         if failure is not None:
             self._failures[failure.address] = failure
+            self._suspect(failure)
 
     @property
     def failures(self) -> list[BrokerFailure]:
@@ -228,6 +240,14 @@ class BrokerContact(Heard):
         self._is_lost = False
         self._found_again_s = -math.inf
         self._final: StreamsError | None = None
+        self._doubt_again_s = -math.inf
+        self._absent = AbsentBrokers(
+            self._log,
+            probe=self._probe_of,
+            all_gone=self._watching.locked,
+            ended=self._ended,
+            clock=self._clock,
+        )
 
     @property
     def is_lost(self) -> bool:
@@ -266,6 +286,23 @@ class BrokerContact(Heard):
     def _alarm(self) -> None:
         if self._was_reached and self._watching.acquire(blocking=False):
             threading.Thread(target=self._watch, name="headrace-contact", daemon=True).start()
+
+    def doubt(self) -> None:
+        """A call has had no answer in time: ask each broker, but not after each call."""
+        now_s = self._clock.monotonic_s()
+        if self._was_reached and len(self._met) > 1 and now_s >= self._doubt_again_s:
+            self._doubt_again_s = now_s + _DOUBT_EACH_S
+            for address in self._met:
+                self._absent.suspect(address, "it does not answer")
+
+    def _suspect(self, failure: BrokerFailure) -> None:
+        if self._was_reached and len(self._met) > 1:
+            self._absent.suspect(failure.address, f"tried {failure.tried}: {failure.reason}")
+
+    def _probe_of(self, address: str) -> Callable[[], bool]:
+        """What asks one broker: a client that is told of no other has no other's answer first."""
+        config = {**self._config, "bootstrap.servers": address}
+        return _Probe(config, self._log, self._clock, ()).answers
 
     def close(self) -> None:
         """Look no more."""

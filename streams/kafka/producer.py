@@ -223,12 +223,16 @@ class LiveProducer:
                 is_over = self._clock.monotonic_s() > deadline and not self._waiting()
                 if not retry or is_over:
                     self._raise(error, call)
+                self._contact.doubt()
                 self._poll(0)  # the client says meanwhile that it reaches no broker
                 if self._clock.monotonic_s() - begun_s >= _SURE_AFTER_S:
                     self._require_admitted()
                 if unless() or self._contact.is_given_up():
                     raise StopRequestedError(f"stopped while waiting for: {call}") from error
                 self._clock.sleep(_RETRY_WAIT_S)
+            except OutcomeUnknownError:
+                self._contact.doubt()
+                raise
             else:
                 return
 
@@ -262,6 +266,7 @@ class LiveProducer:
         if reaction is Reaction.ABORT:
             raise AbortableError(f"producer, {call}: {cause.str()}") from error
         if reaction in (Reaction.REPLACE, Reaction.RETRY):
+            self._contact.doubt()
             raise OutcomeUnknownError(f"producer, {call}: {cause.str()}") from error
         raise FatalClientError(f"producer, {call}: {cause.str()}") from error
 
