@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from headrace.streams.seams.clients import Clock, Log
+from headrace.state.events.log import Say
 
 _PAUSE_S = 0.5
 _SURE_AFTER_S = 3.0
@@ -23,6 +23,8 @@ class AbsentBrokers:
     """See the module.
 
     Args:
+        warn: logs an event as a warning.
+        tell: logs an event of the level info.
         probe: makes what asks one broker, by its address, and says whether it has answered.
         all_gone: whether no broker at all can be reached.
         ended: set when nobody is to look any more.
@@ -30,18 +32,20 @@ class AbsentBrokers:
 
     def __init__(
         self,
-        log: Log,
         *,
+        warn: Say,
+        tell: Say,
         probe: Callable[[str], Callable[[], bool]],
         all_gone: Callable[[], bool],
         ended: threading.Event,
-        clock: Clock,
+        monotonic_s: Callable[[], float],
     ) -> None:
-        self._log = log
+        self._warn = warn
+        self._tell = tell
         self._probe = probe
         self._all_gone = all_gone
         self._ended = ended
-        self._clock = clock
+        self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._looked_at: set[str] = set()
 
@@ -56,22 +60,20 @@ class AbsentBrokers:
         ).start()
 
     def _look(self, address: str, reason: str) -> None:
-        begun_s, is_told = self._clock.monotonic_s(), False
+        begun_s, is_told = self._monotonic_s(), False
         try:
             answers = self._probe(address)
             while not answers():
                 if self._ended.wait(_PAUSE_S):
                     return
-                if not is_told and self._clock.monotonic_s() - begun_s >= _SURE_AFTER_S:
+                if not is_told and self._monotonic_s() - begun_s >= _SURE_AFTER_S:
                     if self._all_gone():
                         return
                     is_told = True
-                    self._log.warning(
-                        "broker_not_reached", broker=address, reason=reason, advice=_GONE
-                    )
+                    self._warn("broker_not_reached", broker=address, reason=reason, advice=_GONE)
             if is_told:
-                after_s = round(self._clock.monotonic_s() - begun_s, 1)
-                self._log.info("broker_reached", broker=address, after_s=after_s)
+                after_s = round(self._monotonic_s() - begun_s, 1)
+                self._tell("broker_reached", broker=address, after_s=after_s)
         finally:
             with self._lock:
                 self._looked_at.discard(address)

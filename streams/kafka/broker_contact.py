@@ -242,11 +242,12 @@ class BrokerContact(Heard):
         self._final: StreamsError | None = None
         self._doubt_again_s = -math.inf
         self._absent = AbsentBrokers(
-            self._log,
+            warn=self._log.warning,
+            tell=self._log.info,
             probe=self._probe_of,
             all_gone=self._watching.locked,
             ended=self._ended,
-            clock=self._clock,
+            monotonic_s=self._clock.monotonic_s,
         )
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
-import structlog
 
 from headrace.streams.contact.absent_brokers import AbsentBrokers
 from headrace.streams.testing.memory_worker import ManualClock
@@ -26,18 +26,17 @@ class Cluster:
         self.clock = ManualClock(0)
         self.ended = threading.Event()
         self.log: list[Any] = []
-        logger = structlog.wrap_logger(None, processors=[self._keep])
         self.absent = AbsentBrokers(
-            logger,
+            warn=partial(self._keep, "warning"),
+            tell=partial(self._keep, "info"),
             probe=self._probe,
             all_gone=lambda: self.all_gone,
             ended=self.ended,
-            clock=self.clock,
+            monotonic_s=self.clock.monotonic_s,
         )
 
-    def _keep(self, _: Any, level: str, event: dict[str, Any]) -> Any:
-        self.log.append((level, event["event"], event["broker"]))
-        raise structlog.DropEvent
+    def _keep(self, level: str, event: str, *, broker: str, **_: Any) -> None:
+        self.log.append((level, event, broker))
 
     def _probe(self, address: str) -> Callable[[], bool]:
         def answers() -> bool:
