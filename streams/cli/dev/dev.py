@@ -23,6 +23,7 @@ from headrace.streams.cli.options import settings_option, target_argument
 from headrace.streams.devbroker.cluster import DevBroker
 from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.secrets import over, revealed
+from headrace.streams.settings import origins_of
 
 _PARTITIONS = 4
 _LOOK_S = 0.3
@@ -85,6 +86,8 @@ def dev(
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-dev-")))
             if "bootstrap.servers" in settings:
                 stack.enter_context(tidied(home, None))
+                given = origins_of(settings).get("bootstrap.servers", "the settings")
+                click.echo(f"Cluster: {settings['bootstrap.servers']} (from {given})")
             else:
                 servers = stack.enter_context(_broker(directory, port, home))
                 settings = over(settings, {"bootstrap.servers": servers})

@@ -95,6 +95,7 @@ def test_each_save_starts_it_again_and_a_mistake_is_shown(topics: Topics, tmp_pa
     mine = tmp_path / "my_words.py"
     mine.write_text("change = str.upper\n")
     with dev(tmp_path, "--bootstrap-servers", topics.bootstrap, "--partitions", "2") as terminal:
+        terminal.wait_for(f"Cluster: {topics.bootstrap} (from --bootstrap-servers)")
         terminal.wait_for("new=running")
         (page,) = set(re.findall(r"The page: (\S+)", terminal.text()))
         with urllib.request.urlopen(f"{page}api/stores", timeout=PATIENCE_S) as answer:
