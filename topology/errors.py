@@ -190,8 +190,9 @@ class NegativeTimestampError(BadRecordError):
 
     def __str__(self) -> str:
         return (
-            f"the timestamp {self.timestamp} is negative; have the producer set one, or set the "
-            "topic's message.timestamp.type to LogAppendTime"
+            f"the timestamp {self.timestamp} is negative; for records that are there, give the "
+            "source timestamps=, or set default.timestamp.extractor; for those to come have the "
+            "producer set one, or set the topic's message.timestamp.type to LogAppendTime"
         )
 
 
