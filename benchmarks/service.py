@@ -15,7 +15,7 @@ import click
 import structlog
 
 from benchmarks.jobs.catalogue import TOPOLOGIES
-from headrace.streams.app import KafkaStreams
+from headrace import KafkaStreams
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
