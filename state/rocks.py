@@ -51,7 +51,10 @@ _RESTORING_KEY = b"restoring"
 """There from the begin of a bulk restore to the first positions behind it."""
 _JUDGED, _IN_ORDER = 200, 0.75
 """How many rows of a restore are looked at, and the share of them that follow the one before."""
-_CLOSE_FAILED = "nothing to do: what the next opening cannot read comes from the changelogs"
+_CLOSE_FAILED = (
+    "nothing to do: what the next opening cannot read comes from the changelogs, but for stores "
+    "that have none"
+)
 _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 
 

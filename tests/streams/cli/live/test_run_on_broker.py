@@ -83,7 +83,7 @@ def test_a_poison_record_stops_all_workers_and_none_is_started_again(
     topics: Topics, tmp_path: Path
 ) -> None:
     app = Counted(topics, tmp_path)
-    with app.running(2) as run:
+    with app.running(2, "--set", "poll.ms=100") as run:
         run.wait_running(2)
         app.write()
         app.wait_counted(run)
@@ -94,6 +94,7 @@ def test_a_poison_record_stops_all_workers_and_none_is_started_again(
         assert failed["error"] == "RecordError"
         assert f"{app.input}-" in failed["reason"]
         assert "offset" in failed["reason"]
+        assert "--app my_app:app --set poll.ms=100" in failed["reason"]
         (located,) = run.events("failure_located")
         assert any("my_app.py" in place and place.endswith(" step") for place in located["places"])
         assert "a secret of the record" not in run.text()
