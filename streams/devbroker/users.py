@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from confluent_kafka import KafkaException
 
 from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker.errors import DevBrokerError
+from headrace.streams.kafka.kafka_clients import answered
 from headrace.streams.secrets import revealed
 
 # The package offers these classes without declaring it, which a strict type check refuses.
@@ -75,8 +77,9 @@ def _binding(kind: Any, user: str, right: Right) -> Any:
 
 
 def _wait(futures: Mapping[Any, Any], what: str) -> None:
+    until_s = time.monotonic() + _TIMEOUT_S
     for future in futures.values():
         try:
-            future.result(_TIMEOUT_S)
+            answered(future, until_s - time.monotonic())
         except KafkaException as error:
             raise DevBrokerError(f"cannot {what}: {error.args[0].str()}") from error

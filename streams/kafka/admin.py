@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,7 @@ from headrace.streams.contact.rights import principal_of
 from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.kafka.asking import GONE, Asking
 from headrace.streams.kafka.group_offsets import OpenGroup
-from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.kafka.kafka_clients import answered, new_admin
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Member, places_in
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
@@ -139,9 +138,11 @@ class LiveAdmin(Asking):
         asked = f"cannot read {name} of the brokers"
         try:
             cluster = self._client.describe_cluster(request_timeout=self._request_s)
-            nodes = cluster.result(2 * self._request_s).nodes
+            nodes = answered(cluster, 2 * self._request_s).nodes
             asking = [self._ask_broker(node.id) for node in nodes]
-            return [str(future.result(2 * self._request_s)[name].value) for future in asking]
+            until_s = self._patience_ends_s()
+            found = [answered(future, until_s - time.monotonic()) for future in asking]
+            return [str(configs[name].value) for configs in found]
         except KafkaException as error:
             cause: KafkaError = error.args[0]
             hint = ""
@@ -149,7 +150,7 @@ class LiveAdmin(Asking):
                 who = principal_of(self._config)
                 hint = f"; {who} lacks the right DescribeConfigs on the cluster"
             raise FatalClientError(f"{asked}: {cause.str()}{hint}") from error
-        except (FutureTimeoutError, KeyError) as error:
+        except KeyError as error:
             raise FatalClientError(f"{asked}: {error!r}") from error
 
     def _ask_broker(self, broker_id: int) -> Future[Any]:
@@ -162,8 +163,8 @@ class LiveAdmin(Asking):
         """All groups that this client may see; empty when that cannot be told."""
         try:
             found = self._client.list_consumer_groups(request_timeout=self._request_s)
-            return frozenset(group.group_id for group in found.result(2 * self._request_s).valid)
-        except (KafkaException, FutureTimeoutError):
+            return frozenset(group.group_id for group in answered(found, 2 * self._request_s).valid)
+        except KafkaException:
             return frozenset()
 
     def create(self, topics: Sequence[NewTopic]) -> None:
@@ -349,11 +350,10 @@ class LiveAdmin(Asking):
 
 def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, str] | None:
     found = {}
+    until_s = time.monotonic() + timeout_s
     for name, future in futures.items():
         try:
-            found[name] = str(future.result(timeout_s).topic_id)
-        except FutureTimeoutError:
-            return None
+            found[name] = str(answered(future, until_s - time.monotonic()).topic_id)
         except KafkaException as error:
             if error.args[0].code() not in GONE:
                 return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, NoReturn, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -23,7 +22,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.group_offsets import OpenGroup
-from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.kafka.kafka_clients import answered, new_admin
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import TopicPartition
 
@@ -57,7 +56,7 @@ _STALE = frozenset(
     }
 )
 """Errors of a client that believes in a controller or in leaders of earlier on."""
-_REFUSED = frozenset(
+REFUSED = frozenset(
     {
         KafkaError.INVALID_CONFIG,
         KafkaError.INVALID_PARTITIONS,
@@ -125,8 +124,10 @@ class Asking:
         wait_s = _WAIT_MIN_S
         while pending:
             failed: dict[K, KafkaError] = {}
-            for item, future in send(pending).items():
-                error = self._outcome(future, answers, item)
+            futures = send(pending)
+            until_s = self._patience_ends_s()
+            for item, future in futures.items():
+                error = self._outcome(future, until_s, answers, item)
                 if error is None and not usable(answers[item]):
                     del answers[item]
                     error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
@@ -158,18 +159,22 @@ class Asking:
             raise denial(error, self._config, topic=_topic(item), group=str(item), right=right)
         _raise(action, item, error, elapsed_s, self._contact.why())
 
-    def _outcome(self, future: Future[Any], answers: dict[K, Any], item: K) -> KafkaError | None:
+    def _patience_ends_s(self) -> float:
+        """Until when to wait for what is asked now: all of it, however many answers there are."""
+        # The request's own time-out comes first; this one is for answers that never come.
+        return time.monotonic() + 2 * self._request_s
+
+    def _outcome(
+        self, future: Future[Any], until_s: float, answers: dict[K, Any], item: K
+    ) -> KafkaError | None:
         try:
-            # The request's own time-out comes first; this one is for an answer that never comes.
-            answers[item] = future.result(2 * self._request_s)
+            answers[item] = answered(future, until_s - time.monotonic())
         except KafkaException as exc:
             error: KafkaError = exc.args[0]
             if error.code() == KafkaError._NOENT and not self._described([_topic(item)]):
                 # Where no partition has a leader, the client does not tell the two apart.
                 return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
             return error
-        except FutureTimeoutError:
-            return KafkaError(KafkaError._TIMED_OUT)
         return None
 
 
@@ -202,7 +207,7 @@ def _raise(action: str, item: object, error: KafkaError, elapsed_s: float, why: 
         raise MissingTopicError(f"{what}; was the topic deleted?", topics=[_topic(item)])
     if code == KafkaError.INVALID_REPLICATION_FACTOR:
         raise ConfigError(f"{what}; set replication.factor to no more than there are brokers")
-    if code in _REFUSED:
+    if code in REFUSED:
         raise ConfigError(f"{what}; correct the settings topic.* or the topology")
     if _passes(error, elapsed_s):
         raise FatalClientError(

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.kafka_clients import answered
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Layout, Member, Target
@@ -209,7 +210,7 @@ class GroupAdmin(LiveAdmin):
             brokers = self._client.list_topics(timeout=self._request_s).brokers
             asked = _kafka.ConfigResource(_kafka.ResourceType.BROKER, str(min(brokers)))
             futures = self._client.describe_configs([asked], request_timeout=self._request_s)
-            return int(futures[asked].result(2 * self._request_s)[name].value)
+            return int(answered(futures[asked], 2 * self._request_s)[name].value)
         except (KafkaException, KeyError, TypeError, ValueError):
             return _TRANSACTION_MAX_MS
 

@@ -7,8 +7,10 @@ what is no news of brokers becomes an event of ours. Callbacks run while a clien
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -20,6 +22,8 @@ from headrace.streams.secrets import revealed
 
 # The package offers this class without declaring it, which a strict type check refuses.
 _AdminClient: Any = confluent_kafka.admin.AdminClient
+
+T = TypeVar("T")
 
 
 class Hearing(Protocol):
@@ -61,6 +65,19 @@ def new_admin(config: Mapping[str, Any], hearing: Hearing) -> Any:
     """Make an admin client (see `new_consumer`)."""
     with _settings_of("admin."):
         return _AdminClient(_listening(config, hearing))
+
+
+def answered(future: Future[T], within_s: float) -> T:
+    """What an admin client answers; an answer that never comes is an error as its own ones are.
+
+    Its requests have a time of their own, but behind the loss of a connection it may keep silent
+    beyond that.
+    """
+    try:
+        return future.result(within_s)
+    except FutureTimeoutError as error:
+        text = "no answer within the time of the request"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
 
 
 @contextmanager

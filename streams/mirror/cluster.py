@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import confluent_kafka.admin
@@ -12,7 +11,9 @@ from confluent_kafka import KafkaException
 
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import ConfigError, FatalClientError
+from headrace.streams.kafka.asking import REFUSED
 from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.kafka_clients import answered
 from headrace.streams.seams.topic_facts import NewTopic
 
 # The package offers these classes without declaring it, which a strict type check refuses.
@@ -139,25 +140,25 @@ class Cluster(GroupAdmin):
                 [new], validate_only=True, request_timeout=self._request_s
             )
             try:
-                futures[topic.name].result(2 * self._request_s)
+                answered(futures[topic.name], 2 * self._request_s)
             except KafkaException as error:
-                found[name] = error.args[0].str()
-            except FutureTimeoutError:
-                continue
+                cause = error.args[0]
+                # What passes is no refusal: the topic would be made without this config.
+                if cause.code() not in REFUSED:
+                    break
+                found[name] = cause.str()
         return found
 
     def _answer(self, action: str, ask: Any) -> Any:
         servers = self._config.get("bootstrap.servers")
         try:
-            return ask(request_timeout=self._request_s).result(2 * self._request_s)
+            return answered(ask(request_timeout=self._request_s), 2 * self._request_s)
         except KafkaException as error:
             if error.args[0].code() in DENIED:
                 raise denial(error.args[0], self._config) from error
             raise FatalClientError(
                 f"the cluster at {servers} does not {action}: {error.args[0].str()}"
             ) from error
-        except FutureTimeoutError as error:
-            raise FatalClientError(f"the cluster at {servers} does not {action}") from error
 
 
 def fitting(config: Mapping[str, str], replicas: int) -> tuple[dict[str, str], dict[str, str]]:

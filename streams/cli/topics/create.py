@@ -15,7 +15,7 @@ from headrace.streams.cli.topics.known_topics import Known, app_option
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.broker_contact import Heard
-from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.kafka.kafka_clients import answered, new_admin
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
@@ -93,7 +93,7 @@ def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
     asked = _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
     client = new_admin(config, Heard())
     try:
-        client.incremental_alter_configs([asked])[asked].result(_TIMEOUT_S)
+        answered(client.incremental_alter_configs([asked])[asked], _TIMEOUT_S)
     except KafkaException as error:
         cause: KafkaError = error.args[0]
         if cause.code() in DENIED:
@@ -117,9 +117,10 @@ def _create(
     count = partitions or 1
     missing = [name for name in dict.fromkeys(names) if name not in kept]
     wanted = [NewTopic(name, num_partitions=count) for name in missing]
+    until_s = time.monotonic() + _TIMEOUT_S
     for name, creation in (client.create_topics(wanted) if wanted else {}).items():
         try:
-            creation.result(_TIMEOUT_S)
+            answered(creation, until_s - time.monotonic())
         except KafkaException as error:
             cause: KafkaError = error.args[0]
             if cause.code() in DENIED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from threading import Timer
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.seams.clients import TopicPartition
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -45,7 +47,9 @@ class Answers(Quiet):
 
 
 def admin(
-    monkeypatch: pytest.MonkeyPatch, *clients: Answers | Stale | Silent, timeout_s: float = 30
+    monkeypatch: pytest.MonkeyPatch,
+    *clients: Answers | Stale | Silent | Mute,
+    timeout_s: float = 30,
 ) -> LiveAdmin:
     """An admin that gets these clients one after the other, and then the last one again."""
     made = list(clients)
@@ -128,6 +132,51 @@ def test_a_client_that_waits_in_vain_leaves_time_for_another_one(
     assert admin(monkeypatch, Silent(), Answers({0: 5}), timeout_s=2).end_offsets([HERE]) == {
         HERE: 5
     }
+
+
+class Mute(Quiet):
+    """A client that never answers, not even that the time of its request is over."""
+
+    def list_offsets(self, wanted: Mapping[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        return {place: Future() for place in wanted}
+
+    def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, Future[Any]]:
+        return {one: Future() for one in resources}
+
+    def describe_cluster(self, **_: Any) -> Future[Any]:
+        return _done(SimpleNamespace(nodes=[SimpleNamespace(id=number) for number in range(16)]))
+
+    def list_topics(self, **_: Any) -> Any:
+        return SimpleNamespace(brokers=[1])
+
+
+def test_a_client_that_never_answers_is_replaced_however_much_it_was_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All answers are awaited together: one after the other they would take minutes."""
+    places = [TopicPartition("t", number) for number in range(16)]
+    offsets = {place.partition: 5 for place in places}
+    begun = time.monotonic()
+    asked = admin(monkeypatch, Mute(), Answers(offsets), timeout_s=3)
+    assert asked.end_offsets(places) == dict.fromkeys(places, 5)
+    assert time.monotonic() - begun < 16
+
+
+def test_configs_of_many_brokers_that_never_answer_end_as_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = time.monotonic()
+    with pytest.raises(FatalClientError, match="cannot read x of the brokers: no answer within"):
+        admin(monkeypatch, Mute(), timeout_s=3).broker_configs("x")
+    assert time.monotonic() - begun < 16
+
+
+def test_a_transaction_timeout_that_no_broker_tells_is_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.streams.kafka.asking.new_admin", lambda *_: Mute())
+    keeper = GroupAdmin({"bootstrap.servers": "nowhere:1"}, timeout_s=3)
+    assert keeper.transaction_timeout_max_ms() == 15 * 60 * 1000
 
 
 def test_a_client_with_an_old_leader_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
