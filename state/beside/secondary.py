@@ -8,11 +8,9 @@ disk space comes free once it follows or is closed.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Rdict
@@ -48,18 +46,12 @@ class RocksSecondary:
         self._files = list_of_files(path)
         logs = _logs(path)
         self._followed: dict[str, int] = {}
-        self._own = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        self._remove_own = weakref.finalize(self, shutil.rmtree, self._own, ignore_errors=True)
         self._stores: dict[str, RocksStore] = {}
-        try:
-            with failures():
-                self._db = self._open(names, memory)
-            self._require_whole(logs)
-        except BaseException:
-            self._remove_own()
-            raise
+        with _own_directory() as own, failures():
+            self._db = self._open(names, memory, own)
+        self._require_whole(logs)
 
-    def _open(self, names: Iterable[str], memory: RocksMemory) -> Rdict:
+    def _open(self, names: Iterable[str], memory: RocksMemory, own: str) -> Rdict:
         options = row_options(memory)
         # All files are opened at once, so that one can be read that the writer has deleted.
         options.set_max_open_files(-1)
@@ -71,7 +63,7 @@ class RocksSecondary:
             str(self._path),
             options,
             column_families={family: row_options(memory) for family in families},
-            access_type=AccessType.secondary(str(self._own)),
+            access_type=AccessType.secondary(own),
         )
         for family, name in families.items():
             self._stores[name] = RocksStore(db.get_column_family(family))
@@ -147,16 +139,33 @@ class RocksSecondary:
             return read_position(self._db, name, self._path)
 
     def close(self) -> None:
-        """Let go of the files, and remove what is its own."""
+        """Let go of the files."""
         for store in self._stores.values():
             store.close()
         self._stores.clear()
-        try:
+        with suppress(DbClosedError):
             self._db.close()
-        except DbClosedError:
-            pass
-        finally:
-            self._remove_own()
+
+
+@contextmanager
+def _own_directory() -> Iterator[str]:
+    """A directory for what RocksDB tells about a secondary, while that is opened.
+
+    Nothing else is written there, and into a file that stays open: without it, nothing is left
+    behind wherever the process is killed.
+
+    Raises:
+        StateError: there is no room for one.
+    """
+    try:
+        own = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise StateError(
+            f"what reads local state needs a directory in {tempfile.gettempdir()}: "
+            f"{error.strerror}; make room there, or set TMPDIR"
+        ) from error
+    with own as path:
+        yield path
 
 
 def _version(path: Path) -> tuple[int, int]:

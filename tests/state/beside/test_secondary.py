@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -192,20 +192,27 @@ def test_a_store_that_is_not_there_has_no_position(
     reader.close()
 
 
-def test_it_leaves_nothing_behind_and_nothing_in_the_writers_directory(
+def test_it_leaves_nothing_behind_wherever_it_is_killed(
     state: RocksTaskState, tmp_path: Path, memory: RocksMemory, own: Path
 ) -> None:
     before = {path.name for path in (tmp_path / "db").iterdir()}
     reader = beside(tmp_path, memory)
-    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
-    reader.follow()
-    assert len(list(own.iterdir())) == 1
+    for value in (b"1", b"2"):
+        state.write({"a": [(b"k", value)]}, {"a": HERE})
+        assert reader.follow()
+        assert rows(reader) == {b"k": value}
+        assert list(own.iterdir()) == []
     reader.close()
-    forgotten = beside(tmp_path, memory)
-    del forgotten
-    gc.collect()
     assert list(own.iterdir()) == []
     assert {path.name for path in (tmp_path / "db").iterdir()} == before
+
+
+def test_one_that_finds_no_directory_for_its_own_says_where_it_needs_one(
+    state: RocksTaskState, tmp_path: Path, memory: RocksMemory, own: Path
+) -> None:
+    own.rmdir()
+    with pytest.raises(StateError, match=rf"needs a directory in {own}: No such .* set TMPDIR"):
+        beside(tmp_path, memory)
 
 
 def test_files_of_tasks_are_those_of_their_newest_generation(
@@ -404,12 +411,17 @@ def test_a_store_that_is_emptied_again_and_again_ends_no_process_that_reads_it(
 
 
 def test_no_threads_are_started_to_open_files(
-    tmp_path: Path, state: RocksTaskState, memory: RocksMemory, own: Path
+    tmp_path: Path,
+    state: RocksTaskState,
+    memory: RocksMemory,
+    own: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """RocksDB would start them anew at each look, of which there are many a second."""
+    # What is kept here is removed otherwise.
+    monkeypatch.setattr(module.tempfile, "TemporaryDirectory", lambda **_: nullcontext(str(own)))
     secondary = beside(tmp_path, memory)
-    (log,) = own.glob("*/LOG")
-    assert "Options.max_file_opening_threads: 1\n" in log.read_text()
+    assert "Options.max_file_opening_threads: 1\n" in (own / "LOG").read_text()
     secondary.close()
 
 
