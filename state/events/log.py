@@ -17,6 +17,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 LINES = ("said", "traceback")
@@ -81,7 +82,10 @@ class ModuleLog:
             return _Standard(module, level, self._fields)
         factory = structlog.get_config()["logger_factory"]
         names = (module,) if isinstance(factory, structlog.stdlib.LoggerFactory) else ()
-        say: Say = getattr(structlog.get_logger(*names).bind(**self._fields), level)
+        bound = structlog.get_logger(*names).bind(**self._fields)
+        if hasattr(bound, "_logger"):
+            bound._logger = _Forgiving(bound._logger)
+        say: Say = getattr(bound, level)
         return say
 
 
@@ -113,6 +117,27 @@ def keep_places_only(event: MutableMapping[str, Any]) -> None:
     if isinstance(error, BaseException):
         event["error"] = type(error).__name__
         event["places"] = places(error)
+
+
+class _Forgiving:
+    """A program's own logger, which may have no room to write, or nobody who reads.
+
+    To lose a line must not stop a worker; Python's `logging` forgives by itself.
+    """
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def __getattr__(self, name: str) -> Any:
+        write = getattr(self._logger, name)
+
+        def forgiving(*args: Any, **fields: Any) -> Any:
+            with suppress(OSError, ValueError):
+                return write(*args, **fields)
+
+        return forgiving if callable(write) else write
 
 
 class _Standard:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
+from headrace.state.events.log import get_logger
 from headrace.streams import logs
 
 
@@ -117,6 +118,52 @@ def test_a_reader_that_is_gone_stops_nobody() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("error", [OSError(27, "File too large"), ValueError("closed")])
+def test_a_program_s_own_log_that_takes_no_line_stops_nobody(error: Exception) -> None:
+    """As on a full disk: the worker's call would fail wherever it has something to say."""
+    out: Any = Unwilling(error)
+    structlog.configure(
+        processors=[structlog.processors.CallsiteParameterAdder(), _as_line],
+        logger_factory=structlog.PrintLoggerFactory(out),
+    )
+    log = get_logger().bind(task="0_1")
+    log.warning("producer_replaced")
+    out.error = None
+    log.warning("producer_replaced", reason="time-out")
+    # And who says it is the one who called.
+    assert out.text == "producer_replaced 0_1 test_logs.py\n"
+
+
+def test_a_mistake_in_a_program_s_own_log_is_raised() -> None:
+    structlog.configure(processors=[_mistaken])
+    with pytest.raises(ValueError, match="no field of that name"):
+        get_logger().warning("producer_replaced")
+
+
+class Unwilling:
+    """A file that takes nothing while there is an error."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def _as_line(_: Any, __: str, event: Any) -> str:
+    return f"{event['event']} {event['task']} {event['filename']}"
+
+
+def _mistaken(_: Any, __: str, ___: Any) -> str:
+    raise ValueError("no field of that name")
+
+
 def test_importing_the_library_configures_nothing() -> None:
     code = (
         "import structlog\n"
