@@ -68,3 +68,15 @@ def test_a_late_record_of_a_join_is_named() -> None:
     (told,) = [e for e in driver.events if e["event"] == "records_dropped"]
     assert (told["topic"], told["offset"]) == ("one", 1)
     assert told["stream_time"] == "3000-01-01T00:00:00.000Z"
+
+
+def test_the_time_of_a_late_record_is_the_one_that_an_extractor_gave() -> None:
+    builder = StreamsBuilder()
+    source = builder.stream("in", key=serdes.string, timestamps=lambda record, _: record.value)
+    source.group_by_key().windowed_by(TimeWindows(size=MINUTE)).count()
+    driver = TopologyTestDriver(builder.build())
+    for time in (YEAR_3000_MS, NOW_MS + 1):
+        driver.input("in").send("a", time, timestamp=5)
+    (told,) = [e for e in driver.events if e["event"] == "records_dropped"]
+    assert told["record_time"] == "2023-11-14T22:13:20.001Z"
+    assert told["stream_time"] == "3000-01-01T00:00:00.000Z"
