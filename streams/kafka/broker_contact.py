@@ -28,7 +28,7 @@ from headrace.streams.contact.broker_failures import BrokerFailure, read_failure
 from headrace.streams.contact.rights import principal_of
 from headrace.streams.contact.seen import SAYS, advice_on
 from headrace.streams.contact.unreached import Unreached
-from headrace.streams.errors import FatalClientError, StopRequestedError, StreamsError
+from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.kafka.kafka_clients import new_admin, servers_of
 from headrace.streams.kafka.port_look import look, look_at_certificate
 from headrace.streams.seams.clients import Clock, Log
@@ -239,7 +239,7 @@ class BrokerContact(Heard):
         self._was_reached = False
         self._is_lost = False
         self._found_again_s = -math.inf
-        self._final: StreamsError | None = None
+        self._final: Exception | None = None
         self._doubt_again_s = -math.inf
         self._absent = AbsentBrokers(
             warn=self._log.warning,
@@ -274,6 +274,7 @@ class BrokerContact(Heard):
 
         Raises:
             AccessError: the brokers take this client's password or certificate no more.
+            Exception: what looks for brokers beside the worker has failed with it.
         """
         if self._final is not None:
             raise self._final
@@ -341,7 +342,7 @@ class BrokerContact(Heard):
                 self._log.info("brokers_reached", after_s=waited_s)
         except StopRequestedError:
             pass
-        except StreamsError as error:
+        except Exception as error:  # raised where the worker turns
             self._final = error
         finally:
             self.forget()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import structlog
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from structlog.testing import capture_logs
@@ -121,6 +122,28 @@ def test_whoever_says_it_for_several_processes_leaves_one_of_them_a_line_for_deb
         BrokerContact({"bootstrap.servers": CLOSED}, say=say).reach(stop.is_set)
     assert [unreached.servers for unreached in told] == [CLOSED]
     assert [entry["log_level"] for entry in named(logs, "brokers_not_reached")] == ["debug"]
+
+
+@pytest.mark.slow
+def test_a_mistake_beside_the_worker_ends_it_and_does_not_leave_it_waiting() -> None:
+    """Seen: nobody told the worker that the brokers were back, and it stood for a minute."""
+
+    def say(_: Unreached) -> bool:
+        raise OSError("nobody reads the reports")
+
+    contact = BrokerContact({"bootstrap.servers": CLOSED}, say=say)
+    vars(contact)["_was_reached"] = True
+    contact.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    def is_told() -> bool:
+        try:
+            contact.turn()
+        except OSError as error:
+            return str(error) == "nobody reads the reports"
+        return False
+
+    wait_until(is_told)
+    contact.close()
 
 
 @pytest.mark.slow
