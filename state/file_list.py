@@ -1,16 +1,21 @@
-"""RocksDB's list of its files, the MANIFEST, and whether it is as long as it has been.
+"""RocksDB's list of its files, the MANIFEST, and whether it is still what it has been.
 
-RocksDB takes a list that ends too early for one that was not written to its end, and does without
-the files that it does not name any more. Where rows were flushed, and what says up to where they go
-was not, they would be gone in silence. So its length is kept beside the rows: it only grows.
+RocksDB takes what it cannot read of a list for a line that was not written to its end, and does
+without the files and families that come from there on. Where rows were in them, and what says up to
+where they go was not, they would be gone in silence. So the length and a checksum of the list are
+kept beside the rows: it only grows.
 """
 
 from __future__ import annotations
 
+import os
+import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import orjson
+
+_CHUNK_BYTES = 1 << 20
 
 
 class FileList(NamedTuple):
@@ -19,33 +24,96 @@ class FileList(NamedTuple):
     name: str
     size: int
 
+
+class KeptList(NamedTuple):
+    """What is kept of a list: its name, its length in bytes, and the checksum of so much of it."""
+
+    name: str
+    size: int
+    checksum: int | None = None
+    """None of an older release."""
+
     def encode(self) -> bytes:
         """As it is kept.
 
-        >>> FileList.decode(FileList("MANIFEST-000005", 180).encode())
-        FileList(name='MANIFEST-000005', size=180)
+        >>> KeptList.decode(KeptList("MANIFEST-000005", 180, 7).encode())
+        KeptList(name='MANIFEST-000005', size=180, checksum=7)
         """
         return orjson.dumps([*self])
 
     @classmethod
-    def decode(cls, data: bytes) -> FileList:
+    def decode(cls, data: bytes) -> KeptList:
         """Read what was kept."""
-        name, size = orjson.loads(data)
-        return cls(name, size)
+        return cls(*orjson.loads(data))
 
-    def is_cut(self, found: FileList | None) -> bool:
-        """Whether the list that was found is this one, and has lost its end."""
-        return found is not None and found.name == self.name and found.size < self.size
+    def is_damaged(self, found: OpenList | None) -> bool:
+        """Whether the list that was found is this one, and is not as it was."""
+        if found is None or found.listed.name != self.name:
+            return False
+        if found.listed.size < self.size:
+            return True
+        return self.checksum is not None and found.checksum(self.size) != self.checksum
 
 
-def list_of_files(path: Path, name: str | None = None) -> FileList | None:
-    """The list that a RocksDB uses, or None where there is none that can be read.
+class OpenList:
+    """A list that can be read when RocksDB has begun another one, too.
 
     Args:
-        name: of the list, where it is known: each opening begins another one.
+        path: of the list.
     """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self.listed = FileList(path.name, self.size_now())
+        """What it was when it was opened."""
+        self._summed = 0
+        self._checksum = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def size_now(self) -> int:
+        """Its length in bytes."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def checksum(self, size: int) -> int:
+        """The checksum of so many bytes from its begin on; only what is new is read."""
+        if size < self._summed:
+            self._summed = self._checksum = 0
+        while self._summed < size:
+            data = os.pread(
+                self._file.fileno(), min(_CHUNK_BYTES, size - self._summed), self._summed
+            )
+            if not data:
+                break
+            self._checksum = zlib.crc32(data, self._checksum)
+            self._summed += len(data)
+        return self._checksum
+
+
+def open_list(path: Path) -> OpenList | None:
+    """Open the list that a RocksDB uses, or return None where there is none that can be read."""
     try:
-        name = name or (path / "CURRENT").read_text(encoding="ascii").strip()
+        return OpenList(path / _name(path))
+    except (OSError, ValueError):
+        return None
+
+
+def list_of_files(path: Path) -> FileList | None:
+    """The list that a RocksDB uses, or None where there is none that can be read."""
+    try:
+        name = _name(path)
         return FileList(name, (path / name).stat().st_size)
     except (OSError, ValueError):
         return None
+
+
+def _name(path: Path) -> str:
+    return (path / "CURRENT").read_text(encoding="ascii").strip()

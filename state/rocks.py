@@ -16,6 +16,7 @@ reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from operator import lt
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,12 @@ from rocksdict import (
 )
 
 from headrace.state.disk.failures import failures
+from headrace.state.disk.log_records import require_readable
 from headrace.state.disk.options import RocksMemory, bulk_options, row_options
 from headrace.state.disk.rows import RocksStore
 from headrace.state.errors import StateFormatError, StoreCorruptedError, UnknownStoreError
 from headrace.state.events.log import get_logger
-from headrace.state.file_list import FileList, list_of_files
+from headrace.state.file_list import KeptList, OpenList, open_list
 from headrace.state.layout import LayoutName, note_layouts
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, Position
@@ -86,16 +88,16 @@ class RocksTaskState:
         """Whether the memtables are those that are not for reading."""
         path.mkdir(parents=True, exist_ok=True)
         layouts = {spec.name: spec.layout for spec in specs}
-        found = list_of_files(path)
-        self._open(layouts, row_options)
-        try:
-            self._require_whole(found)
-            self._read(layouts)
-            # The list is a new one, whose end may be lost before anything is written.
-            self.write({}, {})
-        except BaseException:
-            self.close()
-            raise
+        with open_list(path) or nullcontext() as found:
+            self._open(layouts, row_options)
+            try:
+                self._require_whole(found)
+                self._read(layouts)
+                # The list is a new one, whose end may be lost before anything is written.
+                self.write({}, {})
+            except BaseException:
+                self.close()
+                raise
 
     def _read(self, layouts: Mapping[str, LayoutName]) -> None:
         with failures():
@@ -113,14 +115,14 @@ class RocksTaskState:
                 family = family_of(name)
                 self._columns[name] = self._db.get_column_family(family)
                 self._handles[name] = self._db.get_column_family_handle(family)
-        found = list_of_files(self._path)
-        self._list_name = None if found is None else found.name
-        self._kept_files: FileList | None = None
+        self._list = open_list(self._path)
+        self._kept_list: KeptList | None = None
 
     def _reopen(self, rows: Callable[[RocksMemory], Options]) -> None:
         """Open the files with other memtables; only so they change."""
         names = list(self._stores)
         self._release()
+        self._close_list()
         with failures():
             self._db.close()
         self._open(names, rows)
@@ -142,6 +144,7 @@ class RocksTaskState:
         options.set_max_total_wal_size(_WAL_BYTES)
         options.set_keep_log_file_num(2)
         wanted = [family_of(name) for name in names]
+        require_readable(self._path)
         exists = (self._path / "CURRENT").exists()
         there = Rdict.list_cf(str(self._path), options) if exists else []
         families = dict.fromkeys([*wanted, *(f for f in there if f != _META)])
@@ -151,12 +154,13 @@ class RocksTaskState:
             column_families={family: rows(self._memory) for family in families},
         )
 
-    def _require_whole(self, found: FileList | None) -> None:
+    def _require_whole(self, found: OpenList | None) -> None:
         with failures():
-            kept = kept_files(self._db)
-        if kept is not None and kept.is_cut(found):
+            kept = kept_list(self._db)
+        if kept is not None and kept.is_damaged(found):
             raise StoreCorruptedError(
-                f"the list of files of {self._path} has lost its end, and with it perhaps rows"
+                f"the list of files of {self._path} has lost its end, or is damaged, and with it "
+                "perhaps rows"
             )
 
     def _check_format(self) -> None:
@@ -185,16 +189,25 @@ class RocksTaskState:
         self._write(self._batch(deltas, positions), positions)
 
     def _write(self, batch: WriteBatch, positions: Mapping[str, Position]) -> None:
-        files = list_of_files(self._path, self._list_name)
-        if files is not None and files != self._kept_files:
-            batch[_FILES_KEY] = files.encode()
+        kept = self._list_to_keep()
+        if kept is not None and kept is not self._kept_list:
+            batch[_FILES_KEY] = kept.encode()
         if positions and self._is_marked:
             del batch[_RESTORING_KEY]
         with failures():
             self._db.write(batch)
-        self._kept_files = files
+        self._kept_list = kept
         self._positions.update(positions)
         self._is_marked = self._is_marked and not positions
+
+    def _list_to_keep(self) -> KeptList | None:
+        """The list as it is now: what is kept already, unless it has grown."""
+        if self._list is None:
+            return None
+        size = self._list.size_now()
+        if self._kept_list is not None and self._kept_list.size == size:
+            return self._kept_list
+        return KeptList(self._list.listed.name, size, self._list.checksum(size))
 
     def position(self, store_name: str) -> Position | None:
         """Return the position of a store, or None when its rows may not be built upon."""
@@ -268,6 +281,7 @@ class RocksTaskState:
         """Release the files; an unfinished bulk restore is left as a crash would leave it."""
         self._release()
         self._stores.clear()
+        self._close_list()
         try:
             self._db.close()
         except DbClosedError:
@@ -276,6 +290,11 @@ class RocksTaskState:
             _log.warning(
                 "state_close_failed", path=str(self._path), reason=str(error), advice=_CLOSE_FAILED
             )
+
+    def _close_list(self) -> None:
+        if self._list is not None:
+            self._list.close()
+            self._list = None
 
     def _batch(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> WriteBatch:
         for name in (*deltas, *positions):
@@ -326,10 +345,10 @@ class RocksTaskState:
             )
 
 
-def kept_files(db: Rdict) -> FileList | None:
-    """How long the list of files was when the last rows were written, where that is known."""
+def kept_list(db: Rdict) -> KeptList | None:
+    """What the list of files was when the last rows were written, where that is known."""
     kept = db.get(_FILES_KEY)
-    return None if kept is None else FileList.decode(kept)
+    return None if kept is None else KeptList.decode(kept)
 
 
 def is_restoring(db: Rdict) -> bool:

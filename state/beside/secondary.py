@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from rocksdict import AccessType, DbClosedError, Rdict
 
 from headrace.state.disk.failures import failures
+from headrace.state.disk.log_records import require_readable
 from headrace.state.disk.options import RocksMemory, row_options
 from headrace.state.disk.rows import RocksStore
 from headrace.state.errors import StateError, UnknownStoreError
-from headrace.state.file_list import list_of_files
+from headrace.state.file_list import OpenList, list_of_files, open_list
 from headrace.state.layout import noted_layout
-from headrace.state.rocks import family_of, is_restoring, kept_files, read_position
+from headrace.state.rocks import family_of, is_restoring, kept_list, read_position
 from headrace.state.store import Position
 
 _PREFIX = "headrace-secondary-"
@@ -43,13 +44,14 @@ class RocksSecondary:
     def __init__(self, path: Path, names: Iterable[str], *, memory: RocksMemory) -> None:
         self._path = path
         self._was = _version(path)
-        self._files = list_of_files(path)
-        logs = _logs(path)
         self._followed: dict[str, int] = {}
         self._stores: dict[str, RocksStore] = {}
-        with _own_directory() as own, failures():
-            self._db = self._open(names, memory, own)
-        self._require_whole(logs)
+        with open_list(path) or nullcontext() as found:
+            self._files = None if found is None else found.listed
+            logs = _logs(path)
+            with _own_directory() as own, failures():
+                self._db = self._open(names, memory, own)
+            self._require_whole(logs, found)
 
     def _open(self, names: Iterable[str], memory: RocksMemory, own: str) -> Rdict:
         options = row_options(memory)
@@ -57,6 +59,7 @@ class RocksSecondary:
         options.set_max_open_files(-1)
         # RocksDB would start threads for that at each look, as many for each family: 16 by default.
         options.set_max_file_opening_threads(1)
+        require_readable(self._path)
         there = set(Rdict.list_cf(str(self._path), options))
         families = {family_of(name): name for name in names if family_of(name) in there}
         db = Rdict(
@@ -69,17 +72,16 @@ class RocksSecondary:
             self._stores[name] = RocksStore(db.get_column_family(family))
         return db
 
-    def _require_whole(self, logs: dict[str, int]) -> None:
+    def _require_whole(self, logs: dict[str, int], found: OpenList | None) -> None:
         """See that it has all rows up to some moment: files are looked for first, then the log.
 
         Where rows went to a file in between, and their log was deleted or never had them, they are
         in neither.
         """
         with failures():
-            kept = kept_files(self._db)
-        is_cut = kept is not None and kept.is_cut(self._files)
+            kept = kept_list(self._db)
         if (
-            is_cut
+            (kept is not None and kept.is_damaged(found))
             or _version(self._path) != self._was
             or not logs.keys() <= _logs(self._path).keys()
         ):

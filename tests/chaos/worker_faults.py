@@ -6,6 +6,7 @@ import random
 import resource
 import signal
 import time
+from contextlib import suppress
 
 from tests.chaos.battlefield import (
     Battlefield,
@@ -18,6 +19,8 @@ from tests.chaos.battlefield import (
 )
 from tests.chaos.status import Field
 from tests.chaos.workers import Profile, step_number
+
+_LATE_END_S = 5.0
 
 
 def kill_worker(at: Battlefield, choose: random.Random) -> Struck | None:
@@ -88,9 +91,12 @@ def fill_disk(at: Battlefield, choose: random.Random) -> Struck | None:
         struck = Struck(slot.name, slot.in_transaction, slot, details={"room": room})
         if not at.fleet.wait(lambda: slot.process is None, seconds=20, stop=at.stop):
             no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, no_limit)
-            slot.starved = False
-            return None
+            with suppress(ProcessLookupError):  # it has ended at this very moment
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, no_limit)
+            # A write may have failed a moment before, and the worker be on its way out.
+            if not at.fleet.wait(lambda: slot.process is None, seconds=_LATE_END_S, stop=at.stop):
+                slot.starved = False
+                return None
         return come_back(at, slot, struck)
 
 

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -395,63 +393,6 @@ def test_missing_files_are_corruption_or_an_empty_state(
         return
     assert (rows(state, "a"), state.position("a")) == ([], None)
     state.close()
-
-
-@pytest.mark.parametrize("cut", range(1, 40))
-def test_a_list_of_files_without_its_end_loses_no_rows_in_silence(
-    path: Path, tmp_path: Path, memory: RocksMemory, cut: int
-) -> None:
-    """What is in it last may be that the store's family was made anew; its rows lie elsewhere."""
-    state = opened(path, memory)
-    state.write({"a": [(b"old", b"1")]}, {"a": HERE})
-    state.drop_store("a")
-    state.write({"a": [(b"k", b"1")]}, {"a": HERE})
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
-    (manifest,) = killed.glob("MANIFEST-*")
-    os.truncate(manifest, manifest.stat().st_size - cut)
-    try:
-        again = opened(killed, memory)
-    except StoreCorruptedError:
-        return
-    found = (rows(again, "a"), again.position("a"))
-    again.close()
-    assert found in (([(b"k", b"1")], HERE), ([], None))
-
-
-@pytest.mark.parametrize("cut", range(1, 60, 4))
-def test_a_list_of_files_without_its_end_loses_no_flushed_rows_in_silence(
-    path: Path, tmp_path: Path, memory: RocksMemory, cut: int
-) -> None:
-    """What is in it last is the file of a bulk restore, and no log has its rows."""
-    state = opened(path, memory)
-    state.begin_restore()
-    state.restore({"a": [(b"k", b"1")]})
-    state.end_restore({"a": HERE, "b": HERE})
-    state.write({"b": [(b"k", b"1")]}, {"b": HERE})
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
-    (manifest,) = killed.glob("MANIFEST-*")
-    os.truncate(manifest, manifest.stat().st_size - cut)
-    with pytest.raises(StoreCorruptedError, match="has lost its end"):
-        opened(killed, memory)
-
-
-def test_a_list_of_files_that_a_start_has_begun_is_held_to_its_length(
-    path: Path, tmp_path: Path, memory: RocksMemory
-) -> None:
-    """Each opening writes a list of its own, and may be killed before it writes anything else."""
-    filled(path, memory)
-    state = opened(path, memory)
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
-    (manifest,) = killed.glob("MANIFEST-*")
-    os.truncate(manifest, manifest.stat().st_size - 5)
-    with pytest.raises(StoreCorruptedError, match="has lost its end"):
-        opened(killed, memory)
 
 
 def test_a_path_that_speaks_of_corruption_does_not_make_it_one(

@@ -334,7 +334,7 @@ def test_one_that_has_missed_rows_while_it_was_opened_is_not_used(
 ) -> None:
     """RocksDB looks for files first and for the log then; rows may have gone from one to other."""
     state.write({"a": [(b"k", b"1")]}, {"a": HERE, "b": HERE})
-    real_list, real_logs = module.list_of_files, module._logs
+    real_list, real_logs = module.open_list, module._logs
     before = real_list(tmp_path / "db"), real_logs(tmp_path / "db")
     state.write({"a": [(b"k", b"2")]}, {"a": LATER})
     for columns in state._columns.values():
@@ -345,7 +345,7 @@ def test_one_that_has_missed_rows_while_it_was_opened_is_not_used(
         state._db.flush(True)  # nothing is left to keep the log for
     kept = [before[0]], [before[1]]
     with monkeypatch.context() as patched:
-        patched.setattr(module, "list_of_files", lambda path: (kept[0] or [real_list(path)]).pop())
+        patched.setattr(module, "open_list", lambda path: (kept[0] or [real_list(path)]).pop())
         patched.setattr(module, "_logs", lambda path: (kept[1] or [real_logs(path)]).pop())
         with pytest.raises(StateError, match="while it was opened; try again"):
             beside(tmp_path, memory)
