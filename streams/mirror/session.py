@@ -26,6 +26,7 @@ from headrace.streams.mirror.table import (
     Blocks,
     Row,
     Table,
+    coming_row,
     group_row,
     owner_row,
     topic_row,
@@ -133,20 +134,18 @@ class Session:
         Raises:
             StreamsError: what ended the session.
         """
-        # What topics take has to be known before there is a producer; nothing else of this look is
-        # used, as somebody may still write.
+        # What topics take has to be known before there is a producer.
         table = read_table(self._target, self._table_topic)
         self._owner.require(table.owner)  # before the one that has begun since would be fenced
-        pairs = self._topics.look(table)
+        self._limits.update(self._topics.limits(table))
         if once:
-            self._topics.require_some(pairs)
-        self._limits.update({pair.mirrored.target: pair.limit for pair in pairs})
+            self._topics.require_some(self._limits)
         self._batch_max = min(self._limits.values(), default=MESSAGE_MAX)
         self._producer = self._make_producer(self._limits)
         self._producer.init()
         self._table = read_table(self._target, self._table_topic)
         self._owner.require(self._table.owner)
-        self._take(self._topics.look(self._table), is_first=True)
+        self._take(self._topics.look(self._table, self._write_alone), is_first=True)
         until = self._source.cluster.stable_offsets(self._targets) if once else None
         self._said_s = self._clock.monotonic_s()
         while not stop.is_set():
@@ -303,7 +302,7 @@ class Session:
             # Whoever writes nothing would not hear that another mirror of the name has begun.
             self._write_alone([owner_row(self._owner.id)])
         try:
-            pairs = self._topics.look(self._table)
+            pairs = self._topics.look(self._table, self._write_alone)
         except FatalClientError as error:
             self._log.warning("topics_not_looked_at", reason=str(error))
             pairs = []
@@ -337,6 +336,7 @@ class Session:
         """
         self._table.topics.update({pair.topic: pair.mirrored for pair in new})
         rows = [topic_row(pair.topic, pair.mirrored) for pair in new]
+        rows += [coming_row(pair.mirrored.target, None) for pair in new]
         self._write_alone([owner_row(self._owner.id), *rows] if is_first else rows)
         self._owner.has_begun = True
         back = self._topics.would_come_back(pair.topic for pair in new) if new else []

@@ -6,6 +6,7 @@ It is the compacted topic ``mirror.<name>.offsets`` of the target, one partition
 |---|---|
 | ``["owner"]`` | the id of the process that writes |
 | ``["topic", T]`` | the source's topic T: its id, its cluster, what it is called at the target |
+| ``["coming", T]`` | T is about to be made at the target: the clusters that its records came by |
 | ``["offsets", T, P, N]`` | block N of partition P: the position, and segments |
 | ``["group", G, T, P]`` | where the group G of the source stood, when it was last looked at |
 
@@ -138,6 +139,7 @@ class Table:
     def __init__(self, whole: Iterable[str] = ()) -> None:
         self.owner: str | None = None
         self.topics: dict[str, Mirrored] = {}
+        self.coming: dict[str, frozenset[str]] = {}
         self.blocks: dict[TopicPartition, Blocks] = {}
         self.groups: dict[str, dict[TopicPartition, int]] = {}
         self._whole = frozenset(whole)
@@ -168,6 +170,10 @@ class Table:
             self.topics.pop(rest[0], None)
         elif kind == "topic":
             self.topics[rest[0]] = Mirrored.decoded(value)
+        elif kind == "coming" and value is None:
+            self.coming.pop(rest[0], None)
+        elif kind == "coming":
+            self.coming[rest[0]] = frozenset(value)
         elif kind == "group" and value is not None:
             self.groups.setdefault(rest[0], {})[TopicPartition(rest[1], rest[2])] = value
         elif kind == "offsets":
@@ -196,6 +202,14 @@ def owner_row(owner: str) -> Row:
 def topic_row(topic: str, mirrored: Mirrored | None) -> Row:
     """What a topic of the source is at the target; None for one that is mirrored no more."""
     return _key("topic", topic), None if mirrored is None else _json(mirrored.encoded())
+
+
+def coming_row(target: str, via: frozenset[str] | None) -> Row:
+    """By which clusters the records of a topic came that is about to be made; None when it is.
+
+    Whoever mirrors the other way may see it before its row of `topic_row` is there.
+    """
+    return _key("coming", target), None if via is None else _json(sorted(via))
 
 
 def group_row(group: str, place: TopicPartition, offset: int) -> Row:

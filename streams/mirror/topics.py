@@ -7,7 +7,7 @@ were copied from: the tables of mirrors at the source say by which clusters its 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -22,7 +22,7 @@ from headrace.streams.errors import (
 from headrace.streams.mirror.cluster import Cluster, fitting
 from headrace.streams.mirror.errors import MirroredTopicReplacedError
 from headrace.streams.mirror.names import Naming, Selection, is_table, table_of
-from headrace.streams.mirror.table import Mirrored, Table, rows_of
+from headrace.streams.mirror.table import Mirrored, Row, Table, coming_row, rows_of
 from headrace.streams.plan.topic_identity import same_topic
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
@@ -94,12 +94,50 @@ class MirrorTopics:
         self._via: dict[str, frozenset[str]] = {}
         self._seen: frozenset[str] = frozenset()
 
-    def look(self, table: Table) -> list[Pair]:
-        """See which topics there are, make those that the target lacks, and have them grow.
+    def limits(self, table: Table) -> dict[str, int]:
+        """How large a record the topics of the target may be, those too that are to be made.
 
         Raises:
             StreamsError: something is not as it must be; the message says what.
         """
+        _, targets, there = self._found(table)
+        found = {}
+        for name, target in targets.items():
+            if target in there:
+                found[target] = there[target].max_message_bytes or MESSAGE_MAX
+            else:
+                own = self._source.cluster.own_configs(name)
+                found[target] = int(own.get("max.message.bytes", MESSAGE_MAX))
+        return found
+
+    def look(self, table: Table, write: Callable[[list[Row]], None]) -> list[Pair]:
+        """See which topics there are, make those that the target lacks, and have them grow.
+
+        Args:
+            write: commits rows of the table: where a topic comes from is there before it is.
+
+        Raises:
+            StreamsError: something is not as it must be; the message says what.
+        """
+        facts, targets, there = self._found(table)
+        lacking = [name for name in facts if targets[name] not in there]
+        for name in lacking:
+            self._require_new(table.topics.get(name), name, targets[name])
+        if lacking:
+            write([coming_row(targets[name], self._comes_by(name)) for name in lacking])
+        for name, fact in facts.items():
+            at_target = there.get(targets[name])
+            if at_target is None:
+                self._create(fact, targets[name])
+            else:
+                self._check_target(table.topics.get(name), fact, at_target)
+        there = self._made(targets.values())
+        return [self._pair(facts[name], there[targets[name]]) for name in sorted(facts)]
+
+    def _found(
+        self, table: Table
+    ) -> tuple[dict[str, TopicFacts], dict[str, str], dict[str, TopicFacts]]:
+        """The topics of the source, what they are called at the target, and what is there."""
         facts = self._selected()
         if not facts.keys() <= self._seen:
             self._via = self.origins()
@@ -111,15 +149,10 @@ class MirrorTopics:
         targets = {name: self._naming.at_target(name) for name in facts}
         for name, fact in facts.items():
             self._check_known(table.topics.get(name), fact, targets[name])
-        there = self._target.cluster.describe(targets.values())
-        for name, fact in facts.items():
-            at_target = there.get(targets[name])
-            if at_target is None:
-                self._create(table.topics.get(name), fact, targets[name])
-            else:
-                self._check_target(table.topics.get(name), fact, at_target)
-        there = self._made(targets.values())
-        return [self._pair(facts[name], there[targets[name]]) for name in sorted(facts)]
+        return facts, targets, self._target.cluster.describe(targets.values())
+
+    def _comes_by(self, topic: str) -> frozenset[str]:
+        return self._via.get(topic, frozenset()) | {self._source.id}
 
     def origins(self) -> dict[str, frozenset[str]]:
         """By which clusters the topics of the source have come there, as its mirrors say."""
@@ -133,6 +166,8 @@ class MirrorTopics:
                 continue  # it was deleted meanwhile, and its mirror with it
             for mirrored in table.topics.values():
                 found.setdefault(mirrored.target, set()).update((*mirrored.via, mirrored.cluster))
+            for target, via in table.coming.items():
+                found.setdefault(target, set()).update(via)
         return {topic: frozenset(clusters) for topic, clusters in found.items()}
 
     def would_come_back(self, topics: Iterable[str]) -> list[str]:
@@ -193,7 +228,7 @@ class MirrorTopics:
                 f"records that programs of {self._source.name} wrote into them stay there",
             )
 
-    def require_some(self, found: Collection[Pair]) -> None:
+    def require_some(self, found: Collection[object]) -> None:
         """See that something is mirrored, where nothing that comes later will be.
 
         Raises:
@@ -270,15 +305,17 @@ class MirrorTopics:
                 "another --rename such as '{cluster}.{topic}'"
             )
 
-    def _create(self, known: Mirrored | None, fact: TopicFacts, target: str) -> None:
-        cluster = self._target.cluster
+    def _require_new(self, known: Mirrored | None, topic: str, target: str) -> None:
         if known is not None:
             raise MissingTopicError(
                 f"topic {target} of {self._target.name} was deleted, and mirror {self._name} has "
-                f"copied {fact.name} into it; give the mirror another --name to copy it from its "
+                f"copied {topic} into it; give the mirror another --name to copy it from its "
                 "beginning",
                 topics=[target],
             )
+
+    def _create(self, fact: TopicFacts, target: str) -> None:
+        cluster = self._target.cluster
         config = self._source.cluster.own_configs(fact.name) | _KEEPS_TIMES
         count = self._replication_factor
         config, refused = fitting(config, count) if count > 0 else (config, {})
