@@ -84,15 +84,11 @@ def _refuse_others(
     try:
         for message in reader.read(unknown, ends):
             place = TopicPartition(str(message.topic()), message.partition() or 0)
-            raise strange(place, where, message.offset() or 0, mirror)
+            raise MisconfiguredTopicError(
+                f"{place} of {where} has a record at or near offset {message.offset()} that mirror "
+                f"{mirror} did not write: a copy has one writer; find out who writes there, delete "
+                "the topic, and give the mirror another --name, or a --rename such as "
+                "'{cluster}.{topic}'"
+            )
     finally:
         reader.close()
-
-
-def strange(place: TopicPartition, where: str, offset: int, mirror: str) -> MisconfiguredTopicError:
-    """The error where somebody else has written to the target."""
-    return MisconfiguredTopicError(
-        f"{place} of {where} has a record at or near offset {offset} that mirror {mirror} did not "
-        "write: a copy has one writer; find out who writes there, delete the topic, and give the "
-        "mirror another --name, or a --rename such as '{cluster}.{topic}'"
-    )

@@ -19,7 +19,7 @@ from headrace.streams.errors import FatalClientError, RecordError
 from headrace.streams.mirror.groups import GroupWatch
 from headrace.streams.mirror.names import table_of
 from headrace.streams.mirror.ownership import Ownership
-from headrace.streams.mirror.places import begins_of, ends_of, strange
+from headrace.streams.mirror.places import begins_of, ends_of
 from headrace.streams.mirror.reader import SourceReader
 from headrace.streams.mirror.segments import joined, runs_of
 from headrace.streams.mirror.table import (
@@ -249,11 +249,20 @@ class Session:
         self._counts.transactions += 1
 
     def _require_alone(self, place: TopicPartition, span: tuple[int, int], count: int) -> None:
-        """See that nobody else has written to the target."""
+        """See that nobody else has written to the target.
+
+        Raises:
+            AbortableError: it seems so. The next session reads what stands there: it may be what
+                brokers had still to tell of a transaction before this one.
+        """
         first, last = span
-        if first != self._expected[place] or last - first + 1 != count:
+        expected = self._expected[place]
+        if first != expected or last - first + 1 != count:
             self._abort()
-            raise strange(self._targets[place], self._target.name, first, self._name)
+            raise AbortableError(
+                f"{self._targets[place]} of {self._target.name} went on at offset {first}, to "
+                f"{last}, and {count} records were to stand from {expected} on"
+            )
 
     def _send_rows(self) -> None:
         now_ms = self._clock.now_ms()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from headrace.streams.mirror.mirror import Mirror
 from tests.support import kafka
 from tests.support.mirrors import Clusters
 from tests.support.patience import PATIENCE_S
+from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
 Make = Callable[..., Mirror]
@@ -122,6 +125,28 @@ def test_a_target_with_records_of_others_before_and_after(
     with pytest.raises(MisconfiguredTopicError, match=f"{other}-0 of east has a record at or near"):
         make(other).run(once=True)
     assert _values(east.bootstrap, other) == [1, 2, 7]
+
+
+def test_a_target_into_which_another_one_writes_meanwhile(
+    west: Topics, east: Topics, make: Make
+) -> None:
+    """What stands elsewhere than it should is void; what others wrote is read, and said."""
+    topic = west.create()
+    kafka.write(west.bootstrap, topic, _rows(1, 2))
+    stop = threading.Event()
+    with capture_logs() as logs, ThreadPoolExecutor() as beside:
+        ended = beside.submit(make(topic).run, stop=stop)
+        try:
+            wait_until(lambda: _values(east.bootstrap, topic) == [1, 2], what="copied")
+            kafka.write(east.bootstrap, topic, _rows(7))
+            kafka.write(west.bootstrap, topic, _rows(3))
+            with pytest.raises(MisconfiguredTopicError, match="has a record at or near offset"):
+                ended.result(PATIENCE_S)
+        finally:
+            stop.set()
+    (again,) = [entry for entry in logs if entry["event"] == "mirror_begins_again"]
+    assert "1 records were to stand from 3 on" in again["reason"]
+    assert _values(east.bootstrap, topic) == [1, 2, 7]
 
 
 def test_a_record_that_the_target_does_not_take_and_going_on_at_it(
