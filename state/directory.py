@@ -35,6 +35,11 @@ MAX_GENERATIONS = 100
 _LOOK_AGAIN_S = 0.05
 _TASK = re.compile(r"[0-9]+_[0-9]+(\.g[0-9]+)?")
 _GENERATION = re.compile(r"\.g([0-9]+)$")
+_HOST = re.compile(r"[0-9a-f]{8}")
+_RENEWED = (
+    "the file has no identity of a worker, so this one has a new one; nothing is lost: its tasks "
+    "begin when the session of the old one is over. Look at the disk of state.dir"
+)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -168,6 +173,12 @@ class TaskDirectory:
     def release(self) -> None:
         """Let another worker have it."""
         self._lock.release()
+
+
+def _host_in(text: str) -> str | None:
+    """The random part of a slot's file, or None where that is new, cut off or damaged."""
+    words = text.split()
+    return words[0] if len(words) >= 2 and _HOST.fullmatch(words[0]) else None
 
 
 def _locked_directory(path: Path, generation: int, lock: _Lock) -> TaskDirectory:
@@ -351,8 +362,7 @@ class StateDirectory:
             lock = self._lock(self._workers / f"slot-{slot}")
             if lock is None:
                 continue
-            words = lock.read().split()
-            host = words[0] if len(words) >= 2 else secrets.token_hex(4)
+            host = _host_in(lock.read()) or self._new_host(lock)
             lock.write(f"{host} {os.getpid()}\n")
             return Identity(f"{host}-{slot}", lock)
         raise StateLockedError(f"all {MAX_SLOTS} worker slots in {self._workers} are in use")
@@ -365,9 +375,14 @@ class StateDirectory:
             words = path.read_text(errors="replace").split()
             if kind == "id":
                 found.append(name)
-            elif kind == "slot" and words:
+            elif kind == "slot" and words and _HOST.fullmatch(words[0]):
                 found.append(f"{words[0]}-{name}")
         return found
+
+    def _new_host(self, lock: _Lock) -> str:
+        if lock.read():
+            _log.warning("identity_renewed", path=str(lock.path), advice=_RENEWED)
+        return secrets.token_hex(4)
 
     def _lock(self, path: Path) -> _Lock | None:
         try:

@@ -40,6 +40,10 @@ class StateDirectoryError(StateError):
     """The state directory cannot be created or written; correct the setting or the rights."""
 
 
+class DiskFullError(StateError):
+    """There is no room on the disk of local state; make some, and start again: nothing is lost."""
+
+
 class UnknownStoreError(StateError):
     """A store was asked for by a name that the task does not have; correct the name."""
 

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from headrace.state.errors import StateError, StateLockedError, StoreCorruptedError
+from headrace.state.errors import (
+    DiskFullError,
+    StateError,
+    StateLockedError,
+    StoreCorruptedError,
+)
 
 # RocksDB's status comes first in its messages; what follows may quote a path that says anything.
 _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
-_FULL = re.compile(r"IO error: No space left on device")
+# It may come behind what could not be done for want of room, such as to write the options.
+_FULL = re.compile(
+    r"IO error: .*(No space left on device|File too large|Disk quota exceeded)", re.DOTALL
+)
 _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
 
 
@@ -37,5 +45,8 @@ def raise_meant(error: Exception) -> NoReturn:
         raise StateLockedError(
             f"another process, or this one, has the state open: {text}; stop it, or close it first"
         ) from error
-    advice = "; nothing is lost: make room on the disk of state.dir" if _FULL.match(text) else ""
-    raise StateError(f"RocksDB failed: {text}{advice}") from error
+    if _FULL.match(text):
+        raise DiskFullError(
+            f"RocksDB failed: {text}; nothing is lost: make room on the disk of state.dir"
+        ) from error
+    raise StateError(f"RocksDB failed: {text}") from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.state.directory import StateDirectory, TaskDirectory
 from headrace.state.disk.options import RocksMemory
-from headrace.state.errors import StateError, StoreCorruptedError
+from headrace.state.errors import DiskFullError, StateError, StoreCorruptedError
 from headrace.state.store import TaskState
 from headrace.state.task_state import open_task_state
 from headrace.streams.errors import LocalStateError
@@ -84,9 +84,12 @@ def open_global_home(
 
     Raises:
         LocalStateError: the directory cannot be used.
+        DiskFullError: there is no room, which there may be at the next start.
     """
     try:
         return LocalHome(directory.acquire_global(instance_id), stores, memory, log)
+    except DiskFullError:
+        raise
     except StateError as error:
         raise LocalStateError(f"global tables: {error}") from error
 
@@ -111,12 +114,19 @@ class LocalHomes:
 
         Raises:
             LocalStateError: the directory cannot be used.
+            DiskFullError: there is no room, which there may be at the next start.
         """
         try:
             directory = self._lock(task_id)
             if directory is None:
                 return None
-            return LocalHome(directory, stores, self._memory, self._log)
+            try:
+                return LocalHome(directory, stores, self._memory, self._log)
+            except BaseException:
+                directory.release()
+                raise
+        except DiskFullError:
+            raise
         except StateError as error:
             raise LocalStateError(f"task {task_id}: {error}") from error
 

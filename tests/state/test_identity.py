@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace.state.directory import StateDirectory
 from headrace.state.errors import StateLockedError
@@ -81,3 +82,22 @@ def test_a_given_identity_that_is_in_use_names_its_process(
         assert caught.value.holder_pid == holder.pid
         assert directory.acquire_identity("pod-8").instance_id == "pod-8"
     assert directory.acquire_identity("pod-7").instance_id == "pod-7"
+
+
+@pytest.mark.parametrize(
+    "damaged", [b"\x13\xb1be12ab 77\n", b"1234567 77\n", b"12345678\n", b"\xff"]
+)
+def test_a_damaged_slot_is_said_and_its_worker_has_a_new_identity(
+    directory: StateDirectory, tmp_path: Path, damaged: bytes
+) -> None:
+    """Taken as it is, brokers would refuse it, and each start would inherit it."""
+    directory.acquire_identity().release()
+    (slot,) = tmp_path.rglob("slot-0")
+    slot.write_bytes(damaged)
+    assert len(directory.identities()) == (damaged == b"12345678\n")
+    with capture_logs() as logs:
+        found = directory.acquire_identity()
+    assert re.fullmatch(r"[0-9a-f]{8}-0", found.instance_id)
+    assert [(entry["event"], entry["path"]) for entry in logs] == [("identity_renewed", str(slot))]
+    found.release()
+    assert directory.acquire_identity().instance_id == found.instance_id

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
+
+import pytest
 
 from headrace.state.directory import StateDirectory
 from headrace.state.disk.options import RocksMemory
+from headrace.state.errors import DiskFullError
 from headrace.state.store import Position
 from headrace.streams.local.home import PATIENCE_S, LocalHome, LocalHomes
 from headrace.streams.plan.task_spec import TaskId
@@ -57,3 +61,17 @@ def test_a_holder_that_hangs_is_passed_by_with_a_fresh_directory(tmp_path: Path)
     assert event["advice"].startswith("nothing is lost: another process of this host")
     fresh.close()
     held.close()
+
+
+def test_a_disk_that_is_full_is_no_state_that_a_person_has_to_put_right(tmp_path: Path) -> None:
+    """There may be room at the next start, so the worker is to be started again."""
+    stores = key_count().sub_topologies[0].stores
+    there = homes(tmp_path, ManualClock(0), EventLog())
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, limits[1]))
+    try:
+        with pytest.raises(DiskFullError, match="nothing is lost: make room on the disk"):
+            there.open(TASK, stores)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    opened(there.open(TASK, stores)).close()
