@@ -8,8 +8,8 @@ the record bad and looks at the same one again (`log::Reader::ReadPhysicalRecord
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 
@@ -40,23 +40,22 @@ def require_readable(path: Path) -> None:
 
 def _kinds(file: Path) -> Iterator[int]:
     """The kind of each record but the first, which decides what others there may be."""
-    try:
-        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as data:
-            yield from _kinds_in(data)
-    except (FileNotFoundError, ValueError):  # deleted at this very moment, or empty
-        return
+    is_first = True
+    with suppress(FileNotFoundError), file.open("rb", buffering=0) as opened:  # or just deleted
+        while block := opened.read(_BLOCK_BYTES):
+            for kind in _kinds_in(block):
+                if not is_first:
+                    yield kind
+                is_first = False
+            if len(block) < _BLOCK_BYTES:
+                return  # the end, or where it was: a writer may go on meanwhile
 
 
-def _kinds_in(data: mmap.mmap) -> Iterator[int]:
-    at, last = 0, len(data) - _HEAD_BYTES
+def _kinds_in(block: bytes) -> Iterator[int]:
+    at, last = 0, len(block) - _HEAD_BYTES
     while at <= last:
-        left = _BLOCK_BYTES - at % _BLOCK_BYTES
-        if left < _HEAD_BYTES:
-            at += left
-            continue
-        length, kind = _LENGTH_AND_KIND.unpack_from(data, at + _CHECKSUM_BYTES)
-        if at:
-            yield kind
-        # What is no record takes the rest of its block with it.
-        is_record = kind and _HEAD_BYTES + length <= left
-        at += _HEAD_BYTES + length if is_record else left
+        length, kind = _LENGTH_AND_KIND.unpack_from(block, at + _CHECKSUM_BYTES)
+        yield kind
+        if not kind:
+            return  # nothing was written from here on
+        at += _HEAD_BYTES + length

@@ -21,22 +21,21 @@ from tests.state.broken import HERE, filled
 DAMAGED = "has lost its end, or is damaged"
 
 
-@pytest.fixture(scope="module")
-def memory() -> RocksMemory:
-    return RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=16 << 20)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "db"
-
-
 def opened(path: Path, memory: RocksMemory) -> RocksTaskState:
     return RocksTaskState(path, [StoreSpec("a"), StoreSpec("b")], memory=memory)
 
 
 def rows(state: RocksTaskState, name: str) -> list[tuple[bytes, bytes]]:
     return list(state.store(name).scan())
+
+
+def left_by_a_kill(state: RocksTaskState, path: Path) -> tuple[Path, Path]:
+    """What a process leaves behind that is killed now: the directory, and the list in it."""
+    killed = path.parent / "killed"
+    shutil.copytree(path, killed)
+    state.close()
+    (manifest,) = killed.glob("MANIFEST-*")
+    return killed, manifest
 
 
 def overwrite(file: Path, begin: int, data: bytes) -> None:
@@ -48,17 +47,14 @@ def overwrite(file: Path, begin: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_a_list_of_files_without_its_end_loses_no_rows_in_silence(
-    path: Path, tmp_path: Path, memory: RocksMemory, cut: int
+    path: Path, memory: RocksMemory, cut: int
 ) -> None:
     """What is in it last may be that the store's family was made anew; its rows lie elsewhere."""
     state = opened(path, memory)
     state.write({"a": [(b"old", b"1")]}, {"a": HERE})
     state.drop_store("a")
     state.write({"a": [(b"k", b"1")]}, {"a": HERE})
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
-    (manifest,) = killed.glob("MANIFEST-*")
+    killed, manifest = left_by_a_kill(state, path)
     os.truncate(manifest, manifest.stat().st_size - cut)
     try:
         again = opened(killed, memory)
@@ -71,7 +67,7 @@ def test_a_list_of_files_without_its_end_loses_no_rows_in_silence(
 
 @pytest.mark.parametrize("cut", range(1, 60, 4))
 def test_a_list_of_files_without_its_end_loses_no_flushed_rows_in_silence(
-    path: Path, tmp_path: Path, memory: RocksMemory, cut: int
+    path: Path, memory: RocksMemory, cut: int
 ) -> None:
     """What is in it last is the file of a bulk restore, and no log has its rows."""
     state = opened(path, memory)
@@ -79,25 +75,19 @@ def test_a_list_of_files_without_its_end_loses_no_flushed_rows_in_silence(
     state.restore({"a": [(b"k", b"1")]})
     state.end_restore({"a": HERE, "b": HERE})
     state.write({"b": [(b"k", b"1")]}, {"b": HERE})
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
-    (manifest,) = killed.glob("MANIFEST-*")
+    killed, manifest = left_by_a_kill(state, path)
     os.truncate(manifest, manifest.stat().st_size - cut)
     with pytest.raises(StoreCorruptedError, match=DAMAGED):
         opened(killed, memory)
 
 
 def test_a_list_of_files_that_a_start_has_begun_is_held_to_its_length(
-    path: Path, tmp_path: Path, memory: RocksMemory
+    path: Path, memory: RocksMemory
 ) -> None:
     """Each opening writes a list of its own, and may be killed before it writes anything else."""
     filled(path, memory)
     state = opened(path, memory)
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
-    (manifest,) = killed.glob("MANIFEST-*")
+    killed, manifest = left_by_a_kill(state, path)
     os.truncate(manifest, manifest.stat().st_size - 5)
     with pytest.raises(StoreCorruptedError, match=DAMAGED):
         opened(killed, memory)
@@ -106,7 +96,7 @@ def test_a_list_of_files_that_a_start_has_begun_is_held_to_its_length(
 @pytest.mark.parametrize("restored", [False, True], ids=["rows in the log", "rows in files"])
 @pytest.mark.parametrize("end", range(4, 140, 8))
 def test_a_list_of_files_that_is_overwritten_loses_no_rows_in_silence(
-    path: Path, tmp_path: Path, memory: RocksMemory, restored: bool, end: int
+    path: Path, memory: RocksMemory, restored: bool, end: int
 ) -> None:
     """Seen: RocksDB takes what it cannot read of it for a line that was not written to its end."""
     state = opened(path, memory)
@@ -115,12 +105,9 @@ def test_a_list_of_files_that_is_overwritten_loses_no_rows_in_silence(
         state.restore({"a": [(b"k", b"1")]})
         state.end_restore({"a": HERE, "b": HERE})
     state.write({"a": [(b"k", b"1")]}, {"a": HERE})
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
-    (manifest,) = killed.glob("MANIFEST-*")
+    killed, manifest = left_by_a_kill(state, path)
     overwrite(manifest, manifest.stat().st_size - end, random.Random(end).randbytes(64))
-    reads = tmp_path / "reads"
+    reads = path.parent / "reads"
     shutil.copytree(killed, reads)
     try:
         again = opened(killed, memory)
@@ -139,16 +126,12 @@ def test_a_list_of_files_that_is_overwritten_loses_no_rows_in_silence(
     beside.close()
 
 
-def test_a_list_that_has_grown_since_is_no_damage(
-    path: Path, tmp_path: Path, memory: RocksMemory
-) -> None:
+def test_a_list_that_has_grown_since_is_no_damage(path: Path, memory: RocksMemory) -> None:
     """A process may be killed between a flush and the commit that would say so."""
     state = opened(path, memory)
     state.write({"a": [(b"k", b"1")]}, {"a": HERE})
     state._flush()
-    killed = tmp_path / "killed"
-    shutil.copytree(path, killed)
-    state.close()
+    killed, _ = left_by_a_kill(state, path)
     again = opened(killed, memory)
     assert (rows(again, "a"), again.position("a")) == ([(b"k", b"1")], HERE)
     again.close()

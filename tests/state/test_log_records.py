@@ -32,11 +32,6 @@ except StoreCorruptedError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def memory() -> RocksMemory:
-    return RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=16 << 20)
-
-
 @pytest.fixture
 def killed(tmp_path: Path, memory: RocksMemory) -> Path:
     """What a process leaves behind that is killed after its first commits."""

@@ -25,16 +25,6 @@ from headrace.state.store import Position
 from tests.state.broken import HERE, break_tables, filled
 
 
-@pytest.fixture(scope="module")
-def memory() -> RocksMemory:
-    return RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=16 << 20)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "db"
-
-
 @pytest.fixture
 def state(path: Path, memory: RocksMemory) -> Iterator[RocksTaskState]:
     state = opened(path, memory)

@@ -26,11 +26,6 @@ HERE = Position("topic-a", 7, 3, 1_700_000_000_000)
 LATER = Position("topic-a", 9, 4, 1_700_000_000_500)
 
 
-@pytest.fixture(scope="module")
-def memory() -> RocksMemory:
-    return RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=16 << 20)
-
-
 @pytest.fixture
 def state(tmp_path: Path, memory: RocksMemory) -> Iterator[RocksTaskState]:
     state = opened(tmp_path / "db", memory)
