@@ -33,14 +33,14 @@ from headrace.streams.upgrade.reset_plan import ResetPlan, lines
     callback=where,
     default="beginning",
     show_default=True,
-    help=f"Where the inputs are set to: {WHERE}",
+    help=f"Where the inputs are set to, tables aside: {WHERE}",
 )
 @click.option(
     "--topic",
     "inputs",
     multiple=True,
     metavar="TOPIC",
-    help="Set the offsets of this input alone; may be repeated. Others stay where they are.",
+    help="Set this input alone; may be repeated. Tables go to the beginning with it.",
 )
 @click.option(
     "--all-internal",

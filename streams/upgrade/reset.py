@@ -48,6 +48,7 @@ from headrace.streams.seams.offset_texts import without_mark
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.start_errors import ResetRefusedError
 from headrace.streams.upgrade.backfill_gate import BackfillNote, open_note
+from headrace.streams.upgrade.input_uses import input_uses, refuse_missing_rows
 from headrace.streams.upgrade.outside_tables import OutsideTable
 from headrace.streams.upgrade.reset_plan import (
     ApplicationTopics,
@@ -104,6 +105,7 @@ class Reset:
     ) -> None:
         self._group = application_id
         self._topics = ApplicationTopics.of(plans, global_topics)
+        self._uses = input_uses(plans)
         self._tables = OutsideTable.all_of(application_id, plans)
         self._cluster = cluster
         self._state_dir = state_dir
@@ -116,24 +118,33 @@ class Reset:
         """Find out what is to be done; nothing is changed.
 
         Args:
-            inputs: those that are set; none stands for all. Others stay at their offsets.
+            inputs: those that are set; none stands for all. Others stay at their offsets, but for
+                tables, which are always read from the beginning.
             all_internal: delete topics too that only look like the application's.
 
         Raises:
             ConfigError: one of `inputs` is none.
-            ResetRefusedError: a transaction of a worker that is gone stayed open.
+            ResetRefusedError: an input that stays would be missing in stores, or a transaction of
+                a worker that is gone stayed open.
         """
         chosen = self._topics.chosen(inputs)
+        tables = {topic for topic, use in self._uses.items() if use.is_table}
+        refuse_missing_rows(self._uses, chosen, target)
         members = self._cluster.members(self._group)
         # While workers run there is always something undecided, and nothing will be done.
         committed = self._cluster.committed(self._group, decided=not members)
         facts = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
         places = [place for name in self._topics.inputs for place in _places(facts, name)]
-        set_places = [place for place in places if place.topic in chosen]
+        set_places = [place for place in places if place.topic in chosen - tables]
+        table_places = [place for place in places if place.topic in tables]
+        targets = {
+            **self._cluster.offsets_for(target, set_places),
+            **self._cluster.offsets_for(Target(), table_places),
+        }
         return ResetPlan(
             group=self._group,
             members=members,
-            moves=moves(committed, self._cluster.offsets_for(target, set_places), places),
+            moves=moves(committed, targets, places),
             repartitions=tuple(
                 place for name in self._topics.repartitions for place in _places(facts, name)
             ),
@@ -145,6 +156,8 @@ class Reset:
             unfinished=any(c.metadata.startswith(RESET_MARK) for c in committed.values()),
             backfill=self._open_backfill(),
             tables=self._tables,
+            read_as_tables=frozenset(tables),
+            also_written=self._topics.also_written,
         )
 
     def _open_backfill(self) -> BackfillNote | None:

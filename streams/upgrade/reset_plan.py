@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.streams.errors import ConfigError
+from headrace.streams.plan.left_out import left_out
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.progress import RESET_MARK
+from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, Progress
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.seams.group_facts import Member
 from headrace.streams.upgrade.backfill_gate import BackfillNote
@@ -36,6 +38,8 @@ class Move:
     place: TopicPartition
     committed: int | None
     target: int | None
+    skipped: tuple[int, ...] = field(default=(), compare=False)
+    """Offsets that `headrace skip` has left out and that were not reached yet."""
 
     @property
     def mark(self) -> CommittedOffset:
@@ -54,12 +58,14 @@ class ApplicationTopics:
         repartitions: its own, between its sub-topologies; deleted.
         changelogs: its own, behind its stores; deleted.
         others: read or written by it; never deleted, whatever they are called.
+        also_written: inputs that it writes itself.
     """
 
     inputs: tuple[str, ...]
     repartitions: tuple[str, ...]
     changelogs: tuple[str, ...]
     others: frozenset[str]
+    also_written: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], global_topics: Iterable[str] = ()) -> ApplicationTopics:
@@ -70,11 +76,13 @@ class ApplicationTopics:
         own = {*repartitions, *changelogs}
         sources = _each(name for subs in topics for name in subs.sources)
         sinks = {name for plan in plans for name in plan.sinks}
+        inputs = tuple(name for name in sources if name not in own)
         return cls(
-            inputs=tuple(name for name in sources if name not in own),
+            inputs=inputs,
             repartitions=repartitions,
             changelogs=changelogs,
             others=frozenset(sources) | sinks | frozenset(global_topics),
+            also_written=tuple(name for name in inputs if name in sinks),
         )
 
     @property
@@ -126,6 +134,8 @@ class ResetPlan:
         unfinished: whether an earlier reset did not come to its end.
         backfill: the first note of the backfill that is open; while one is, nothing is done.
         tables: outside of Kafka; what becomes of them is said, and nothing is done.
+        read_as_tables: inputs that go to the beginning in any case.
+        also_written: inputs that the application writes itself.
     """
 
     group: str
@@ -140,6 +150,8 @@ class ResetPlan:
     unfinished: bool
     backfill: BackfillNote | None = None
     tables: tuple[OutsideTable, ...] = ()
+    read_as_tables: frozenset[str] = frozenset()
+    also_written: tuple[str, ...] = ()
 
     @property
     def doomed(self) -> tuple[str, ...]:
@@ -197,8 +209,18 @@ def moves(
     places: Iterable[TopicPartition],
 ) -> tuple[Move, ...]:
     """How each input partition moves; one without a target stays at what is committed."""
-    found = {place: committed_before(committed.get(place)) for place in places}
-    return tuple(Move(p, before, targets.get(p, before)) for p, before in found.items())
+    found = []
+    for place in places:
+        offset = committed.get(place)
+        before = committed_before(offset)
+        found.append(Move(place, before, targets.get(place, before), _skipped(offset)))
+    return tuple(found)
+
+
+def _skipped(offset: CommittedOffset | None) -> tuple[int, ...]:
+    if offset is None or offset.metadata.startswith((RESET_MARK, CHANGELOG_MARK)):
+        return ()
+    return tuple(left_out(Progress.decode(offset.metadata).values))
 
 
 def backfill_in_the_way(group: str, note: BackfillNote) -> str:
@@ -228,9 +250,10 @@ def lines(plan: ResetPlan) -> Iterator[str]:
     if plan.unfinished:
         yield "An earlier reset was not finished; this one finishes it."
     yield f"Offsets of the group {plan.group}:"
-    yield from _columns(plan.moves)
+    yield from _columns(plan.moves, plan.read_as_tables)
     for name in plan.missing:
         yield f"  {name} does not exist: no offsets to set"
+    yield from _read_again(plan)
     yield "Internal topics to delete:"
     yield from _listed(plan.internal)
     if plan.leftovers:
@@ -253,13 +276,39 @@ _LEFTOVERS = {
 }
 
 
-def _columns(moved: Sequence[Move]) -> Iterator[str]:
+def _read_again(plan: ResetPlan) -> Iterator[str]:
+    """Report records that are processed though they were skipped, or for a second time."""
+    for move in plan.moves:
+        again = [str(offset) for offset in move.skipped if offset >= (move.target or 0)]
+        if again:
+            yield (
+                f"  {move.place} was to skip offset {', '.join(again)}: run headrace skip again "
+                "before the start, or the application stops there"
+            )
+    if any(_goes_back(move) for move in plan.moves):
+        yield "Records that headrace skip has left out are processed again; skip them again."
+    for topic in plan.also_written:
+        if any(move.place.topic == topic and _goes_back(move) for move in plan.moves):
+            yield (
+                f"{topic} is written by the application too: its old results there are processed, "
+                "and then the new ones. Delete its records first if they must not count twice."
+            )
+
+
+def _goes_back(move: Move) -> bool:
+    if move.committed is None or move.target is None:
+        return False
+    return move.target < move.committed
+
+
+def _columns(moved: Sequence[Move], tables: AbstractSet[str]) -> Iterator[str]:
     width = max((len(str(move.place)) for move in moved), default=0)
     for move in moved:
         before = "none" if move.committed is None else str(move.committed)
         after = "none" if move.target is None else str(move.target)
         stays = "stays" if move.committed == move.target else f"-> {after}"
-        yield f"  {move.place!s:<{width}}  {before} {stays}"
+        why = ", as a table is read from the beginning" if move.place.topic in tables else ""
+        yield f"  {move.place!s:<{width}}  {before} {stays}{why}"
     if not moved:
         yield "  none"
 

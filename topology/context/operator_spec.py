@@ -97,6 +97,11 @@ class OperatorSpec:
         return False
 
     @property
+    def reads_as_table(self) -> bool:
+        """Whether it makes a table of records: the last value of each key."""
+        return False
+
+    @property
     def is_versioned(self) -> bool:
         """Whether that table may forward changes out of order (see `operators.versioned`)."""
         return False

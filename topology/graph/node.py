@@ -188,6 +188,11 @@ class Node:
         return False
 
     @property
+    def reads_as_table(self) -> bool:
+        """Whether it makes a table of records: the last value of each key."""
+        return False
+
+    @property
     def tells_old(self) -> bool:
         """Whether it says with each change which value it forwarded before."""
         return False

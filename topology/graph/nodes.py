@@ -265,6 +265,11 @@ class TableSource(Node):
         return () if self.store is None else (self.store,)
 
     @property
+    def reads_as_table(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def is_table(self) -> bool:
         """It makes a table."""
         return True
@@ -319,6 +324,7 @@ class Operator(Node):
     changes_key = _asked("changes_key")
     partitioned_like = _asked("partitioned_like")
     is_table = _asked("is_table")
+    reads_as_table = _asked("reads_as_table")
     is_versioned = _asked("is_versioned")
     makes_windows = _asked("makes_windows")
     close_wait_ms = _asked("close_wait_ms")

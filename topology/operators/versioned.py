@@ -45,6 +45,7 @@ class VersionedTable(OperatorSpec):
     """
 
     is_table: ClassVar[bool] = True
+    reads_as_table: ClassVar[bool] = True
     is_versioned: ClassVar[bool] = True
 
     rows_have_its_keys: ClassVar[bool] = True

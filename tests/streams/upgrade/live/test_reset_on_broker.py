@@ -388,22 +388,22 @@ def test_the_inputs_can_be_set_to_any_place(
     assert resetting.counting.committed() == {0: offset}
 
 
-def test_repartition_topics_and_their_offsets_go_and_other_inputs_can_stay(
+def test_repartition_topics_and_their_offsets_go_and_inputs_that_fill_nothing_stay(
     topics: Topics, tmp_path: Path
 ) -> None:
-    inputs, output = [topics.create("in"), topics.create("in")], topics.create("out")
+    inputs, output = [topics.create("in") for _ in range(3)], topics.create("out")
     settings = settings_of(topics, tmp_path)
     builder = StreamsBuilder()
-    both = builder.stream(inputs[0], value=serdes.string).merge(
-        builder.stream(inputs[1], value=serdes.string)
-    )
+    streams = [builder.stream(name, value=serdes.string) for name in inputs]
+    both = streams[0].merge(streams[1])
     grouped = both.group_by(lambda _, value: value, key=serdes.string, name="by-value")
     grouped.count(store="counts").to_stream().to(output)
+    streams[2].filter(lambda _, value: value != "x").to(output)
     topology = builder.build()
     for name in inputs:
         kafka.write(topics.bootstrap, name, [(None, b"x")] * 3)
     with live(topology, settings) as app:
-        app.wait_processed(12)
+        app.wait_processed(15)
     group, between = (
         settings["application.id"],
         f"{settings['application.id']}-by-value-repartition",
@@ -411,16 +411,43 @@ def test_repartition_topics_and_their_offsets_go_and_other_inputs_can_stay(
     assert kafka.committed_metadata(topics.bootstrap, group, between)
 
     reset = _reset(topology, settings)
-    plan = reset.plan(Target(), inputs=[inputs[0]])
+    with pytest.raises(ResetRefusedError, match=f"Add --topic {inputs[1]}"):
+        reset.plan(Target(), inputs=[inputs[0]])
+    plan = reset.plan(Target(), inputs=inputs[:2])
     reset.carry_out(plan, lambda: plan)
 
     offsets = [kafka.committed(topics.bootstrap, group, name)[0] for name in inputs]
-    assert offsets[0] == 0
-    assert offsets[1] > 0
+    assert offsets == [0, 0, 3]
     assert not kafka.committed_metadata(topics.bootstrap, group, between)
     with live(topology, settings) as app:
-        app.wait_processed(6)
-    assert oracle.last_counts(kafka.read(topics.bootstrap, output)) == {b"x": 3}
+        app.wait_processed(12)
+    assert oracle.last_counts(kafka.read(topics.bootstrap, output)) == {b"x": 6}
+
+
+def test_a_stream_that_is_reset_finds_the_rows_of_its_table(topics: Topics, tmp_path: Path) -> None:
+    payments, cards, output = topics.create("pay"), topics.create("cards"), topics.create("out")
+    settings = settings_of(topics, tmp_path)
+    builder = StreamsBuilder()
+    stream = builder.stream(payments, key=serdes.string, value=serdes.string)
+    table = builder.table(cards, key=serdes.string, value=serdes.string, store="cards")
+    joined = stream.left_join(table, lambda payment, card: f"{payment}/{card}")
+    joined.to(output, value=serdes.string)
+    topology = builder.build()
+    kafka.write(topics.bootstrap, cards, [(b"k%d" % n, b"card") for n in range(5)])
+    with live(topology, settings) as app:
+        app.wait_processed(5)
+        kafka.write(topics.bootstrap, payments, [(b"k%d" % n, b"paid") for n in range(5)])
+        app.wait_processed(10)
+    before = kafka.read(topics.bootstrap, output)
+
+    reset = _reset(topology, settings)
+    plan = reset.plan(Target(), inputs=[payments])
+    reset.carry_out(plan, lambda: reset.plan(Target(), inputs=[payments]))
+    with live(topology, settings) as app:
+        app.wait_processed(10)
+
+    values = [record.value for record in kafka.read(topics.bootstrap, output)]
+    assert values[len(before) :] == [b"paid/card"] * 5
 
 
 @pytest.mark.parametrize(("answer", "offset"), [("y", 0), ("n", 30)])
