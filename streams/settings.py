@@ -308,4 +308,7 @@ def span_of(text: str, name: str) -> timedelta:
         raise ValueError(
             f"{name} is a number and ms, s, m or h, such as 30s, and not {text[:40]!r}"
         )
-    return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+    try:
+        return timedelta(seconds=float(found[1]) * _UNITS_S[found[2]])
+    except OverflowError:
+        raise ValueError(f"{name} is {timedelta.max.days:,} days at most; give less") from None

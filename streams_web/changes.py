@@ -63,7 +63,7 @@ async def _body(request: Request) -> bytes:
 def _level(body: bytes) -> str | None:
     try:
         asked = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     level = asked["level"] if isinstance(asked, dict) and asked.keys() == {"level"} else None
     return level if level in LEVELS else None

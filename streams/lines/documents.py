@@ -11,6 +11,7 @@ import msgspec
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
 
+TOO_DEEP = "is nested too deeply"
 BASE64 = "base64"
 """The one field of an object that stands for bytes that are no text."""
 
@@ -25,6 +26,9 @@ def to_document(value: object) -> Any:
         Numbers, text, lists and dicts. Bytes are the text that they hold in UTF-8, or an object
         with the field ``base64``; what JSON knows nothing of is its `repr`.
 
+    Raises:
+        SerdeError: it is nested too deeply.
+
     Example:
         >>> from dataclasses import dataclass
         >>> @dataclass
@@ -36,7 +40,10 @@ def to_document(value: object) -> Any:
         >>> to_document(b"\\xff")
         {'base64': '/w=='}
     """
-    return msgspec.to_builtins(_without_bytes(value), str_keys=True, enc_hook=_otherwise)
+    try:
+        return msgspec.to_builtins(_without_bytes(value), str_keys=True, enc_hook=_otherwise)
+    except RecursionError as error:
+        raise SerdeError(f"a {type(value).__name__} {TOO_DEEP} to be shown as JSON") from error
 
 
 def _without_bytes(value: object) -> object:
@@ -110,7 +117,7 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
         serde: the topic's.
 
     Raises:
-        SerdeError: the serde takes neither.
+        SerdeError: the serde takes neither, or the document is nested too deeply.
 
     Example:
         >>> from headrace import serdes
@@ -121,6 +128,13 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
         >>> to_bytes("a-1", serdes.bytes)
         b'a-1'
     """
+    try:
+        return _to_bytes(document, serde)
+    except RecursionError as error:
+        raise SerdeError(f"the document {TOO_DEEP}") from error
+
+
+def _to_bytes(document: Any, serde: Serde[Any]) -> bytes:
     if isinstance(document, dict) and document.keys() == {BASE64}:
         return _from_base64(document[BASE64])
     value = _raw(document) if _takes_bytes(serde) else document

@@ -183,9 +183,13 @@ def record_line(
     """
     fields: dict[str, object] = {
         **(more or {}),
-        "key": to_document(key),
-        "value": to_document(value),
     }
+    for part, found in (("key", key), ("value", value)):
+        try:
+            fields[part] = to_document(found)
+        except SerdeError as refused:
+            fields[part] = None
+            error = "; ".join([*filter(None, [error]), f"{part}: {refused}"])
     places = {"timestamp": timestamp, "partition": partition, "offset": offset}
     fields |= {name: number for name, number in places.items() if number is not None}
     pairs = [(name, to_document(data)) for name, data in headers]

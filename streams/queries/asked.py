@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.state.codec import prefix_end
-from headrace.streams.lines.documents import to_bytes, to_document
+from headrace.streams.lines.documents import TOO_DEEP, to_bytes, to_document
 from headrace.streams.queries.answers import Place, Row
-from headrace.streams.queries.errors import WrongQueryError
+from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.queries.readers import LAST_MS, SessionReader, StoreReader, WindowReader
 from headrace.streams.queries.walk import Scan
 from headrace.topology.errors import LAST_TIME_MS, SerdeError
@@ -57,6 +57,8 @@ def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
         document = json.loads(text)
     except ValueError:
         document = text
+    except RecursionError as error:
+        raise _too_deep(store) from error
     return key_of_document(document, serde, store)
 
 
@@ -83,6 +85,10 @@ def _without_advice(error: SerdeError) -> str:
     return "; ".join(part for part in parts if not part.startswith(_FOR_PROGRAMS))
 
 
+def _too_deep(store: str) -> WrongQueryError:
+    return WrongQueryError(f"a key of store {store!r} {TOO_DEEP}; send a key that the store has")
+
+
 def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:
     """The bytes of a key that is written as JSON, as a text.
 
@@ -97,6 +103,8 @@ def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:
         document = json.loads(text)
     except ValueError as error:
         raise WrongQueryError(f"a key is to be JSON, and {text[:40]!r} is none") from error
+    except RecursionError as error:
+        raise _too_deep(store) from error
     return key_of_document(document, serde, store)
 
 
@@ -214,10 +222,18 @@ class MinPosition:
 
 
 def row_document(row: Row[Any, Any]) -> dict[str, Any]:
-    """A row as JSON has it."""
+    """A row as JSON has it.
+
+    Raises:
+        QueryError: it is nested too deeply.
+    """
+    try:
+        key, value = to_document(row.key), to_document(row.value)
+    except SerdeError as error:
+        raise QueryError(f"a row of partition {row.partition}: {error}") from error
     return {
-        "key": to_document(row.key),
-        "value": to_document(row.value),
+        "key": key,
+        "value": value,
         "timestamp": row.timestamp,
         "partition": row.partition,
     }

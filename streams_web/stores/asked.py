@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.requests import Request
 
+from headrace.streams.lines.documents import TOO_DEEP
 from headrace.streams.queries.ages import AGE_MAX_S, too_old
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.asked import (
@@ -130,6 +131,8 @@ class Asked:
         try:
             body = msgspec.json.decode(self.body)
             found = body["keys"]
+        except RecursionError as error:
+            raise WrongQueryError(f"the body {TOO_DEEP}; send keys that the store has") from error
         except (msgspec.DecodeError, KeyError, TypeError) as error:
             raise WrongQueryError('the body is to be JSON: {"keys": [...]}') from error
         if others := sorted(body.keys() - {"keys"}):

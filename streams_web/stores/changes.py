@@ -102,7 +102,7 @@ class ChangePages:
     def _follow(self, request: Request, wake: Callable[[], None]) -> tuple[Feeds, Subscription]:
         of_one = "key" in request.path_params
         known = parameters.CHANGES if of_one else parameters.CHANGES_OF_ALL
-        require_known(request.query_params, known)
+        require_known((name for name, _ in request.query_params.multi_items()), known)
         queries = cast(Queries, self._queries())
         with self._lock:
             if self._feeds is None:

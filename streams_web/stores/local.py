@@ -144,7 +144,10 @@ class LocalStores:
         of = asked.text("piece_of")
         if asked.only is None or len(asked.only) != 1:
             raise WrongQueryError("a piece is of one partition: partitions=")
-        scan = Scan() if of is None else reader.of_one(bytes.fromhex(of))
+        try:
+            scan = Scan() if of is None else reader.of_one(bytes.fromhex(of))
+        except ValueError as error:
+            raise WrongQueryError("piece_of is the bytes of a key in hexadecimal") from error
         piece, after = reader.next_piece(scan, asked.text("after"))
         rows = [row_document(row) for row in piece.rows]
         return {"rows": rows, "after": after, "offset": piece.offset}, 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from headrace.streams.queries.errors import WrongQueryError
@@ -61,6 +62,7 @@ CHANGES_OF_ALL = {
 
 _INNER = frozenset({"partitions", "of", "left", "piece", "piece_of"})
 """What hosts tell each other."""
+_REPEATED = frozenset({"min_position"})
 _REFUSED_LATER = {"prefix": frozenset({"from", "to", "reverse"})}
 """By a parameter: what does not go with it, as is said where it is read."""
 
@@ -72,10 +74,12 @@ def require_known(given: Iterable[str], known: Mapping[str, str]) -> None:
         known: those that it may have.
 
     Raises:
-        WrongQueryError: it has another.
+        WrongQueryError: it has another, or has one more than once.
     """
     later = frozenset[str]().union(*(_REFUSED_LATER.get(name, frozenset()) for name in known))
-    for name in given:
+    for name, count in Counter(given).items():
+        if count > 1 and name not in _REPEATED:
+            raise WrongQueryError(f"{name[:40]} is given more than once; give it once")
         if name not in known and name not in _INNER and name not in later:
             there = ", ".join(sorted(known)) or "none"
             raise WrongQueryError(f"there is no parameter {name[:40]!r} here; there are: {there}")

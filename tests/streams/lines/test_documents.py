@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pytest
 
 from headrace import SerdeError, avro, serdes
 from headrace.streams.lines.documents import to_bytes, to_document
+from headrace.streams.lines.record_lines import record_line
+from headrace.streams.queries.answers import Row
+from headrace.streams.queries.asked import row_document
+from headrace.streams.queries.errors import QueryError
 from headrace.topology.serdes import Serde
 
 
@@ -98,3 +104,16 @@ def test_text_that_would_be_taken_for_base64_of_bytes_is_refused() -> None:
     serde = avro.serde(STAMP, into=Stamp)
     with pytest.raises(SerdeError, match="as an object it would be"):
         to_bytes({"mark": "abcd"}, serde)
+
+
+def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
+    value: Any = 1
+    for _ in range(5_000):
+        value = [value]
+    with pytest.raises(SerdeError, match="nested too deeply"):
+        to_document(value)
+    assert "nested too deeply" in json.loads(record_line("k", value))["error"]
+    # Java's clients write such bytes, and orjson reads them.
+    deep = serdes.json.deserialize(b"[" * 900 + b"]" * 900)
+    with pytest.raises(QueryError, match="nested too deeply"):
+        row_document(Row(key="k", value=deep, timestamp=0, partition=1))

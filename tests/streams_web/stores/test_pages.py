@@ -56,7 +56,7 @@ def topology() -> Topology:
 class Scene:
     """An application whose stores are served."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         built = topology()
         settings = {**SETTINGS, "state.dir": str(path)}
         self.driver = TopologyTestDriver(
@@ -70,7 +70,9 @@ class Scene:
         self.queries = KafkaStreams(built, settings).queries()
         board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
         self.loaded: Any = lambda: self.queries
-        self.server = WebServer(lambda: board, "0", log=EventLog(), queries=lambda: self.loaded())
+        self.server = WebServer(
+            lambda: board, "0", log=EventLog(), queries=lambda: self.loaded(), **options
+        )
 
     def send(self, topic: str, *records: tuple[Any, Any], timestamp: int = 7) -> None:
         for key, value in records:
