@@ -163,6 +163,12 @@ class RecordTooLargeError(StreamsError):
         size = f" of {self.size} bytes" if self.size is not None else ""
         limit = f" of {self.limit}" if self.limit is not None else ""
         row = "" if self.key_size is None else f" (a row whose key has {self.key_size} bytes)"
+        if self.size is not None and self.limit is not None and self.size <= self.limit:
+            return (
+                f"a record{size}{row} is larger than {self.topic} took when this worker started; "
+                f"its max.message.bytes is {self.limit} now, or a batch is larger than that. "
+                "Restart the workers to use the new limit, or store less per key"
+            )
         return (
             f"a record{size} is larger than the max.message.bytes{limit} of {self.topic}{row}; "
             "store less per key, or raise the topic's max.message.bytes"

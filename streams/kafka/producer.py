@@ -45,7 +45,7 @@ _SURE_AFTER_S = 4.0
 
 _REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
 """Where librdkafka says which partition a failed transaction could not write to."""
-_TOO_LARGE = frozenset(
+TOO_LARGE = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.INVALID_MSG_SIZE,
@@ -54,6 +54,8 @@ _TOO_LARGE = frozenset(
 )
 
 GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+
+_LIMIT_KEPT_S = 1.0
 
 Rows = Sequence[tuple[bytes, "bytes | None", int]]
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Producer]
@@ -71,6 +73,7 @@ class LiveProducer:
         timeout_s: float,
         max_in_flight: int = 200_000,
         topic_limits: Mapping[str, int] | None = None,
+        ask_limit: Callable[[str], int | None] = lambda _: None,
         clock: Clock | None = None,
         make_client: MakeClient | None = None,
         stopping: Callable[[], bool] = lambda: False,
@@ -86,7 +89,9 @@ class LiveProducer:
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._max_in_flight = max_in_flight
-        self._topic_limits = topic_limits or {}
+        self._topic_limits = dict(topic_limits or {})
+        self._ask_limit = ask_limit
+        self._asked_limit_s: dict[str, float] = {}
         self._failure: KafkaError | None = None
         self._failed_place: tuple[str, int | None] = ("", None)
         self.waited_s = 0.0
@@ -131,9 +136,9 @@ class LiveProducer:
         self, error: KafkaException, topic: str, key: bytes | None, value: bytes | None
     ) -> NoReturn:
         cause: KafkaError = error.args[0]
-        if cause.code() in _TOO_LARGE:
+        if cause.code() in TOO_LARGE:
             size = len(key or b"") + len(value or b"")
-            raise RecordTooLargeError(topic, size, self._topic_limits.get(topic)) from error
+            raise RecordTooLargeError(topic, size, self._current_limit(topic)) from error
         if cause.code() in GONE:
             raise missing(topic, cause) from error
         self._raise_for_send(error)
@@ -190,7 +195,22 @@ class LiveProducer:
             return
         for key, value, _ in rows:
             if value is not None and len(value) > limit:
+                limit = self._current_limit(topic) or limit
+            if value is not None and len(value) > limit:
                 raise RecordTooLargeError(topic, len(value), limit, key_size=len(key))
+
+    def _current_limit(self, topic: str) -> int | None:
+        """Return the topic's max.message.bytes, asked again as it may have changed since the start.
+
+        Where records that are too large are skipped, one question a second does for all of them.
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s - self._asked_limit_s.get(topic, -_LIMIT_KEPT_S) >= _LIMIT_KEPT_S:
+            self._asked_limit_s[topic] = now_s
+            limit = self._ask_limit(topic)
+            if limit is not None:
+                self._topic_limits[topic] = limit
+        return self._topic_limits.get(topic)
 
     def _send_rows(self, place: TopicPartition, rows: Rows) -> None:
         """Like `send` for each row, without a call of one's own per row."""
@@ -277,10 +297,10 @@ class LiveProducer:
         if cause.code() == KafkaError.INVALID_TIMESTAMP:
             what = f"{where} {REFUSED}"
             return RecordRefusedError(what, topic=topic, partition=partition, for_its_time=True)
-        if cause.code() not in _TOO_LARGE:
+        if cause.code() not in TOO_LARGE:
             what = f"{where} refuses a record: {cause.str()}"
         else:
-            limit = self._topic_limits.get(topic or "")
+            limit = None if topic is None else self._current_limit(topic)
             of = f" of {limit}" if limit is not None else ""
             what = f"a record, or a batch of them, is larger than the max.message.bytes{of} of "
             what += f"{where}; raise it, or write less per record"

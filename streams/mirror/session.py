@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headrace.state.events.log import get_logger
-from headrace.streams.errors import FatalClientError, RecordError
+from headrace.streams.errors import FatalClientError, RecordError, StreamsError
+from headrace.streams.kafka.producer import TOO_LARGE
 from headrace.streams.mirror.groups import GroupWatch
 from headrace.streams.mirror.names import table_of
 from headrace.streams.mirror.ownership import Ownership
@@ -283,14 +285,18 @@ class Session:
         last = first
         if first is None or last is None:
             first, last = runs[0][0], runs[-1][0] + runs[-1][1] - 1
+        with suppress(StreamsError):  # it may have been changed since the start
+            self._limits.update(self._topics.limits(self._table))
         limit = self._limits[target.topic]
         where = f"topic {target.topic} of {self._target.name}"
-        if refused.size is None or refused.size <= limit // 2:
+        is_too_large = refused.error.code() in TOO_LARGE and refused.size is None
+        if not is_too_large and (refused.size is None or refused.size <= limit // 2):
             what = f"{where} refuses a record: {refused.error.str()}"
             hint = f"correct the settings of {where}"
         else:
+            size = "" if refused.size is None else f" of {refused.size} bytes"
             what = (
-                f"a record of {refused.size} bytes is larger than {where} takes "
+                f"a record{size} is larger than {where} takes "
                 f"(max.message.bytes={limit}): {refused.error.str()}"
             )
             hint = f"raise it: headrace topics set {target.topic} max.message.bytes=..."

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import MissingTopicError
+from headrace.streams.errors import MissingTopicError, StreamsError
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
@@ -51,6 +53,7 @@ def producer_maker(
     shared: dict[str, Any] = {
         "timeout_s": config.task_timeout_ms / 1000,
         "topic_limits": sizes.limits,
+        "ask_limit": partial(_limit_of, admin),
         "clock": clock,
         "make_client": connections.producer_client,
         "stopping": stopping,
@@ -68,6 +71,13 @@ def producer_maker(
         )
 
     return make
+
+
+def _limit_of(admin: TopicAdmin, topic: str) -> int | None:
+    with suppress(StreamsError):
+        found = admin.describe([topic]).get(topic)
+        return None if found is None else found.max_message_bytes
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,24 @@ def test_a_row_that_its_topic_does_not_take_is_refused_before_any_is_sent(
     assert bench.client.sent == []
 
 
+@pytest.mark.parametrize("kind", ["transactional", "plain"])
+def test_a_limit_is_asked_for_again_where_it_is_reported(bench: Bench, kind: str) -> None:
+    limits = [8, 20, 5]
+    producer = getattr(bench, kind)(topic_limits={"rows": 10}, ask_limit=lambda _: limits.pop(0))
+    producer.begin()
+    with pytest.raises(RecordTooLargeError, match="of 8 of rows"):
+        producer.send_changelog(ROWS, [(b"k", b"v" * 11, 5)])
+    with pytest.raises(RecordTooLargeError, match="of 8 of rows"):
+        producer.send_changelog(ROWS, [(b"k", b"v" * 11, 5)])
+    assert len(limits) == 2, "many records that are refused ask once"
+    bench.clock.sleep(1)
+    producer.send_changelog(ROWS, [(b"k", b"v" * 11, 5)])
+    bench.clock.sleep(1)
+    bench.client.refuses = KafkaError.MSG_SIZE_TOO_LARGE
+    with pytest.raises(RecordTooLargeError, match="of 5 of rows"):
+        producer.send("rows", b"v" * 11, b"k", -1, 5, None)
+
+
 # -- exactly once --------------------------------------------------------------------------------
 
 

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 import structlog
 
-from headrace.streams.errors import RecordError
+from headrace.streams.errors import RecordError, StreamsError
+from headrace.streams.kafka.admin import LiveAdmin
 from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, serdes
 from tests.support import kafka, oracle
 from tests.support.live import Live, live, settings_of
+from tests.support.patience import PATIENCE_S
+from tests.support.processes import wait_until
 from tests.support.topics import Topics
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly_once_v2", "at_least_once"
@@ -335,6 +338,40 @@ def test_the_application_stops_at_a_bad_record_and_goes_on_exactly_there_when_it
     with live(bench.repaired(), bench.settings) as app:
         app.wait(bench.is_complete, what="all other records in the output")
     bench.check(record for record in bench.records if record != bench.case.bad)
+
+
+def test_a_limit_that_is_lowered_while_running_is_reported_as_it_is_now(
+    topics: Topics, tmp_path: Path
+) -> None:
+    source, sink = topics.create("in"), topics.create("out", config={"max.message.bytes": "5000"})
+    builder = StreamsBuilder()
+    builder.stream(source, key=serdes.string, value=serdes.string).to(sink)
+    settings = settings_of(topics, tmp_path) | {"producer.compression.type": "none"}
+    error = "larger than the max.message.bytes of 1000 of"
+    with pytest.raises(StreamsError, match=error), live(builder.build(), settings) as app:
+        kafka.write(topics.bootstrap, source, [(b"k", b"v" * 2_000)])
+        app.wait_processed(1)
+        admin = LiveAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=PATIENCE_S)
+        admin.alter_config(sink, {"max.message.bytes": "1000"})
+        kafka.write(topics.bootstrap, source, [(b"k", b"v" * 2_000)])
+        app.wait(lambda: False, what="an error")
+
+
+def test_a_limit_that_is_raised_while_running_is_used(topics: Topics, tmp_path: Path) -> None:
+    source = topics.create("in", config={"max.message.bytes": "9000"})
+    builder = StreamsBuilder()
+    small = Materialized("rows", topic_config={"max.message.bytes": "1000"})
+    builder.stream(source, key=serdes.string, value=serdes.string).to_table(store=small)
+    settings = settings_of(topics, tmp_path) | {"producer.compression.type": "none"}
+    with live(builder.build(), settings) as app:
+        kafka.write(topics.bootstrap, source, [(b"k", b"v")])
+        app.wait_processed(1)
+        changelog = f"{settings['application.id']}-rows-changelog"
+        admin = LiveAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=PATIENCE_S)
+        admin.alter_config(changelog, {"max.message.bytes": "9000"})
+        kafka.write(topics.bootstrap, source, [(b"k", b"v" * 2_000)])
+        app.wait_processed(2)
+        wait_until(lambda: len(kafka.read(topics.bootstrap, changelog)) == 2)
 
 
 @pytest.mark.parametrize("guarantee", [EXACTLY_ONCE, AT_LEAST_ONCE])

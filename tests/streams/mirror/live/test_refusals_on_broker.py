@@ -171,6 +171,26 @@ def test_a_record_that_the_target_does_not_take_and_going_on_at_it(
     assert [(r.key, r.value) for r in here] == [(r.key, r.value) for r in there]
 
 
+def test_a_limit_that_is_lowered_while_it_copies_is_reported_as_it_is_now(
+    west: Topics, east: Topics, make: Make
+) -> None:
+    topic = west.create()
+    east.create_named(topic, config={"max.message.bytes": "90000"})
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(make(topic).run, stop=stop)
+        try:
+            kafka.write(west.bootstrap, topic, _rows(0))
+            wait_until(lambda: len(kafka.read(east.bootstrap, topic)) == 1)
+            cluster = LiveAdmin({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
+            cluster.alter_config(topic, {"max.message.bytes": "3000"})
+            kafka.write(west.bootstrap, topic, [(b"k", os.urandom(5000))])
+            with pytest.raises(RecordError, match=r"max.message.bytes=3000"):
+                run.result(PATIENCE_S)
+        finally:
+            stop.set()
+
+
 def test_records_that_the_source_deleted_before_they_were_copied(
     west: Topics, east: Topics, make: Make
 ) -> None:
