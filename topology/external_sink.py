@@ -168,9 +168,9 @@ class SinkConnection(Protocol):
     """An open sink: used by one thread at a time.
 
     One that is better written to seldom has `batching`, a `SinkBatching`; without it, rows are
-    written with each commit. One that can tell under which names it keeps positions, of all steps
-    and applications, has a method `keepers` that returns them: where a step that begins anew finds
-    those of another application there, it says so.
+    written with each commit. One that can return the names that it keeps positions under, of all
+    steps and applications, has a method `keepers`; it returns none if the target has no rows. If a
+    step without positions finds those of another application there, it logs a warning.
     """
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:

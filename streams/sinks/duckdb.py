@@ -22,12 +22,12 @@ from uuid import UUID
 
 from headrace.streams.sinks.arrow import ArrowColumns, ArrowRows, is_alike, require
 from headrace.streams.sinks.sql import (
-    KEEPERS,
     POSITIONS,
     asking,
     definition,
     fenced,
     full,
+    keepers,
     moving,
     on_conflict,
     quoted,
@@ -243,9 +243,10 @@ class _Connection:
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
-        """The names that positions are kept under."""
+        """Return the names that positions are kept under, or none if the table is empty."""
+        statement = keepers(full(self._rows.columns.table))
         with self._file.opened() as database:
-            return [name for (name,) in database.execute(KEEPERS).fetchall()]
+            return [name for (name,) in database.execute(statement).fetchall()]
 
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._rows.columns

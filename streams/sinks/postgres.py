@@ -26,6 +26,7 @@ from headrace.streams.sinks.sql import (
     definition,
     fenced,
     full,
+    keepers,
     moving,
     on_conflict,
     quoted,
@@ -221,9 +222,15 @@ class _Connection:
             return dict(rows.fetchall())
 
     def keepers(self) -> Sequence[str]:
-        """The names that positions are kept under."""
+        """Return the names that positions are kept under, or none if the table is empty."""
+        errors = load_psycopg().errors
+        statement = keepers(full(self._columns.table))
         with told():
-            return [name for (name,) in self._connection.execute(KEEPERS)]
+            try:
+                found = self._connection.execute(statement)
+            except errors.InsufficientPrivilege:  # to write rows takes no right to read them
+                found = self._connection.execute(KEEPERS)
+            return [name for (name,) in found]
 
     def write(self, batch: SinkBatch, /) -> None:
         columns = self._columns

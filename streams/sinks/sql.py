@@ -58,7 +58,16 @@ def asking(mark: str = "?") -> str:
 
 
 KEEPERS = f"SELECT DISTINCT name FROM {POSITIONS}"  # noqa: S608
-"""The statement that tells all names that positions are kept under."""
+"""The statement that gives all names that positions are kept under."""
+
+
+def keepers(table: str) -> str:
+    """Return the statement that gives those names if a table has rows, and else none.
+
+    Args:
+        table: as SQL names it.
+    """
+    return f"{KEEPERS} WHERE EXISTS (SELECT 1 FROM {table})"  # noqa: S608
 
 
 def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:

@@ -16,11 +16,11 @@ from typing import Any, cast
 from uuid import UUID
 
 from headrace.streams.sinks.sql import (
-    KEEPERS,
     POSITIONS,
     asking,
     definition,
     fenced,
+    keepers,
     moving,
     on_conflict,
     quoted,
@@ -174,9 +174,10 @@ class _Connection:
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
-        """The names that positions are kept under."""
+        """Return the names that positions are kept under, or none if the table is empty."""
+        statement = keepers(quoted(self._columns.table))
         with _told(self._path):
-            return [name for (name,) in self._database.execute(KEEPERS)]
+            return [name for (name,) in self._database.execute(statement)]
 
     def write(self, batch: SinkBatch, /) -> None:
         upserted, deleted = self._encoded(batch.rows)

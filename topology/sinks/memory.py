@@ -61,7 +61,9 @@ class _Connection:
         return {p: position for p, position in found.items() if position is not None}
 
     def keepers(self) -> Sequence[str]:
-        """The names that positions are kept under."""
+        """Return the names that positions are kept under, or none if it has no rows."""
+        if not self._sink.rows:
+            return []
         return list(dict.fromkeys(name for name, _, _ in self._sink._positions))
 
     def write(self, batch: SinkBatch, /) -> None:

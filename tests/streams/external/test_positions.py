@@ -135,6 +135,15 @@ def test_another_step_of_another_application_is_nobody_s_business() -> None:
     assert events(driver, "sink_has_positions_of_others") == []
 
 
+def test_a_step_of_that_name_with_another_table_is_nobody_s_business() -> None:
+    """Positions of all tables of a database are together, and this table is empty."""
+    sink = MemorySink()
+    sink.open("old/keep").write(SinkBatch("in", 0, None, 8, []))
+    driver = driver_of(sink, direct=True)
+    driver.input("in").send_many(PAIRS)
+    assert events(driver, "sink_has_positions_of_others") == []
+
+
 def _place(driver: Any) -> TopicPartition:
     named = "test-keep-repartition"
     return TopicPartition(named if named in driver.cluster.topics else "in", 0)

@@ -348,12 +348,14 @@ def test_a_limit_that_is_lowered_while_running_is_reported_as_it_is_now(
     builder.stream(source, key=serdes.string, value=serdes.string).to(sink)
     settings = settings_of(topics, tmp_path) | {"producer.compression.type": "none"}
     error = "larger than the max.message.bytes of 1000 of"
-    with pytest.raises(StreamsError, match=error), live(builder.build(), settings) as app:
-        kafka.write(topics.bootstrap, source, [(b"k", b"v" * 2_000)])
-        app.wait_processed(1)
-        admin = LiveAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=PATIENCE_S)
-        admin.alter_config(sink, {"max.message.bytes": "1000"})
-        kafka.write(topics.bootstrap, source, [(b"k", b"v" * 2_000)])
+    app = Live(builder.build(), settings)
+    app.app.start()
+    kafka.write(topics.bootstrap, source, [(b"k", b"v" * 2_000)])
+    app.wait_processed(1)
+    admin = LiveAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=PATIENCE_S)
+    admin.alter_config(sink, {"max.message.bytes": "1000"})
+    kafka.write(topics.bootstrap, source, [(b"k", b"v" * 2_000)])
+    with pytest.raises(StreamsError, match=error):
         app.wait(lambda: False, what="an error")
 
 

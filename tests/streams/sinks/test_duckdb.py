@@ -114,6 +114,9 @@ def test_positions_of_others_are_others(path: Path) -> None:
         assert a.positions("t@2", [0]) == {}
         b.write(batch(JAM))
         assert set(a.keepers()) == {"a/keep", "b/keep"}
+        other = DuckDbSink(path, "others", COLUMNS, create=True)
+        with closing(other.open("c/keep")) as c:
+            assert list(c.keepers()) == [], "nothing was written into its table"
     assert len(rows_of(path)) == 2
 
 

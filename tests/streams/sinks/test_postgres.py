@@ -81,7 +81,24 @@ def test_rows_are_copied_and_the_position_moves_with_them(url: str, table: str) 
         connection.write(batch(table, JAM, begin=2))
         assert connection.positions(table, [0, 1]) == {0: 3}
         assert "app/keep" in connection.keepers()
+    other = PostgresSink(url, f"{table}_other", COLUMNS, create=True)
+    with closing(other.open("other/keep")) as connection:
+        assert list(connection.keepers()) == [], "nothing was written into its table"
     assert sorted(run(url, f"SELECT * FROM {table}")) == [(1, "tea"), (2, "jam"), (2, "jam")]
+
+
+def test_a_role_that_may_only_insert_still_sees_positions_of_others(url: str, table: str) -> None:
+    role = f"writer_{table}"
+    with closing(PostgresSink(url, table, COLUMNS, create=True).open("old/keep")) as connection:
+        connection.write(batch(table, TEA))
+    run(url, f"CREATE ROLE {role}")
+    run(url, f"GRANT INSERT ON {table} TO {role}; GRANT SELECT ON headrace_positions TO {role}")
+    try:
+        with closing(PostgresSink(url, table, COLUMNS).open("new/keep")) as connection:
+            connection._connection.execute(f"SET ROLE {role}")
+            assert "old/keep" in connection.keepers()
+    finally:
+        run(url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_rows_take_the_place_of_those_with_their_key_and_are_deleted(url: str, table: str) -> None:

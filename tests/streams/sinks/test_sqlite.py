@@ -93,6 +93,9 @@ def test_positions_of_others_are_others(path: Path) -> None:
         assert a.positions("t@2", [0]) == {}
         b.write(batch({"id": 2, "name": "jam"}))
         assert set(a.keepers()) == {"a/keep", "b/keep"}
+        other = SqliteSink(path, "others", COLUMNS, create=True)
+        with closing(other.open("c/keep")) as c:
+            assert list(c.keepers()) == [], "nothing was written into its table"
     assert len(rows_of(path)) == 2
 
 
