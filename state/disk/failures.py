@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+from headrace.state.disk.open_files import open_files_advice
 from headrace.state.errors import (
     DiskFullError,
     StateError,
@@ -20,6 +21,7 @@ _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
 _FULL = re.compile(
     r"IO error: .*(No space left on device|File too large|Disk quota exceeded)", re.DOTALL
 )
+_NO_FILES = re.compile(r"IO error: .*Too many open files", re.DOTALL)
 _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
 
 
@@ -49,4 +51,6 @@ def raise_meant(error: Exception) -> NoReturn:
         raise DiskFullError(
             f"RocksDB failed: {text}; nothing is lost: make room on the disk of state.dir"
         ) from error
+    if _NO_FILES.match(text):
+        raise StateError(f"RocksDB failed: {text}; {open_files_advice()}") from error
     raise StateError(f"RocksDB failed: {text}") from error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.disk.open_files import is_out_of_files, open_files_advice
 from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import DiskFullError, StateError, StoreCorruptedError
 from headrace.state.store import TaskState
@@ -129,6 +130,10 @@ class LocalHomes:
             raise
         except StateError as error:
             raise LocalStateError(f"task {task_id}: {error}") from error
+        except OSError as error:
+            if not is_out_of_files(error):
+                raise
+            raise LocalStateError(f"task {task_id}: {error}; {open_files_advice()}") from error
 
     def _lock(self, task_id: TaskId) -> TaskDirectory | None:
         directory = self._directory.try_task(str(task_id))

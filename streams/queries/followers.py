@@ -15,6 +15,7 @@ from pathlib import Path
 
 from headrace.state.beside.files import global_files, held_locks, lock_of, task_files
 from headrace.state.beside.secondary import RocksSecondary
+from headrace.state.disk.open_files import raise_open_files
 from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError, UnknownStoreError
 from headrace.state.store import NO_COMMIT, CommittedStore, Position
@@ -232,6 +233,7 @@ class Followers:
         found = self._open.get(path)
         if found is None:
             if self._memory is None:
+                raise_open_files()
                 self._memory = RocksMemory(
                     block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_WRITE_BUFFER_BYTES
                 )

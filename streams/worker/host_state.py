@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.state.directory import Identity, StateDirectory
+from headrace.state.disk.open_files import raise_open_files
 from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError, StateLockedError
 from headrace.streams.config.config import StreamsConfig
@@ -43,6 +44,7 @@ class HostState:
     """
 
     def __init__(self, config: StreamsConfig) -> None:
+        raise_open_files()
         self._directory, self._identity = _local_identity(config)
         self._config = config
         self._memory = _rocks_memory(config)

@@ -1,0 +1,44 @@
+"""The limit of open files of this process, which RocksDB needs many of."""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+FILES_OF_TASK = 10
+FILES_OF_STORE = 20
+_MOST = 1 << 20
+"""What is asked for if the hard limit is infinite, which macOS does not accept as a soft one."""
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files as far as the hard one; return what it is then.
+
+    A login or a container often begins with 1,024, which 100 tasks with stores use up.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):
+            return soft
+        return wanted
+    return soft
+
+
+def is_out_of_files(error: OSError) -> bool:
+    """Whether the process, or the machine, has no room for another open file."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
+
+
+def open_files_advice() -> str:
+    """Say what limit there is, what is needed, and how to raise it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = "no" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+    return (
+        f"this process may open {soft:,} files (hard limit: {most}), and needs about "
+        f"{FILES_OF_TASK} for each task with stores and up to {FILES_OF_STORE} for each store of "
+        "it; nothing is lost. Raise the hard limit (ulimit -Hn 65536, LimitNOFILE=65536 in "
+        "systemd, --ulimit nofile=65536 in Docker), or run more workers with fewer tasks each"
+    )
