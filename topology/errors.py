@@ -111,6 +111,26 @@ class BadRecordError(Exception):
     """
 
 
+class EarlierRecordError(BadRecordError):
+    """A user function failed on an earlier record, which the present one has read or released.
+
+    Args:
+        error: what the function raised.
+        timestamp: of the earlier record, in milliseconds since 1970.
+    """
+
+    def __init__(self, error: Exception, timestamp: int) -> None:
+        super().__init__(error, timestamp)
+        self.error = self.__cause__ = error
+        self.timestamp = timestamp
+
+    def __str__(self) -> str:
+        return (
+            f"a user function raised {type(self.error).__name__} on an earlier record (timestamp "
+            f"{self.timestamp}), which the record named here only read or released"
+        )
+
+
 class NullKeyError(BadRecordError):
     """A record without a key reached a step that needs one.
 
@@ -153,8 +173,7 @@ class BufferFullError(BadRecordError):
         size = f" and {self.size} bytes" if self.size else ""
         return (
             f"{self.node!r} holds back {self.records} rows{size} in store {self.store!r}, which is "
-            "more than its BufferConfig allows; raise the bound, or emit early where results need "
-            "not be final"
+            "more than its BufferConfig allows"
         )
 
 

@@ -29,7 +29,12 @@ from headrace.streams.worker_errors import RecordTooLargeError
 from headrace.topology.compile.compiler import Program
 from headrace.topology.context.environment import Answered, Headers, Part, Send
 from headrace.topology.context.task_facts import TaskFacts
-from headrace.topology.errors import BufferFullError, RegistryError, SerdeError
+from headrace.topology.errors import (
+    BufferFullError,
+    EarlierRecordError,
+    RegistryError,
+    SerdeError,
+)
 from headrace.topology.external_sink import SinkRow
 
 _REASONS: dict[Stage, str] = {
@@ -80,7 +85,9 @@ class RecordErrors:
         if isinstance(error, SerdeError) and (part == "key" or part == "value"):
             error.part = part
         error = self.program.explain(error, node, None)
-        self._decide(error, stage, node, self.program.current(sys._getframe(1)), record, part)
+        is_earlier = isinstance(error, EarlierRecordError)
+        message = None if is_earlier else self.program.current(sys._getframe(1))
+        self._decide(error, stage, node, message, record, part)
 
     def let_go(
         self,
@@ -120,12 +127,13 @@ class RecordErrors:
         *,
         answer: Answered | None = None,
     ) -> None:
-        if not _is_about_a_record(error):
-            raise error
+        cause = error.error if isinstance(error, EarlierRecordError) else error
+        if not _is_about_a_record(cause):
+            raise cause
         at_punctuation = {"timestamp": self.facts.timestamp}
         origin = at_punctuation if self.facts.is_punctuating else _origin(message)
         failure = Failure(
-            error,
+            cause,
             stage=stage,
             node=node,
             task_id=self.task_id,

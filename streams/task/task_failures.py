@@ -17,7 +17,9 @@ from headrace.streams.records.handlers import HandlerFailedError
 from headrace.streams.worker_errors import RecordTooLargeError, TaskCorruptedError
 from headrace.topology.errors import (
     BadRecordError,
+    BufferFullError,
     CallError,
+    EarlierRecordError,
     NullKeyError,
     PartialError,
     RegistryError,
@@ -69,7 +71,8 @@ def raise_for(
     if isinstance(error, HandlerFailedError):
         failure.functions = error.places
     else:
-        failure.functions = spec.program.called(error, node, likely=likely)
+        raised = error.error if isinstance(error, EarlierRecordError) else error
+        failure.functions = spec.program.called(raised, node, likely=likely)
     raise failure from cause
 
 
@@ -97,6 +100,7 @@ def _record_error(
         node=node,
         store=store,
         task_id=str(spec.id),
+        hint=_hint(error, store),
         unread=isinstance(error, (SerdeError, RegistryError)) and _is_source(spec, node),
     )
 
@@ -110,14 +114,27 @@ def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
 
 
 def _of_row(error: BaseException, store: str | None) -> str:
-    """Say whose the bytes may be, too, that a serde cannot read at a step with a store."""
-    is_read = isinstance(error, SerdeError) and "cannot decode" in str(error)
-    if not is_read or store is None:
+    """Name the store whose row the bytes may be, if a serde cannot read them there."""
+    if not _is_unread_row(error, store):
         return ""
-    return (
-        f"; if these are bytes of a row of store {store!r} that another version has written, no "
-        "record is at fault: leave none out, and run that version, or name the store anew"
-    )
+    return f"; these may be bytes of a row of store {store!r} that another version has written"
+
+
+def _is_unread_row(error: BaseException, store: str | None) -> bool:
+    return isinstance(error, SerdeError) and "cannot decode" in str(error) and store is not None
+
+
+def _hint(error: BaseException, store: str | None) -> str | None:
+    """Return what to do where skipping the record does not help; None where it does."""
+    if isinstance(error, EarlierRecordError):
+        then = "correct the function, and do not skip this record"
+    elif isinstance(error, BufferFullError):
+        then = "raise the bound of its BufferConfig, or emit early where results need not be final"
+    elif _is_unread_row(error, store):
+        then = f"run the version that wrote store {store!r}, or give the store another name"
+    else:
+        return None
+    return f"nothing past it is committed: {then}"
 
 
 def _of_folded(spec: TaskSpec, node: str | None) -> str:

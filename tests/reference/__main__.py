@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--ops", default="")
     parser.add_argument("--restarts", action="store_true", help="with disturbances and without")
+    parser.add_argument("--failing", action="store_true", help="with functions that fail")
     options = parser.parse_args()
     if options.restarts:
         _compare_restarts(range(options.first, options.first + options.seeds))
@@ -38,7 +39,7 @@ def main() -> None:
     outcomes: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.seeds):
         way = WAYS[seed % len(WAYS)]
-        program = program_of(seed, way, ops)
+        program = program_of(seed, way, ops, failing=options.failing)
         try:
             outcomes[check(program, way)] += 1
         except Exception:

@@ -57,9 +57,10 @@ class Way:
         return settings
 
 
-def program_of(seed: int, way: Way, ops: Sequence[str] = OPS) -> Program:
+def program_of(seed: int, way: Way, ops: Sequence[str] = OPS, *, failing: bool = False) -> Program:
     """Draw a program for one way of running it."""
-    return random_program(seed, interrupted=way.interrupted, cached=way.caching, ops=tuple(ops))
+    program = random_program(seed, interrupted=way.interrupted, cached=way.caching, ops=tuple(ops))
+    return replace(program, failing=failing)
 
 
 def settings_of(program: Program, way: Way) -> dict[str, object]:
@@ -68,7 +69,8 @@ def settings_of(program: Program, way: Way) -> dict[str, object]:
         "default.key.serde": program.keys.default,
         "default.value.serde": program.values.default,
     }
-    return {**way.settings, **serdes}
+    handlers = {"processing.exception.handler": "continue"} if program.failing else {}
+    return {**way.settings, **serdes, **handlers}
 
 
 def check(program: Program, way: Way) -> Outcome:

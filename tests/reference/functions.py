@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from typing import Any
 
 from headrace.topology.windows import JoinWindows, TimeWindows
@@ -14,11 +16,36 @@ KEYS = ("a", "b", "c", "dd")
 class Transformer:
     """Makes another value of each; what is gone stays gone."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, *, failing: bool = False) -> None:
         self._n = n
+        self._failing = failing
 
     def transform(self, key: str, value: int | None) -> int | None:
+        if self._failing and _number_of(value) % 6 == self._n % 6:
+            raise FailedError(value)
         return None if value is None else mapped(value + len(key), self._n)
+
+
+class FailedError(Exception):
+    """Raised by a function of a program for some of its arguments."""
+
+
+def failing(function: Callable[..., Any], n: int) -> Callable[..., Any]:
+    """Return the same function, which fails for some arguments."""
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        if sum(map(_number_of, arguments), n) % 6 == 2:
+            raise FailedError(arguments)
+        return function(*arguments)
+
+    return call
+
+
+def _number_of(argument: object) -> int:
+    if argument is None:
+        return 5
+    return argument * 7 if isinstance(argument, int) else len(str(argument))
 
 
 def kept(key: str | None, value: int | None, n: int) -> bool:

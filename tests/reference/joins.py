@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 from headrace.topology.windows import JoinWindows
 from tests.reference import streams
-from tests.reference.engine import PerTask, Task
+from tests.reference.engine import PerTask, Task, attempted
 from tests.reference.tables import ABSENT, Row, Stored, Table, Versioned
 
 Kind = Literal["inner", "left", "outer"]
 Joiner = Callable[[Any, Any], Any]
+FAILED = object()
+"""In the place of what a function that fails would have returned."""
 
 
 class Joined(Table):
@@ -51,7 +53,7 @@ class Joined(Table):
             "left": left is not None,
             "outer": left is not None or right is not None,
         }
-        return self._joiner(left, right) if has_enough[self._kind] else None
+        return attempted(self._joiner, left, right) if has_enough[self._kind] else None
 
     def _from_left(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
         other, since = self._right.get(task, key)
@@ -129,10 +131,12 @@ class JoinedByForeignKey(Table):
     def _rows(self) -> dict[Any, Any]:
         rows = {}
         for key, value in self._left.items():
-            wanted = None if value is None else self._foreign_key(value)
+            wanted = None if value is None else attempted(self._foreign_key, value, instead=FAILED)
+            if wanted is FAILED:
+                continue
             other = None if wanted is None else self._right.get(wanted)
             if other is not None or (self._kind == "left" and value is not None):
-                rows[key] = self._joiner(value, other)
+                rows[key] = attempted(self._joiner, value, other)
         return rows
 
 
@@ -150,10 +154,14 @@ def join_global(
     result.above = [stream]
 
     def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
-        wanted = key_mapper(key, value)
+        wanted = attempted(key_mapper, key, value, instead=FAILED)
+        if wanted is FAILED:
+            return
         other = None if wanted is None else table.rows[task].get(wanted, (None, 0))[0]  # type: ignore[attr-defined]
         if value is not None and (other is not None or left):
-            result.emit(task, key, joiner(value, other), timestamp)
+            made = attempted(joiner, value, other, instead=FAILED)
+            if made is not FAILED:
+                result.emit(task, key, made, timestamp)
 
     stream.followers.append(receive)
     return result
@@ -190,7 +198,9 @@ def join_table(
             return
         other = None if key is None else looked_up(task, key, timestamp)
         if other is not None or left:
-            result.emit(task, key, joiner(value, other), timestamp)
+            made = attempted(joiner, value, other, instead=FAILED)
+            if made is not FAILED:
+                result.emit(task, key, made, timestamp)
 
     source.followers.append(receive)
     return result
@@ -256,9 +266,12 @@ class StreamJoin:
 
     def _send(
         self, task: Task, key: Any, is_left: bool, own: Any, other: Any, timestamp: int
-    ) -> None:
+    ) -> bool:
         pair = (own, other) if is_left else (other, own)
-        self.result.emit(task, key, self._joiner(*pair), timestamp)
+        made = attempted(self._joiner, *pair, instead=FAILED)
+        if made is not FAILED:
+            self.result.emit(task, key, made, timestamp)
+        return made is not FAILED
 
     def _receive(self, is_left: bool, task: Task, key: Any, value: Any, timestamp: int) -> None:
         sides: Sides = self._sides[task]
@@ -275,10 +288,12 @@ class StreamJoin:
         self._engine.at(self, key, task)
         found = self._match(sides, is_left, key, timestamp)
         for other_timestamp, other in found:
-            self._send(task, key, is_left, value, other, max(timestamp, other_timestamp))
             sides.waiting = [
                 w for w in sides.waiting if w[:3] != (other_timestamp, not is_left, key)
             ]
+            since = max(timestamp, other_timestamp)
+            if not self._send(task, key, is_left, value, other, since):
+                break
         keeps = True
         if not found and self._emits_null(is_left):
             if self._closes(timestamp, is_left) < sides.now:

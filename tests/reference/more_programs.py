@@ -7,7 +7,7 @@ and punctuators by the wall clock, which ask for a time that is not the records'
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -53,6 +53,7 @@ class Course:
 def course_of(seed: int) -> Course:
     """Draw a program and its input."""
     program = random_program(seed, interrupted=False, cached=False, ops=ALL_OPS)
+    program = replace(program, failing=seed % 3 == 2)
     rng = random.Random(f"batches {seed}")
     rows = tuple(_sent(event, rng) for event in program.events if event.topic == GLOBAL)
     rest = [_sent(event, rng) for event in program.events if event.topic != GLOBAL]
@@ -82,7 +83,7 @@ def _later(sent: Sent, since: int, rng: random.Random) -> Sent:
 
 def write(program: Program, builder: StreamsBuilder) -> None:
     """Call the DSL."""
-    written = Written(builder, program.values, program.keys, cached=False)
+    written = Written(builder, program.values, program.keys, cached=False, failing=program.failing)
     for place, step in enumerate(program.steps):
         written.step(step, place)
     written.end()
@@ -96,7 +97,9 @@ class Written(PlainlyWritten):
         grouped = self._grouped(stream, step, place)
         windowed = grouped.windowed_by(windows, **self._emission(step, place))
         options = {"store": f"s{place}", "value": self._value}
-        self._windowed(windowed.aggregate(lambda: step.n, aggregated, **options), place)
+        self._windowed(
+            windowed.aggregate(lambda: step.n, self._user(aggregated, step), **options), place
+        )
 
     def final_results(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
@@ -106,7 +109,8 @@ class Written(PlainlyWritten):
         else:
             sessions = SessionWindows(inactivity_gap=(step.n + 1) * MS, grace=step.n % 4 * 5 * MS)
             windowed = grouped.windowed_by(sessions)
-            table = windowed.aggregate(lambda: step.n, aggregated_null, merged, **options)
+            functions = self._user(aggregated_null, step), self._user(merged, step)
+            table = windowed.aggregate(lambda: step.n, *functions, **options)
         self._windowed(table.suppress(Suppressed.until_window_closes(), name=f"w{place}"), place)
 
     def join_late_rows(self, stream: Any, step: Step, place: int) -> None:
@@ -116,7 +120,7 @@ class Written(PlainlyWritten):
         table = self._versioned[step.other % len(self._versioned)]
         join = stream.left_join if step.n % 2 else stream.join
         options = {"value": self._value, "grace": step.n * 5 * MS, **self._key(step)}
-        self._streams.append(join(table, joined, name=f"j{place}", **options))
+        self._streams.append(join(table, self._user(joined, step), name=f"j{place}", **options))
 
     def process_windows(self, stream: Any, step: Step, place: int) -> None:
         kept = (step.n + 3) * 9 * MS

@@ -19,6 +19,7 @@ from tests.reference.functions import (
     Transformer,
     aggregated,
     aggregated_null,
+    failing,
     join_windows_of,
     joined,
     kept,
@@ -118,6 +119,8 @@ class Program:
     a fold of that would depend on it too, so tables are not read as streams by others."""
     keys: Keys = Keys()
     values: Values = Values()
+    failing: bool = False
+    """Whether functions fail for some records, and a handler lets the application continue."""
 
 
 def random_program(
@@ -195,7 +198,9 @@ def _values(rng: random.Random, *, mutable: bool) -> Values:
 
 def write(program: Program, builder: Any) -> None:
     """Call the DSL, or its mirror."""
-    written = Written(builder, program.values, program.keys, cached=program.cached)
+    written = Written(
+        builder, program.values, program.keys, cached=program.cached, failing=program.failing
+    )
     for place, step in enumerate(program.steps):
         written.step(step, place)
     written.end()
@@ -208,8 +213,11 @@ class Written:
     with ``table_`` go on from a table; what helps them begins with an underscore.
     """
 
-    def __init__(self, builder: Any, values: Values, keys: Keys, *, cached: bool) -> None:
+    def __init__(
+        self, builder: Any, values: Values, keys: Keys, *, cached: bool, failing: bool = False
+    ) -> None:
         self._cached = cached
+        self._failing = failing
         self._builder = builder
         self._values = values
         self._taken = 0
@@ -244,6 +252,10 @@ class Written:
         for place, table in enumerate(self._tables):
             table.to_stream().to(f"table-{place}", key=serdes.string, value=self._value)
 
+    def _user(self, function: Any, step: Step) -> Any:
+        """A function that a step is given, which fails for some records in failing programs."""
+        return failing(function, step.n + step.other) if self._failing else function
+
     def _other_table(self, step: Step) -> Any:
         return self._tables[step.other % len(self._tables)]
 
@@ -265,28 +277,36 @@ class Written:
         self._named.append(stream)
 
     def filter(self, stream: Any, step: Step, place: int) -> None:
-        self._add(stream.filter(lambda k, v: kept(k, v, step.n), name=f"n{place}"))
+        self._add(
+            stream.filter(self._user(lambda k, v: kept(k, v, step.n), step), name=f"n{place}")
+        )
 
     def filter_not(self, stream: Any, step: Step, place: int) -> None:
-        self._add(stream.filter_not(lambda k, v: kept(k, v, step.n), name=f"n{place}"))
+        self._add(
+            stream.filter_not(self._user(lambda k, v: kept(k, v, step.n), step), name=f"n{place}")
+        )
 
     def map_values(self, stream: Any, step: Step, place: int) -> None:
-        self._add(stream.map_values(lambda v: mapped(v, step.n), name=f"n{place}"))
+        self._add(
+            stream.map_values(self._user(lambda v: mapped(v, step.n), step), name=f"n{place}")
+        )
 
     def flat_map_values(self, stream: Any, step: Step, place: int) -> None:
         def several(value: int | None) -> list[int | None]:
             return [value, mapped(value, step.n)][: step.n % 3]
 
-        self._add(stream.flat_map_values(several, name=f"n{place}"))
+        self._add(stream.flat_map_values(self._user(several, step), name=f"n{place}"))
 
     def map(self, stream: Any, step: Step, place: int) -> None:
         def both(key: str | None, value: int | None) -> tuple[str | None, int | None]:
             return key_of(key, value, step.n), mapped(value, step.n)
 
-        self._add(stream.map(both, name=f"n{place}"))
+        self._add(stream.map(self._user(both, step), name=f"n{place}"))
 
     def select_key(self, stream: Any, step: Step, place: int) -> None:
-        self._add(stream.select_key(lambda k, v: key_of(k, v, step.n), name=f"n{place}"))
+        self._add(
+            stream.select_key(self._user(lambda k, v: key_of(k, v, step.n), step), name=f"n{place}")
+        )
 
     def merge(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
@@ -294,7 +314,7 @@ class Written:
 
     def split(self, stream: Any, step: Step, place: int) -> None:
         split = stream.split(name=f"n{place}-")
-        split.branch(lambda k, v: kept(k, v, step.n), name="one")
+        split.branch(self._user(lambda k, v: kept(k, v, step.n), step), name="one")
         split.branch(lambda k, v: (v or 0) % 2 == step.n % 2, name="two")
         ends = split.default_branch(name="rest") if step.n % 3 else split.no_default_branch()
         for one in ends.values():
@@ -333,7 +353,7 @@ class Written:
         options = {"value": self._value, "name": f"g{place}", **self._key(step)}
         if step.other % 2:
             return stream.group_by_key(**options)
-        return stream.group_by(lambda k, v: key_of(k, v, step.n), **options)
+        return stream.group_by(self._user(lambda k, v: key_of(k, v, step.n), step), **options)
 
     def count(self, stream: Any, step: Step, place: int) -> None:
         options = {"store": f"s{place}", "value": self._value}
@@ -341,21 +361,25 @@ class Written:
 
     def reduce(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
-        self._tables.append(grouped.reduce(reduced, store=f"s{place}"))
+        self._tables.append(grouped.reduce(self._user(reduced, step), store=f"s{place}"))
 
     def aggregate(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
         options = {"store": f"s{place}", "value": self._value}
-        self._tables.append(grouped.aggregate(lambda: step.n, aggregated, **options))
+        self._tables.append(
+            grouped.aggregate(lambda: step.n, self._user(aggregated, step), **options)
+        )
 
     def reduce_merged(self, stream: Any, step: Step, place: int) -> None:
         options = {"merger": lambda _, one, other: one + other, "store": f"s{place}"}
-        self._tables.append(self._grouped(stream, step, place).reduce(summed, **options))
+        self._tables.append(
+            self._grouped(stream, step, place).reduce(self._user(summed, step), **options)
+        )
 
     def aggregate_merged(self, stream: Any, step: Step, place: int) -> None:
         grouped = self._grouped(stream, step, place)
         options = {"merger": last_of_both, "store": f"s{place}", "value": self._value}
-        self._tables.append(grouped.aggregate(int, last_of, **options))
+        self._tables.append(grouped.aggregate(int, self._user(last_of, step), **options))
 
     def cogroup(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
@@ -364,7 +388,7 @@ class Written:
         options = {"value": self._value}
         one = stream.group_by_key(name=f"g{place}a", **self._key(step), **options)
         two = other.group_by_key(name=f"g{place}b", **options)
-        both = one.cogroup(aggregated).cogroup(two, subtracted)
+        both = one.cogroup(self._user(aggregated, step)).cogroup(two, self._user(subtracted, step))
         self._tables.append(both.aggregate(lambda: step.n, store=f"s{place}", **options))
 
     def process(self, stream: Any, step: Step, place: int) -> None:
@@ -387,7 +411,7 @@ class Written:
         if step.other % 3 == 0:
             table = windowed.count(**options)
         else:
-            table = windowed.aggregate(lambda: step.n, aggregated_null, **options)
+            table = windowed.aggregate(lambda: step.n, self._user(aggregated_null, step), **options)
         self._windowed(table, place)
 
     def sessions(self, stream: Any, step: Step, place: int) -> None:
@@ -398,7 +422,12 @@ class Written:
         if step.other % 3 == 0:
             table = windowed.count(**options)
         else:
-            table = windowed.aggregate(lambda: step.n, aggregated_null, merged, **options)
+            table = windowed.aggregate(
+                lambda: step.n,
+                self._user(aggregated_null, step),
+                self._user(merged, step),
+                **options,
+            )
         self._windowed(table, place)
 
     def late_windows(self, stream: Any, step: Step, place: int) -> None:
@@ -448,7 +477,7 @@ class Written:
         join = stream.left_join if step.n % 2 else stream.join
         name = self._name(step, place, stream)
         options = {"value": self._joined(name), **name, **self._key(step)}
-        self._streams.append(join(table, joined, **options))
+        self._streams.append(join(table, self._user(joined, step), **options))
 
     def _joined(self, name: dict[str, Any]) -> ValueSerde:
         """The serde of a join's values; those that may share a topic have one, as keys tell."""
@@ -468,7 +497,14 @@ class Written:
         def wanted(key: str | None, value: int | None) -> str | None:
             return key_of(key, value, step.other)
 
-        self._add(join(self._global, joined, key_mapper=wanted, name=f"n{place}"))
+        self._add(
+            join(
+                self._global,
+                self._user(joined, step),
+                key_mapper=self._user(wanted, step),
+                name=f"n{place}",
+            )
+        )
 
     def join_stream(self, stream: Any, step: Step, place: int) -> None:
         other = self._streams[step.other % len(self._streams)]
@@ -494,16 +530,29 @@ class Written:
         options = {**values, **given, **self._key(step)}
         if step.n % 3 and step.index % 2:
             options["late_match"] = "drop"
-        self._streams.append(join(other, joined, join_windows_of(step.n), **options))
+        self._streams.append(
+            join(other, self._user(joined, step), join_windows_of(step.n), **options)
+        )
 
     def table_group(self, table: Any, step: Step, place: int) -> None:
         options = {"value": self._value, "name": f"g{place}", **self._key(step)}
-        grouped = table.group_by(lambda k, v: (key_of(k, v, step.n), mapped(v, step.n)), **options)
+
+        def group_of(key: str, value: int) -> tuple[str | None, int | None]:
+            return key_of(key, value, step.n), mapped(value, step.n)
+
+        grouped = table.group_by(self._user(group_of, step), **options)
         kept = {"store": f"s{place}", "value": self._value}
         if step.other % 3 == 0:
             self._tables.append(grouped.count(**kept))
         else:
-            self._tables.append(grouped.aggregate(lambda: step.n, aggregated, subtracted, **kept))
+            self._tables.append(
+                grouped.aggregate(
+                    lambda: step.n,
+                    self._user(aggregated, step),
+                    self._user(subtracted, step),
+                    **kept,
+                )
+            )
 
     def table_suppress(self, table: Any, step: Step, place: int) -> None:
         # When a cache passes updates on, stream time has gone on already.
@@ -515,14 +564,15 @@ class Written:
         join = (table.join, table.left_join, table.outer_join)[step.n % 3]
         other = self._other_table(step)
         if other is not table:
-            self._tables.append(join(other, joined, **self._maybe(step, place)))
+            self._tables.append(join(other, self._user(joined, step), **self._maybe(step, place)))
 
     def table_join_foreign(self, table: Any, step: Step, place: int) -> None:
         """Its results are compared as they are in the end: on the way they come in any order."""
         join = table.left_join if step.n % 2 else table.join
         other = self._other_table(step)
         options = {"store": f"s{place}", "value": self._value, "name": f"f{place}"}
-        named = join(other, joined, foreign_key=lambda v: key_of(None, v, step.n), **options)
+        wanted = self._user(lambda v: key_of(None, v, step.n), step)
+        named = join(other, self._user(joined, step), foreign_key=wanted, **options)
         named.to_stream().to(f"last-{place}", key=serdes.string, value=self._value)
 
     # -- tables --------------------------------------------------------------------------------
@@ -531,18 +581,25 @@ class Written:
         options = {"store": f"s{place}"} if step.other % 2 else {}
         self._tables.append(
             table.transform_values(
-                lambda: Transformer(step.n), value=self._value, name=f"v{place}", **options
+                lambda: Transformer(step.n, failing=self._failing),
+                value=self._value,
+                name=f"v{place}",
+                **options,
             )
         )
 
     def table_filter(self, table: Any, step: Step, place: int) -> None:
         self._tables.append(
-            table.filter(lambda k, v: kept(k, v, step.n), **self._maybe(step, place))
+            table.filter(
+                self._user(lambda k, v: kept(k, v, step.n), step), **self._maybe(step, place)
+            )
         )
 
     def table_map_values(self, table: Any, step: Step, place: int) -> None:
         self._tables.append(
-            table.map_values(lambda v: mapped(v, step.n), **self._maybe(step, place))
+            table.map_values(
+                self._user(lambda v: mapped(v, step.n), step), **self._maybe(step, place)
+            )
         )
 
     def table_to_stream(self, table: Any, step: Step, place: int) -> None:

@@ -9,7 +9,7 @@ from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import SessionWindows
 from tests.reference import fewer, joins
-from tests.reference.engine import Engine, Partial, Receive, Task
+from tests.reference.engine import Engine, Partial, Receive, Task, attempted
 from tests.reference.tables import Source, Stored, Table, Versioned, fold, fold_into
 from tests.reference.windows import Aligned, Late, Sessions
 
@@ -110,7 +110,7 @@ class Stream:
             result.above = [self]
 
         def receive(task: Task, key: Any, value: Any, timestamp: int) -> None:
-            for new_key, new_value in function(key, value):
+            for new_key, new_value in attempted(lambda: list(function(key, value)), instead=()):
                 result.emit(task, new_key, new_value, timestamp)
 
         self.followers.append(receive)
@@ -329,10 +329,12 @@ class Split:
         return {str(stream.node): stream for _, stream in self._branches}
 
     def _receive(self, task: Task, key: Any, value: Any, timestamp: int) -> None:
-        for predicate, stream in self._branches:
-            if predicate(key, value):
-                stream.emit(task, key, value, timestamp)
-                return
+        def chosen() -> Stream | None:
+            return next((to for fits, to in self._branches if fits(key, value)), None)
+
+        stream = attempted(chosen)
+        if stream is not None:
+            stream.emit(task, key, value, timestamp)
 
 
 class Grouped:

@@ -10,7 +10,8 @@ from headrace.topology.dsl.suppressed import Suppressed
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.changed import Change
 from tests.reference import joins, streams
-from tests.reference.engine import Engine, PerTask, ReceiveChange, Task
+from tests.reference.engine import Engine, PerTask, ReceiveChange, Task, attempted
+from tests.reference.functions import FailedError
 
 Row = tuple[Any, int]
 ABSENT: Row = (None, -1)
@@ -226,7 +227,7 @@ class Mapped(Table):
         parent.followers.append(self._receive)
 
     def _of(self, key: Any, value: Any) -> Any:
-        return None if value is None else self._function(key, value)
+        return None if value is None else attempted(self._function, key, value)
 
     def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
         new = self._of(key, value)
@@ -268,7 +269,7 @@ class Transformed(Table):
 
     def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
         del old
-        new = self._function(key, value)
+        new = attempted(self._function, key, value)
         if self._kept:
             self._rows.put_if_changed(task, key, new, timestamp)
         else:
@@ -304,7 +305,11 @@ def fold_into(
         if key is None or value is None:
             return
         old, since = table.get(task, key)
-        table.put(task, key, function(key, value, old), max(timestamp, since))
+        try:
+            new = function(key, value, old)
+        except FailedError:
+            return
+        table.put(task, key, new, max(timestamp, since))
 
     stream.followers.append(receive)
 
@@ -325,8 +330,9 @@ class GroupedTable:
 
     def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
         del task
-        lost = (None, None) if old is None else self._mapper(key, old)
-        gained = (None, None) if value is None else self._mapper(key, value)
+        none = (None, None)
+        lost = none if old is None else attempted(self._mapper, key, old, instead=none)
+        gained = none if value is None else attempted(self._mapper, key, value, instead=none)
         if None not in lost and None not in gained and lost[0] == gained[0]:
             self._send(gained[0], Change(gained[1], lost[1]), timestamp)
             return
@@ -359,10 +365,13 @@ class GroupedTable:
 
         def receive(task: Task, key: Any, change: Change, timestamp: int) -> None:
             total, since = table.get(task, key)
-            if total is not None and change.old is not None:
-                total = subtractor(key, change.old, total)
-            if change.new is not None:
-                total = adder(key, change.new, initializer() if total is None else total)
+            try:
+                if total is not None and change.old is not None:
+                    total = subtractor(key, change.old, total)
+                if change.new is not None:
+                    total = adder(key, change.new, initializer() if total is None else total)
+            except FailedError:
+                return
             table.put_if_changed(task, key, total, max(timestamp, since))
 
         self._engine.inputs[self._topic] = receive

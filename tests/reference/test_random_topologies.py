@@ -40,15 +40,23 @@ def test_more_random_topologies_equal_the_interpreter(first: int) -> None:
     assert _outcomes(range(first, first + 100))["compared"] > 75
 
 
-def _outcomes(seeds: range) -> Counter[str]:
+@pytest.mark.parametrize("part", _PARTS)
+def test_random_topologies_whose_functions_fail_equal_the_interpreter(part: int) -> None:
+    """A handler lets them continue; a row that a function fails on counts as deleted."""
+    outcomes = _outcomes(range(part, SEEDS, PARTS), failing=True)
+    assert outcomes["compared"] > SEEDS // PARTS * 0.75, outcomes
+
+
+def _outcomes(seeds: range, *, failing: bool = False) -> Counter[str]:
     outcomes: Counter[str] = Counter()
     for seed in seeds:
         way = WAYS[seed % len(WAYS)]
         try:
-            outcomes[check(program_of(seed, way), way)] += 1
+            outcomes[check(program_of(seed, way, failing=failing), way)] += 1
         except Exception as error:
+            options = f"--first {seed} --seeds 1{' --failing' if failing else ''}"
             raise AssertionError(
-                f"seed {seed} differs; python -m tests.reference --first {seed} --seeds 1 shows it"
+                f"seed {seed} differs; python -m tests.reference {options} shows it"
             ) from error
     return outcomes
 

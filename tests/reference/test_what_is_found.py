@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 from headrace.streams.plan import plan
+from headrace.topology.compile.objects import making
+from headrace.topology.context.context import raise_earlier
 from headrace.topology.dsl import cogrouped
 from headrace.topology.dsl.steps import join_nodes
 from headrace.topology.graph.draft import Edge
+from headrace.topology.operators.joins import join_waiting
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import check, program_of
 from tests.reference.engine import Engine
@@ -63,6 +66,20 @@ def nobody_expects_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "meet", lambda *_: None)
 
 
+def rows_are_read_unguarded(patch: pytest.MonkeyPatch) -> None:
+    """A function that fails on a row fails again for each record that reads the row."""
+    patch.setattr(making, "no_row", raise_earlier)
+
+
+def unmatched_results_fail_with_the_record_that_releases_them(patch: pytest.MonkeyPatch) -> None:
+    """What a join lets go on fails within the record that has moved stream time."""
+
+    def refused(error: Exception, _: int) -> Any:
+        raise error
+
+    patch.setattr(join_waiting, "EarlierRecordError", refused)
+
+
 FAULTS = [
     (joins_take_the_default,),
     (joins_take_the_default, nothing_is_refused),
@@ -72,6 +89,10 @@ FAULTS = [
     (cogroups_take_the_default, nothing_is_refused),
     (nothing_is_refused,),
     (nothing_is_refused, nobody_expects_it),
+]
+FAULTS_OF_FAILING = [
+    rows_are_read_unguarded,
+    unmatched_results_fail_with_the_record_that_releases_them,
 ]
 
 SHOWN_BY: dict[tuple[Patch, ...], int] = {
@@ -98,4 +119,19 @@ def test_a_fault_is_found_by_the_seeds_that_are_run_each_time(
         except Exception as error:
             if len(faults) == 1 or "not refused" not in str(error):
                 return
+    pytest.fail(f"none of {SEEDS} random topologies shows it")
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_FAILING)
+def test_a_fault_is_found_by_functions_that_fail(
+    fault: Patch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    for seed in range(SEEDS):
+        way = WAYS[seed % len(WAYS)]
+        program = program_of(seed, way, failing=True)
+        try:
+            check(program, way)
+        except Exception:
+            return
     pytest.fail(f"none of {SEEDS} random topologies shows it")

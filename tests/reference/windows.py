@@ -9,6 +9,7 @@ from typing import Any
 from headrace.topology.windows import SessionWindows, TimeWindows, Window, Windowed
 from tests.reference import streams
 from tests.reference.engine import PerTask, Task
+from tests.reference.functions import FailedError
 from tests.reference.tables import Stored
 
 FAR = 1 << 62
@@ -139,7 +140,10 @@ class Aligned(WindowedTable):
         for window in there:
             row = Windowed(key, window)
             old, since = self.get(task, row)
-            new = self._function(key, value, old)
+            try:
+                new = self._function(key, value, old)
+            except FailedError:
+                return
             if new is None and old is None:
                 continue
             time = timestamp if old is None else max(timestamp, since)
@@ -192,10 +196,13 @@ class Sessions(WindowedTable):
             min([timestamp, *(row.window.start_ms for row in reached)]),
             max([timestamp, *(row.window.end_ms for row in reached)]),
         )
-        aggregate = self._initializer()
-        for row in reached:
-            aggregate = self._merger(key, aggregate, self.get(task, row)[0])
-        aggregate = self._aggregator(key, value, aggregate)
+        try:
+            aggregate = self._initializer()
+            for row in reached:
+                aggregate = self._merger(key, aggregate, self.get(task, row)[0])
+            aggregate = self._aggregator(key, value, aggregate)
+        except FailedError:
+            return
         before = self.get(task, Windowed(key, window))[0]
         for row in reached:
             if row.window != window:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import merge
 from typing import Any
 
@@ -39,6 +40,7 @@ from tests.spark_bridge.support.local_engine import (
 
 CACHED: dict[str, object] = {"null.key.policy": "drop", "default.key.serde": "string"}
 UNCACHED: dict[str, object] = {**CACHED, "statestore.cache.max.bytes": 0}
+CONTINUE: dict[str, object] = {"processing.exception.handler": "continue"}
 
 
 def in_order(events: Sequence[Event], partitions: int = 1) -> list[Event]:
@@ -75,6 +77,7 @@ def check(
     *,
     partitions: int = 1,
     cached: bool = False,
+    failing: bool = False,
     **options: Any,
 ) -> bool:
     """Compare a run that is live alone with a backfill at a cut that goes on live.
@@ -87,7 +90,7 @@ def check(
     and folds of updates that do not take back what they have added are left out (`BEHIND_CACHES`).
     """
     ordered = in_order(events, partitions)
-    settings = CACHED if cached else UNCACHED
+    settings = {**(CACHED if cached else UNCACHED), **(CONTINUE if failing else {})}
     alone = TopologyTestDriver(topology, settings, partitions=partitions, commit="manual")
     for event in ordered:
         send(alone, event, run=True)
@@ -154,12 +157,18 @@ def of_keys(seen: Sequence[Sequence[Seen]]) -> list[list[Seen]]:
 
 
 def check_seeds(
-    seeds: range, *, cached: bool = False, ops: tuple[str, ...] = (), **options: Any
+    seeds: range,
+    *,
+    cached: bool = False,
+    failing: bool = False,
+    ops: tuple[str, ...] = (),
+    **options: Any,
 ) -> None:
     compared = 0
     ops = ops or (BEHIND_CACHES if cached else PLAIN_OPS)
     for seed in seeds:
         program = random_program(seed, interrupted=False, cached=cached, ops=ops, plain=True)
+        program = replace(program, failing=failing)
         builder = StreamsBuilder()
         try:
             write(program, builder)
@@ -172,7 +181,7 @@ def check_seeds(
             events = tuple(event for event in events if event.key is not None)
         cut = random.Random(seed).randint(0, len(events))
         try:
-            compared += check(topology, events, cut, cached=cached, **options)
+            compared += check(topology, events, cut, cached=cached, failing=failing, **options)
         except Exception as error:
             raise AssertionError(f"seed {seed}, cut {cut}: {error}") from error
     assert compared > len(seeds) // 2
@@ -191,6 +200,14 @@ def test_backfill_and_then_live_is_live_alone(part: int) -> None:
 @pytest.mark.parametrize("part", PARTS)
 def test_backfill_of_several_partitions_and_then_live_is_live_alone(part: int) -> None:
     check_seeds(range(part * 1000, part * 1000 + 40), partitions=3)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_backfill_of_functions_that_fail_and_then_live_is_live_alone(part: int) -> None:
+    first = 10_000 + part * 1000
+    check_seeds(range(first, first + 40), failing=True)
+    check_seeds(range(first, first + 40), failing=True, partitions=3)
+    check_seeds(range(first, first + 40), failing=True, cached=True)
 
 
 def test_fewer_records_go_on_in_a_backfill_as_live() -> None:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from headrace.state.buffer import Buffer
 from headrace.topology.context.number import Number
 from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import EarlierRecordError, RegistryError
 from headrace.topology.serdes import Serde
 
 __all__ = [
@@ -69,6 +70,18 @@ def stop(error: Exception, *_: Any) -> None:
     raise error
 
 
+def raise_earlier(error: Exception, timestamp: int) -> NoReturn:
+    """Raise the error of a function that failed on a row while another record reads it."""
+    raise EarlierRecordError(error, timestamp)
+
+
+def no_row(error: Exception, _: int) -> tuple[None, int]:
+    """Return that there is no row: the handler was asked when the row changed."""
+    if isinstance(error, (MemoryError, RegistryError)):
+        raise error
+    return None, -1
+
+
 def told_at_once(_table: str) -> bool:
     """Say that no table's changes wait."""
     return False
@@ -95,12 +108,15 @@ class OperatorContext:
         open_store: a store of the node as processors see it, by its name.
         failed: to be called with the error of a user's function, and key, value, timestamp and
             headers of the record, where the step goes on if a handler lets it. Where no handler
-            does, it raises the error.
+            does, it raises the error. The error of a record that is not the present one is given
+            as an `EarlierRecordError`.
         at_once: whether its results meet what came another way, so that none may wait.
         in_runs: whether they meet records of other sources, so that none may wait for the next run.
         has_its_own: whether nobody else can have got hold of the keys and values that it is given.
         told_late: whether a table's rows may be other ones already than its changes tell so far,
             by its node's name.
+        unreadable: called with the error of a function that computes a row that is read, and the
+            row's timestamp. Returns the row to use instead: none, if a handler skips records.
     """
 
     node: str
@@ -121,3 +137,4 @@ class OperatorContext:
     in_runs: bool = False
     has_its_own: bool = False
     told_late: Callable[[str], bool] = told_at_once
+    unreadable: Callable[[Exception, int], tuple[None, int]] = raise_earlier

@@ -18,6 +18,8 @@ from headrace.topology.context.context import (
     Receive,
     TableView,
     TaskFacts,
+    no_row,
+    raise_earlier,
     stop,
 )
 from headrace.topology.context.context import Operator as RunningOperator
@@ -102,7 +104,12 @@ class OperatorMaker:
             in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
             has_its_own=has_its_own(self._sub, node),
             told_late=self._told_late,
+            unreadable=self._unreadable,
         )
+
+    @property
+    def _unreadable(self) -> Callable[[Exception, int], tuple[None, int]]:
+        return no_row if self._options.handles_errors else raise_earlier
 
     def _told_late(self, table: str) -> bool:
         """Whether changes of a table wait while its rows can be read; an operator's may."""
@@ -175,7 +182,7 @@ class OperatorMaker:
             assert node.function is not None
             rows = self._view(node.parents[0])
             mapped = _MappedVersions if hasattr(rows, "get_as_of") else _MappedRows
-            return mapped(rows, node.function)
+            return mapped(rows, node.function, self._unreadable)
         raise TopologyError(f"{name!r} is no table whose rows can be read; give it a store=")
 
     def _global_view(self, name: str) -> TableView:
@@ -191,15 +198,24 @@ class OperatorMaker:
 class _MappedRows:
     """The rows that a filter or a mapping makes of another table's."""
 
-    __slots__ = ("_function", "_rows")
+    __slots__ = ("_function", "_rows", "_unreadable")
 
-    def __init__(self, rows: TableView, function: Function) -> None:
+    def __init__(
+        self,
+        rows: TableView,
+        function: Function,
+        unreadable: Callable[[Exception, int], tuple[None, int]],
+    ) -> None:
         self._rows = rows
         self._function = function
+        self._unreadable = unreadable
 
     def get(self, key: Any, /) -> tuple[Any, int]:
         value, timestamp = self._rows.get(key)
-        return self._function(key, value), timestamp
+        try:
+            return self._function(key, value), timestamp
+        except Exception as error:
+            return self._unreadable(error, timestamp)
 
 
 class _MappedVersions(_MappedRows):
@@ -210,4 +226,7 @@ class _MappedVersions(_MappedRows):
     def get_as_of(self, key: Any, timestamp: int, /) -> tuple[Any, int]:
         rows: Any = self._rows
         value, since = rows.get_as_of(key, timestamp)
-        return self._function(key, value), since
+        try:
+            return self._function(key, value), since
+        except Exception as error:
+            return self._unreadable(error, since)

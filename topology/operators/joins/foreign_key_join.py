@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from headrace.state.codec import prefix_end
-from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.context import Headers, OperatorContext, no_row
 from headrace.topology.context.operator_spec import Bind, OperatorSpec
 from headrace.topology.errors import Arguments
 from headrace.topology.operators.last_changes import AtOnce
@@ -129,32 +129,39 @@ class _Subscribe(AtOnce):
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         try:
             named = None if value is None else self._foreign_key(key, value)
+            row = None if named is None else self._encode_foreign(named)
+            found = None if value is None else digest(self._encode_value(value))
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
             # The row counts as deleted: what it named before is forgotten, and its result.
-            named = value = None
-        before = None if old is None else self._named_before(key, old)
-        row = None if named is None else self._encode_foreign(named)
-        row_before = None if before is None else self._encode_foreign(before)
+            named = row = found = value = None
+        before, row_before = (None, None) if old is None else self._named_before(key, old)
         if row_before is not None and row_before != row:
-            self._tell(before, key, value, Instruction.FORGET, timestamp, headers)
+            self._tell(before, key, found, Instruction.FORGET, timestamp, headers)
         if row is not None:
-            self._tell(named, key, value, Instruction.ANSWER, timestamp, headers)
+            self._tell(named, key, found, Instruction.ANSWER, timestamp, headers)
             return
         resolve: _Resolve = self._shared[Resolve, self._topic]
         resolve.settle(key, value, None, timestamp, headers)
 
-    def _named_before(self, key: Any, old: Any) -> Any:
+    def _named_before(self, key: Any, old: Any) -> tuple[Any, bytes | None]:
         try:
-            return self._foreign_key(key, old)
-        except Exception:
+            named = self._foreign_key(key, old)
+            return named, None if named is None else self._encode_foreign(named)
+        except Exception as error:
             # It failed when the row came, too, so there is no subscription.
-            return None
+            no_row(error, -1)
+            return None, None
 
     def _tell(
-        self, named: Any, key: Any, value: Any, what: Instruction, timestamp: int, headers: Headers
+        self,
+        named: Any,
+        key: Any,
+        found: bytes | None,
+        what: Instruction,
+        timestamp: int,
+        headers: Headers,
     ) -> None:
-        found = None if value is None else digest(self._encode_value(value))
         subscription = Subscription(found, what, self._encode_key(key), self._partition)
         self._forward(named, subscription, None, timestamp, headers)
 
@@ -219,13 +226,14 @@ class Answer(_Spec):
 
 
 class _Answer(AtOnce):
-    __slots__ = ("_decode_key", "_encode_value", "_rows")
+    __slots__ = ("_decode_key", "_encode_value", "_rows", "_unreadable")
 
     def __init__(self, spec: Answer, context: OperatorContext) -> None:
         super().__init__(context.forward)
         self._decode_key = _given(spec.key).deserialize
         self._encode_value = _given(spec.value).serialize
         self._rows = context.view(spec.table)
+        self._unreadable = context.unreadable
 
     def process(
         self, key: Any, value: Subscription, _: Any, timestamp: int, headers: Headers, /
@@ -240,8 +248,11 @@ class _Answer(AtOnce):
                 return
             data = None
         else:
-            data = self._encode_value(found)
-            timestamp = max(timestamp, since)
+            try:
+                data = self._encode_value(found)
+                timestamp = max(timestamp, since)
+            except Exception as error:
+                data, _ = self._unreadable(error, since)
         response = Response(value.hash, data, value.partition)
         self._forward(self._decode_key(value.key), response, None, timestamp, headers)
 
@@ -271,17 +282,23 @@ class Notify(_Spec):
 
 
 class _Notify(AtOnce):
-    __slots__ = ("_decode_key", "_encode_foreign", "_encode_value", "_scan")
+    __slots__ = ("_decode_key", "_encode_foreign", "_encode_value", "_failed", "_scan")
 
     def __init__(self, spec: Notify, context: OperatorContext) -> None:
         super().__init__(context.forward)
         self._decode_key = _given(spec.key).deserialize
         self._encode_foreign = _given(spec.foreign).serialize
         self._encode_value = _given(spec.value).serialize
+        self._failed = context.failed
         self._scan = context.buffers[spec.store].scan
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        data = None if value is None else self._encode_value(value)
+        try:
+            data = None if value is None else self._encode_value(value)
+        except Exception as error:
+            self._failed(error, key, value, timestamp, headers)
+            # The row counts as deleted for all that are joined with it.
+            data = None
         prefix = prefix_of(self._encode_foreign(key))
         for row_key, found, since in self._scan(prefix, prefix_end(prefix)):
             response = Response(found.hash, data, found.partition)
@@ -328,6 +345,7 @@ class Resolve(_Spec):
 class _Resolve(AtOnce):
     __slots__ = (
         "_decode_other", "_dropped", "_encode_value", "_failed", "_joiner", "_left", "_rows",
+        "_unreadable",
     )  # fmt: skip
 
     def __init__(self, spec: Resolve, context: OperatorContext) -> None:
@@ -339,13 +357,19 @@ class _Resolve(AtOnce):
         self._joiner = spec.joiner
         self._left = spec.left
         self._rows = context.view(spec.table)
+        self._unreadable = context.unreadable
         context.shared[Resolve, spec.topic] = self
 
     def process(
         self, key: Any, value: Response, _: Any, timestamp: int, headers: Headers, /
     ) -> None:
-        row = self._rows.get(key)[0]
-        if value.hash == (None if row is None else digest(self._encode_value(row))):
+        row, since = self._rows.get(key)
+        try:
+            found = None if row is None else digest(self._encode_value(row))
+        except Exception as error:
+            row, since = self._unreadable(error, since)
+            found = None
+        if value.hash == found:
             other = None if value.value is None else self._decode_other(value.value)
             self.settle(key, row, other, timestamp, headers)
         else:

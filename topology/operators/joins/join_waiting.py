@@ -14,6 +14,7 @@ from typing import Any
 from headrace.state.buffer import ABSENT, Buffer
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.context.context import Headers, OperatorContext, Receive
+from headrace.topology.errors import EarlierRecordError
 from headrace.topology.operators.joins.join_rows import SideRows
 from headrace.topology.serdes.join_serdes import WAITING_PREFIX_BYTES, waiting_row
 
@@ -47,6 +48,7 @@ class Waiting:
         "_drops_late_matches",
         "_encode",
         "_ends",
+        "_failed",
         "_join",
         "_next",
         "_read_to",
@@ -72,6 +74,7 @@ class Waiting:
         self._decode = context.serdes(store)[0].deserialize
         self._encode = left.encode
         self._join = join
+        self._failed = context.failed
         self._drops_late_matches = drops_late_matches
         self._rows = {True: left, False: right}
         self._spans_ms = {True: left_ms, False: left_ms if right_ms is None else right_ms}
@@ -140,7 +143,14 @@ class Waiting:
                 self._rows[where.is_left].remove_last(key, timestamp, len(values))
             for is_left, value in values:
                 pair = (value, None) if is_left else (None, value)
-                forward(where.key, self._join(where.key, *pair), None, timestamp, headers)
+                try:
+                    result = self._join(where.key, *pair)
+                except Exception as error:
+                    # It must not cost the record that let stream time go on.
+                    earlier = EarlierRecordError(error, timestamp)
+                    self._failed(earlier, where.key, pair, timestamp, None)
+                else:
+                    forward(where.key, result, None, timestamp, headers)
 
     def _end(self, row: bytes, timestamp: int) -> None:
         """Let go of a row: most came after the last commit, and are never written then."""

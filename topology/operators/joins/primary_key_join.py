@@ -110,15 +110,19 @@ class JoinMerge(OperatorSpec):
 class _Joined:
     """The result of each key, computed from the rows of both tables."""
 
-    __slots__ = ("_joined", "_views")
+    __slots__ = ("_joined", "_unreadable", "_views")
 
     def __init__(self, spec: JoinMerge, context: OperatorContext) -> None:
         self._joined = spec.joined
+        self._unreadable = context.unreadable
         self._views = [context.view(table) for table in spec.tables]
 
     def get(self, key: Any, /) -> tuple[Any, int]:
         (one, of_one), (other, of_other) = (view.get(key) for view in self._views)
-        value = self._joined(one, other)
+        try:
+            value = self._joined(one, other)
+        except Exception as error:
+            return self._unreadable(error, max(of_one, of_other))
         if value is None:
             return None, -1
         if one is None or other is None:
@@ -211,7 +215,10 @@ class _StoredLater(_Sides):
             one, other, timestamp = self._rows_now(key, timestamp)
             value = self._result(key, one, other, timestamp, headers)
             old = self._store.get(row_key)[0]
-            self._store.change(key, row_key, value, old, timestamp, headers)
+            try:
+                self._store.change(key, row_key, value, old, timestamp, headers)
+            except Exception as error:  # the store's serde refuses the value
+                self._failed(error, key, (one, other), timestamp, headers)
         self._store.flush()
 
 

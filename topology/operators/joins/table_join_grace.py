@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
+from headrace.topology.errors import EarlierRecordError
 from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.operators.windows.buffered import Buffered
 from headrace.topology.serdes.join_serdes import PostponedKey
@@ -62,6 +63,7 @@ class _Join(AtOnce):
         "_drop",
         "_earliest",
         "_encode",
+        "_failed",
         "_get_as_of",
         "_grace_ms",
         "_joiner",
@@ -82,6 +84,7 @@ class _Join(AtOnce):
         self._with_key = spec.with_key
         self._left = spec.left
         self._grace_ms = spec.grace_ms
+        self._failed = context.failed
         super().__init__(context.forward)
         self._drop = context.dropped
         self._time = context.number("time")
@@ -120,12 +123,22 @@ class _Join(AtOnce):
             key = self._decode(row).key
             self._buffer.put(row, None, timestamp)
             found = self._get_as_of(key, timestamp)[0]
-            self._join(key, held.value, found, timestamp, held.headers)
+            if found is None and not self._left:
+                continue
+            try:
+                joined = self._joined(key, held.value, found)
+            except Exception as error:
+                # It must not cost the record that let stream time go on.
+                earlier = EarlierRecordError(error, timestamp)
+                self._failed(earlier, key, (held.value, found), timestamp, held.headers)
+            else:
+                self._forward(key, joined, None, timestamp, held.headers)
         following = self._buffer.scan(end)
         self._earliest = next((TIMESTAMP.unpack_from(row)[0] for row, _, _ in following), _NEVER)
 
     def _join(self, key: Any, value: Any, row: Any, timestamp: int, headers: Headers) -> None:
-        if row is None and not self._left:
-            return
-        joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
-        self._forward(key, joined, None, timestamp, headers)
+        if row is not None or self._left:
+            self._forward(key, self._joined(key, value, row), None, timestamp, headers)
+
+    def _joined(self, key: Any, value: Any, row: Any) -> Any:
+        return self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
