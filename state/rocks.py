@@ -40,7 +40,7 @@ from headrace.state.events.log import get_logger
 from headrace.state.file_list import KeptList, OpenList, open_list
 from headrace.state.layout import LayoutName, note_layouts
 from headrace.state.spec import StoreSpec
-from headrace.state.store import Delta, Position
+from headrace.state.store import Delta, LastRecord, Position
 
 _log = get_logger()
 
@@ -309,8 +309,7 @@ class RocksTaskState:
                     batch[key] = value
         batch.set_default_column_family(None)
         for name, p in positions.items():
-            encoded = orjson.dumps([p.topic_id, p.offset, p.commit_id, p.wall_ms])
-            batch[_POSITION_PREFIX + name.encode()] = encoded
+            batch[_POSITION_PREFIX + name.encode()] = _encoded(p)
         return batch
 
     def _empty(self, name: str) -> None:
@@ -366,11 +365,19 @@ def read_position(db: Rdict, name: str, path: Path) -> Position | None:
     if data is None:
         return None
     try:
-        return Position(*orjson.loads(data))
-    except (orjson.JSONDecodeError, TypeError) as error:
+        topic_id, offset, commit_id, wall_ms, *last = orjson.loads(data)
+        return Position(topic_id, offset, commit_id, wall_ms, LastRecord(*last) if last else None)
+    except (TypeError, ValueError) as error:
         raise StoreCorruptedError(
             f"the position of store {name!r} in {path} cannot be read: {error}"
         ) from error
+
+
+def _encoded(position: Position) -> bytes:
+    # Without a last record as older releases write it, and read it.
+    last = position.last or ()
+    fields = (position.topic_id, position.offset, position.commit_id, position.wall_ms)
+    return orjson.dumps([*fields, *last])
 
 
 def family_of(store: str) -> str:

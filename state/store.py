@@ -27,12 +27,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 # Encoded rows by key, at most one entry per key; None deletes.
 Delta: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 
 NO_COMMIT = -1
+
+
+class LastRecord(NamedTuple):
+    """The last changelog record that is in a store's rows.
+
+    Args:
+        offset: Its offset; below that of the position, which may follow control records.
+        digest: Of what it says, and of the commit that wrote it.
+    """
+
+    offset: int
+    digest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +57,16 @@ class Position:
         commit_id: The commit that wrote the rows; `NO_COMMIT` while a restore from the beginning
             has not come to its end, so that some rows are older than the others.
         wall_ms: Wall-clock time of that commit in milliseconds.
+        last: The last changelog record in the rows, by which a later reader finds out whether the
+            changelog is still the one that they follow; None if it is not known, as in files of
+            older releases.
     """
 
     topic_id: str
     offset: int
     commit_id: int
     wall_ms: int
+    last: LastRecord | None = None
 
 
 class CommittedStore(Protocol):

@@ -155,6 +155,11 @@ class Stamped:
         self._timestamp: int = message.timestamp()[1]
         self._error: BaseException | None = None
 
+    @property
+    def received(self) -> Any:
+        """The record as it was read, with its own timestamp."""
+        return self._message
+
     def topic(self) -> str:
         """The topic that it was read from."""
         topic: str = self._message.topic()

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from headrace.streams.commit.local_positions import CommittedAt
+from headrace.streams.plan.changelog_records import commit_header
 from headrace.streams.seams.clients import (
     Clock,
     GroupMetadata,
@@ -71,7 +72,7 @@ class Commit:
         require_same_inputs = self.inputs.ask(tasks)
         with self.working():
             self.flush_caches(tasks)
-        deltas = self.write_changelogs(tasks)
+        deltas = self.write_changelogs(tasks, commit_id)
         offsets = self.send_offsets(tasks, commit_id)
         require_same_inputs()
         self.commit_transaction()
@@ -85,8 +86,9 @@ class Commit:
                 task.flush()
         self.probe("caches_flushed")
 
-    def write_changelogs(self, tasks: Sequence[Task]) -> list[dict[str, Delta]]:
+    def write_changelogs(self, tasks: Sequence[Task], commit_id: int) -> list[dict[str, Delta]]:
         """Step 2."""
+        last_headers = commit_header(commit_id)
         all_deltas = []
         if any(task.spec.changelogs for task in tasks):
             self.producer.settle()
@@ -99,7 +101,7 @@ class Commit:
                 if place is None:
                     continue
                 try:
-                    self.producer.send_changelog(place, delta)
+                    self.producer.send_changelog(place, delta, last_headers)
                 except RecordTooLargeError as error:
                     raise task.too_large(store, error) from error
             all_deltas.append(deltas)

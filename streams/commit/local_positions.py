@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headrace.state.store import Position
+from headrace.streams.plan.changelog_records import last_read, last_written
 from headrace.streams.seams.clients import Offsets, TopicPartition
 from headrace.streams.task.task import Task
 from headrace.streams.task.task_buffers import Delta
@@ -44,8 +45,9 @@ class CommittedAt:
                 # Nothing else tells whether an unlogged store belongs to these offsets.
                 positions[store.name] = Position("", 0, commit_id, now_ms)
             elif store.name in deltas:
-                topic_id = self.topic_ids[place.topic]
-                positions[store.name] = Position(topic_id, ends[place], commit_id, now_ms)
+                topic_id, end = self.topic_ids[place.topic], ends[place]
+                last = last_written(deltas[store.name], end, commit_id)
+                positions[store.name] = Position(topic_id, end, commit_id, now_ms, last)
             elif (before := task.state.position(store.name)) is not None:
                 # Without a change, too: the rows are those of this commit.
                 positions[store.name] = replace(before, commit_id=commit_id)
@@ -57,6 +59,10 @@ class CommittedAt:
         positions = {}
         for store in task.spec.source_rows:
             place = task.spec.restored_from[store]
-            offset = offsets[place].offset
-            positions[store] = Position(self.topic_ids[place.topic], offset, commit_id, now_ms)
+            topic_id, offset = self.topic_ids[place.topic], offsets[place].offset
+            record, before = task.last_read.get(place), task.state.position(store)
+            last = None if before is None else before.last
+            if record is not None:
+                last = last_read(record)
+            positions[store] = Position(topic_id, offset, commit_id, now_ms, last)
         return positions

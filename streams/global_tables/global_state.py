@@ -9,10 +9,10 @@ therefore has records applied again, which changes nothing, and none left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.state.spec import StoreSpec
-from headrace.state.store import CommittedStore, Delta, Position
+from headrace.state.store import CommittedStore, Delta, LastRecord, Position
 from headrace.streams.local.task_home import TaskHome
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.seams.clients import TopicPartition
@@ -27,11 +27,13 @@ class Followed:
         offsets: the next offset of each partition.
         wall_ms: when the rows were last known to have everything; deletions after it may be
             missing.
+        last: the last record of each partition that is in the rows, where it is known.
     """
 
     topic_id: str
     offsets: Mapping[TopicPartition, int]
     wall_ms: int
+    last: Mapping[TopicPartition, LastRecord] = field(default_factory=dict)
 
 
 def stores_of_tables(plans: Iterable[GlobalPlan]) -> list[Store]:
@@ -67,9 +69,14 @@ class GlobalState:
         rows, offsets = (self._home.state.position(name) for name in _names(plan))
         if rows is None or offsets is None or rows.topic_id != offsets.topic_id:
             return None
-        found = self._home.state.store(_names(plan)[1]).scan()
-        places = {TopicPartition(plan.topic, int(key)): int(offset) for key, offset in found}
-        return Followed(rows.topic_id, places, min(rows.wall_ms, offsets.wall_ms))
+        places, last = {}, {}
+        for key, value in self._home.state.store(_names(plan)[1]).scan():
+            place = TopicPartition(plan.topic, int(key))
+            # Older releases write the offset alone.
+            places[place], *record = map(int, value.split())
+            if record:
+                last[place] = LastRecord(*record)
+        return Followed(rows.topic_id, places, min(rows.wall_ms, offsets.wall_ms), last)
 
     def drop(self, plan: GlobalPlan) -> None:
         """Empty a table."""
@@ -106,7 +113,10 @@ def _written(
     plan: GlobalPlan, rows: Delta, followed: Followed
 ) -> tuple[dict[str, Delta], dict[str, Position]]:
     row_store, offset_store = _names(plan)
-    offsets = [(b"%d" % p.partition, b"%d" % at) for p, at in followed.offsets.items()]
+    offsets = [
+        (b"%d" % place.partition, b" ".join(b"%d" % n for n in (at, *followed.last.get(place, ()))))
+        for place, at in followed.offsets.items()
+    ]
     position = _position(followed)
     return {row_store: rows, offset_store: offsets}, dict.fromkeys(_names(plan), position)
 

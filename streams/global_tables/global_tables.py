@@ -10,17 +10,19 @@ outside of the transaction and of the equality promises, as in Kafka Streams.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.state.errors import StoreCorruptedError
-from headrace.state.store import CommittedStore, Position
+from headrace.state.store import CommittedStore, LastRecord, Position
 from headrace.streams.errors import FatalClientError, GlobalTableLostError, StopRequestedError
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_rows import GlobalRows
 from headrace.streams.global_tables.global_state import Followed, GlobalState, stores_of_tables
 from headrace.streams.local.task_home import TaskHome
+from headrace.streams.plan.changelog_records import last_read
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.seams.clients import (
     Clock,
@@ -39,6 +41,7 @@ from headrace.topology.context.context import TableView
 from headrace.topology.processors.read_only_store import store_key
 from headrace.topology.processors.store import Store
 
+Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
 """Opens the local state of the global tables of one process."""
 
@@ -66,10 +69,23 @@ class _Table:
     """When the rows were last known to have everything."""
     written_ms: int = 0
     """When that was last written."""
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the topic's partitions began at the start."""
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where they ended then."""
+    last: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    """The last record of each partition that is in the rows."""
+    expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    """Those of local rows of which it is not known yet whether the topic has them."""
 
     @property
     def followed(self) -> Followed:
-        return Followed(self.topic_id, dict(self.next), self.known_ms)
+        return Followed(self.topic_id, dict(self.next), self.known_ms, dict(self.last))
+
+    @property
+    def begins(self) -> dict[TopicPartition, int]:
+        """The offset of the first record to read of each partition."""
+        return {**self.next, **{place: last.offset for place, last in self.expected.items()}}
 
 
 class GlobalTables:
@@ -114,6 +130,8 @@ class GlobalTables:
         self._consumer: Consumer | None = None
         self._state: GlobalState | None = None
         self._is_broken = False
+        self._ends: dict[TopicPartition, int] = {}
+        """Where the bootstrap is to read to, of partitions that are not there yet."""
 
     @property
     def are_there(self) -> bool:
@@ -165,10 +183,10 @@ class GlobalTables:
         if not self._tables:
             return
         with self._losses():
-            ends, is_bulk = self._open()
+            self._ends, is_bulk = self._open()
             self._consumer = self._make_consumer()
-            self._consumer.add({p: at for t in self._tables.values() for p, at in t.next.items()})
-            self._read_to(ends, stopping, is_bulk=is_bulk)
+            self._consumer.add({p: at for t in self._tables.values() for p, at in t.begins.items()})
+            self._read_to(stopping, is_bulk=is_bulk)
 
     def _open(self) -> tuple[dict[TopicPartition, int], bool]:
         """Open the local state, and find out how far it is.
@@ -185,7 +203,7 @@ class GlobalTables:
         for table in self._tables.values():
             is_fresh |= self._locate(state, table, facts, now_ms)
             table.rows.show(state.rows(table.plan))
-        begins = {p: at for t in self._tables.values() for p, at in t.next.items()}
+        begins = {p: at for t in self._tables.values() for p, at in t.begins.items()}
         ends = {place: facts[place].end for place in places if facts[place].end > begins[place]}
         distance = sum(end - begins[place] for place, end in ends.items())
         for place, end in ends.items():
@@ -211,7 +229,9 @@ class GlobalTables:
         """
         places = self._places(table)
         table.topic_id = facts[places[0]].topic_id
-        table.next = {place: facts[place].start for place in places}
+        table.starts = {place: facts[place].start for place in places}
+        table.ends = {place: facts[place].end for place in places}
+        table.next = dict(table.starts)
         followed = state.followed(table.plan)
         reason = None if followed is None else _outdated(followed, facts, places, now_ms)
         if followed is None or reason is not None:
@@ -226,39 +246,40 @@ class GlobalTables:
                 )
             return True
         table.next.update(followed.offsets)
+        table.last = dict(followed.last)
+        table.expected = {
+            place: last for place, last in table.last.items() if last.offset >= table.starts[place]
+        }
         table.known_ms = followed.wall_ms
         return False
 
-    def _read_to(
-        self,
-        ends: dict[TopicPartition, int],
-        stopping: Callable[[], bool],
-        *,
-        is_bulk: bool,
-    ) -> None:
+    def _read_to(self, stopping: Callable[[], bool], *, is_bulk: bool) -> None:
+        """Read to the ends."""
         assert self._state is not None
+        ends = self._ends
         asked_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
-        totals, idle, unkept = dict.fromkeys(ends, 0), 0, 0
+        totals: Counter[TopicPartition] = Counter()
+        idle = unkept = 0
         if is_bulk:
             self._state.begin_load()
         while ends:
             if stopping():
                 raise StopRequestedError("the application was asked to stop; its global tables "
                                          "were not read to the end yet")  # fmt: skip
-            batches = self._poll(POLL_S)
+            batches = self._compared(self._poll(POLL_S))
             counts = self._apply(batches, is_bulk=is_bulk)
             unkept += sum(counts.values())
             if is_bulk and unkept >= KEEP_RECORDS:
                 self._keep_load()
                 self._state.begin_load()
                 unkept = 0
-            for place in counts.keys() & totals.keys():
+            for place in counts:
                 totals[place] += counts[place]
                 table = self._tables[place.topic]
                 self._listener.on_batch_restored(
                     place, table.plan.store.name, table.next[place], counts[place]
                 )
-            done = self._finish(ends, totals)
+            done = self._finish(totals)
             idle = 0 if counts or done else idle + 1
             if idle * POLL_S >= self._timeout_s:
                 raise FatalClientError(self._stuck(ends))
@@ -276,15 +297,68 @@ class GlobalTables:
                 seconds=round(self._clock.monotonic_s() - began_s, 3),
             )
 
-    def _finish(self, ends: dict[TopicPartition, int], totals: Mapping[TopicPartition, int]) -> int:
-        """Take out of `ends` what was reached; returns how many that were."""
+    def _finish(self, totals: Mapping[TopicPartition, int]) -> int:
+        """Note which ends were reached; returns how many that were."""
+        ends = self._ends
         self._pass_markers()
-        done = [p for p, end in ends.items() if self._tables[p.topic].next[p] >= end]
+        assert self._consumer is not None
+        positions = self._consumer.positions(list(ends))
+        for place in [p for p, end in ends.items() if positions.get(p, -1) >= end]:
+            if place in self._tables[place.topic].expected:
+                self._read_again(place)
+        done = [
+            place
+            for place, end in ends.items()
+            if self._tables[place.topic].next[place] >= end
+            and place not in self._tables[place.topic].expected
+        ]
         for place in done:
             del ends[place]
             store = self._tables[place.topic].plan.store.name
             self._listener.on_restore_end(place, store, totals[place])
         return len(done)
+
+    def _compared(self, batches: Batches) -> Batches:
+        """Compare the first record of each partition with the one that local rows end with.
+
+        Returns:
+            What is to be applied: nothing of tables that are read again.
+        """
+        compared: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
+        again: set[str] = set()
+        for place, records in batches.items():
+            table = self._tables[place.topic]
+            expected = table.expected.get(place)
+            if expected is None:
+                compared[place] = records
+            elif place.topic not in again and last_read(records[0]) != expected:
+                self._read_again(place)
+                again.add(place.topic)
+            elif table.expected.pop(place, None) is not None:
+                compared[place] = [r for r in records if r.offset() >= table.next[place]]
+        return {p: records for p, records in compared.items() if records and p.topic not in again}
+
+    def _read_again(self, place: TopicPartition) -> None:
+        """Drop the rows of a table whose topic does not have their last record, and read it again.
+
+        One that is not there may have been compacted away, or have been lost by its cluster.
+        """
+        assert self._consumer is not None
+        assert self._state is not None
+        table = self._tables[place.topic]
+        offset = table.last[place].offset
+        self._log.warning(
+            "global_table_dropped",
+            topic=table.plan.topic,
+            store=table.plan.store.name,
+            reason=f"its last record of {place} is at offset {offset}, and the topic does not have "
+            "that record: it was compacted, or its cluster has lost records",
+        )
+        self._consumer.remove(list(table.next))
+        self._state.drop(table.plan)
+        table.next, table.last, table.expected = dict(table.starts), {}, {}
+        self._consumer.add(table.starts)
+        self._ends |= {p: end for p, end in table.ends.items() if end > table.starts[p]}
 
     def _stuck(self, ends: Mapping[TopicPartition, int]) -> str:
         at = {place: self._tables[place.topic].next[place] for place in ends}
@@ -359,6 +433,7 @@ class GlobalTables:
             table = self._tables[place.topic]
             rows = self._errors.rows(table.plan, records)
             table.next[place] = records[-1].offset() + 1
+            table.last[place] = last_read(records[-1])
             if is_bulk:
                 self._state.load(table.plan, rows)
                 self._probe("global_rows_loaded")

@@ -14,6 +14,7 @@ from headrace.streams.kafka.producer import GONE, LiveProducer, Rows, missing
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
 from headrace.streams.worker_errors import OutcomeUnknownError
+from headrace.topology.context.environment import Headers
 
 EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
@@ -62,10 +63,14 @@ class PlainProducer(LiveProducer):
                 )
         self._check()
 
-    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
+    def send_changelog(
+        self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
+    ) -> None:
         """Write a store's delta."""
         self._check_sizes(place.topic, rows)
-        self._send_rows(place, rows)
+        self._send_rows(place, rows[:-1])
+        key, value, timestamp = rows[-1]
+        self.send(place.topic, value, key, place.partition, timestamp, last_headers)
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
         """Keep the offsets until everything before them is on the brokers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from headrace.streams.kafka.kafka_clients import new_transactional_producer
 from headrace.streams.kafka.producer import LiveProducer, Rows
 from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
 from headrace.streams.worker_errors import OutcomeUnknownError
+from headrace.topology.context.environment import Headers
 
 _OFFSETS_WAIT_S = 5.0
 """It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
@@ -112,23 +113,29 @@ class TransactionalProducer(LiveProducer):
     def settle(self) -> None:
         """Nothing to wait for: what is sent becomes visible together, or not at all."""
 
-    def send_changelog(self, place: TopicPartition, rows: Rows) -> None:
+    def send_changelog(
+        self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
+    ) -> None:
         """Write a store's delta; the report of the last record says where it ends."""
         self._check_sizes(place.topic, rows)
         self._send_rows(place, rows[:-1])
         key, value, timestamp = rows[-1]
-        self._send_reported(place, key, value, timestamp)
+        self._send_reported(place, key, value, timestamp, last_headers)
 
     def _send_reported(
-        self, place: TopicPartition, key: bytes, value: bytes | None, timestamp: int
+        self,
+        place: TopicPartition,
+        key: bytes,
+        value: bytes | None,
+        timestamp: int,
+        headers: Headers | None,
     ) -> None:
         topic, partition = place
         reported = partial(self._reported, self._number)
+        produce: Callable[..., None] = self._client.produce
         while True:
             try:
-                self._client.produce(
-                    topic, value, key, partition, reported, None, timestamp or 1, None
-                )
+                produce(topic, value, key, partition, reported, None, timestamp or 1, headers)
             except BufferError:
                 self._wait_for_room()
                 continue

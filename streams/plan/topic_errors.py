@@ -53,6 +53,7 @@ class ChangelogLostError(StreamsError):
         code: what ``topology.change.accept`` must be to begin with empty stores; None where there
             is no such way.
         stores: theirs, where there are others of the same names now.
+        is_shortened: whether the topics are still the same and have lost records at their ends.
 
     Example:
         >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")
@@ -68,12 +69,14 @@ of the same names, as task 0_1 has met'
         code: str | None = None,
         stores: Iterable[str] = (),
         task: str | None = None,
+        is_shortened: bool = False,
     ) -> None:
+        self.is_shortened = is_shortened
         self.changelogs = tuple(changelogs)
         self.code = code
         self.stores = tuple(stores)
         self.task = task
-        super().__init__(self.changelogs, code, self.stores, task)
+        super().__init__(self.changelogs, code, self.stores, task, is_shortened)
 
     def __str__(self) -> str:
         accept = (
@@ -84,11 +87,15 @@ of the same names, as task 0_1 has met'
         )
         anew = ", in whose place are new ones of the same names" if self.stores else ""
         by = "" if self.task is None else f", as task {self.task} has met"
+        what, delete = "are gone", ""
+        if self.is_shortened:
+            what, anew = "lack records that were committed to them", ""
+            delete = ", delete these topics,"
         return (
-            f"changelogs that are gone: {', '.join(self._named())}{anew}{by}. The group has "
+            f"changelogs that {what}: {', '.join(self._named())}{anew}{by}. The group has "
             "offsets behind what their rows were made from, so the state would begin empty, and "
             "rows on this host, which may be the last ones, would be dropped; nothing was created "
-            "or dropped. To lose nothing, stop all workers and run headrace changelog "
+            f"or dropped. To lose nothing, stop all workers{delete} and run headrace changelog "
             "restore-from-local on each host that has rows: it writes the changelogs anew from "
             f"these. Otherwise run headrace reset, which begins anew{accept}"
         )

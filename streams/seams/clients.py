@@ -177,9 +177,16 @@ class Producer(Protocol):
         """
 
     def send_changelog(
-        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
+        self,
+        place: TopicPartition,
+        rows: Sequence[tuple[bytes, bytes | None, int]],
+        last_headers: Headers | None = None,
     ) -> None:
-        """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends."""
+        """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends.
+
+        Args:
+            last_headers: the headers of the last row's record; the others have none.
+        """
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
         """Add the input offsets to the transaction; at-least-once keeps them for `commit`."""

@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from confluent_kafka import Message
+
 from headrace.streams.errors import MissingTopicError
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.cluster import Cluster
 from headrace.streams.simulation.world.disk import Host
 from headrace.streams.simulation.world.kernel import MS, SECOND
@@ -45,6 +47,7 @@ DISASTERS: Mapping[str, Disaster] = {
     "recreated topic": Disaster(
         (TopicReplacedError, OffsetLostError, MissingTopicError), needs_rest=False
     ),
+    "restored snapshot": Disaster((), needs_rest=True),
 }
 """
 | disaster | what happens |
@@ -54,7 +57,41 @@ DISASTERS: Mapping[str, Disaster] = {
 | `expired offsets` | the broker lets those expire of an input that is not subscribed to |
 | `lost changelog` | a changelog is deleted while no worker runs, or made anew and hosts lose rows |
 | `recreated topic` | an input topic is deleted and made anew, while workers run or not |
+| `restored snapshot` | all topics and offsets go back to an earlier moment, local rows do not |
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The topics of a cluster and the offsets of its group, while no transaction is open."""
+
+    ends: Mapping[TopicPartition, int]
+    entries: Mapping[TopicPartition, Sequence[Message | None]]
+    starts: Mapping[TopicPartition, int]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Snapshot:
+        """Take one."""
+        logs = {place: cluster.log(place) for place in cluster.all_places()}
+        return cls(
+            {place: log.end for place, log in logs.items()},
+            # Compaction has taken some of them away by the time of the restore.
+            {place: list(log.entries) for place, log in logs.items()},
+            {place: log.start for place, log in logs.items()},
+            dict(cluster.group.offsets),
+        )
+
+    def restore(self, cluster: Cluster) -> str:
+        """Take a cluster back to it; returns what was lost."""
+        lost = []
+        for place in cluster.all_places():
+            log, end = cluster.log(place), self.ends.get(place, 0)
+            if log.end > end:
+                lost.append(f"{place} from {end} to {log.end}")
+            log.cut(self.entries.get(place, ()), self.starts.get(place, 0))
+        cluster.group.offsets = dict(self.offsets)
+        return ", ".join(lost) or "nothing"
 
 
 class Worker(Protocol):
@@ -82,6 +119,7 @@ class Disasters:
     changelogs: Sequence[str]
     subscribed: frozenset[str]
     dice: random.Random
+    _snapshot: Snapshot | None = None
     happened: dict[str, str] = field(default_factory=dict)
     """What, and to which topic."""
 
@@ -115,9 +153,25 @@ class Disasters:
         if group.members or group.pending or self.cluster.transactions.busy:
             self.cluster.kernel.after(100 * MS, lambda: self._rest(name))
             return
+        if name == "restored snapshot" and self._snapshot is None:
+            self._snapshot = Snapshot.of(self.cluster)
+            self._resume(self.workers)
+            between = int(self.dice.uniform(0.5, 4) * SECOND)
+            self.cluster.kernel.after(between, lambda: self._begin(name))
+            return
         self._happen(name)
-        for worker in self.workers:
+        self._resume(self.workers[:1])
+        # Until then the others' rows are of the old history, and the cluster may grow past its end.
+        late = int(self.dice.uniform(1, 8) * SECOND) if name == "restored snapshot" else 0
+        self.cluster.kernel.after(late, lambda: self._resume(self.workers))
+
+    def _resume(self, workers: Sequence[Worker]) -> None:
+        for worker in workers:
             worker.is_paused = False
+
+    def _go_back(self) -> str:
+        assert self._snapshot is not None
+        return self._snapshot.restore(self.cluster)
 
     def _happen(self, name: str) -> None:
         act: dict[str, Callable[[], str]] = {
@@ -128,6 +182,7 @@ class Disasters:
                 [self._choose([t for t in self.inputs if t not in self.subscribed])]
             ),
             "lost changelog": lambda: self._lose_changelog(self._choose(self.changelogs)),
+            "restored snapshot": self._go_back,
             "recreated topic": lambda: self._recreate(self._choose(self.inputs)),
         }
         self.happened[name] = act[name]()

@@ -78,6 +78,8 @@ class Task:
     phase: Phase = Phase.CREATED
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
+    last_read: dict[TopicPartition, ReceivedMessage] = field(default_factory=dict)
+    """The last record of each input that was processed."""
     moved: bool = False
     """Whether records were processed since the last commit, or markers of transactions passed."""
     _tried: dict[TopicPartition, int] = field(init=False)
@@ -257,6 +259,7 @@ class Task:
         if isinstance(run, Waiting):
             batch = run.ended(self._queues[place])
         self.moved = True
+        self.last_read[place] = batch[-1]
         self.next_offset[place] = batch[-1].offset() + 1
         if stream_time > self.partition_time[place]:
             self.partition_time[place] = stream_time

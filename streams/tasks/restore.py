@@ -21,7 +21,8 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Protocol
 
-from headrace.state.store import NO_COMMIT, Position
+from headrace.state.store import NO_COMMIT, LastRecord, Position
+from headrace.streams.plan.changelog_records import last_read, last_restored
 from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError
@@ -92,13 +93,22 @@ class _StoreRestore:
     """The commit that the local rows were of."""
     asked_ms: int
     """When the changelog's end was asked for."""
+    expected: LastRecord | None
+    """The record that local rows end with, while it is not known whether the changelog has it."""
+    last: LastRecord | None
+    """The last record in the rows."""
     reached: int | None = None
     """The offset behind the last record that was applied."""
     applied: int = 0
 
     def position(self, offset: int) -> Position:
         """How far the store has come, while more is to come."""
-        return Position(self.facts.topic_id, offset, self.since_id, self.since_ms)
+        return Position(self.facts.topic_id, offset, self.since_id, self.since_ms, self.last)
+
+    @property
+    def first(self) -> int:
+        """The offset of the first record to read."""
+        return self.plan.begin if self.expected is None else self.expected.offset
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +116,7 @@ class _TaskRestore:
     task: Task
     commit_id: int
     bulk: bool
+    facts: Mapping[TopicPartition, ChangelogFacts]
     open: dict[TopicPartition, _StoreRestore]
     done: dict[str, _StoreRestore] = field(default_factory=dict)
     unkept: int = 0
@@ -183,9 +194,10 @@ class Restorer:
                 task.state.begin_restore()
         if self._consumer is None:
             self._consumer = self._make_consumer()
-        self._consumer.add({r.place: r.plan.begin for r in restores})
+        self._consumer.add({r.place: r.first for r in restores})
         commit_id = _last_commit_id(task)
-        self._active.append(_TaskRestore(task, commit_id, bulk, {r.place: r for r in restores}))
+        by_place = {r.place: r for r in restores}
+        self._active.append(_TaskRestore(task, commit_id, bulk, facts, by_place))
         for r in restores:
             self._listener.on_restore_start(r.place, r.store, r.plan.begin, r.plan.end)
         return True
@@ -206,7 +218,12 @@ class Restorer:
             # Also without a position there may be rows: of a restore that never ended.
             task.state.drop_store(store)
             position = None
-        if plan.begin >= plan.end:
+        last = None if position is None else position.last
+        if last is not None and position is not None and last.offset >= position.offset:
+            last = None  # of another position
+        # What retention has deleted can be compared no more.
+        expected = None if last is None or last.offset < facts.start else last
+        if plan.begin >= plan.end and expected is None:
             if position is None or position.commit_id == NO_COMMIT:
                 # That nothing is there is a fact, too, and may be asked for later. It does not say
                 # that the rows of the other stores are of the offsets' commit.
@@ -216,7 +233,9 @@ class Restorer:
         since_ms = now_ms if position is None else position.wall_ms
         # Some of a store's rows are of no commit at all, whatever the other stores are of.
         since_id = NO_COMMIT if position is None else position.commit_id
-        return _StoreRestore(store, place, plan, facts, since_ms, since_id, now_ms)
+        return _StoreRestore(
+            store, place, plan, facts, since_ms, since_id, now_ms, expected=expected, last=last
+        )
 
     def _are_complete(self, task: Task) -> None:
         """Note that all rows are of the commit that the offsets are of."""
@@ -238,15 +257,38 @@ class Restorer:
         """Refuse to drop the rows of the worker that committed the offsets.
 
         Raises:
-            ChangelogLostError: the changelog was made anew, and these are all rows that there are.
+            ChangelogLostError: the changelog was made anew or has lost records, and these are all
+                rows that there are.
         """
         committed = committed_commit_id(task.start)
-        if position is None or committed is None or position.topic_id == facts.topic_id:
+        if position is None or committed is None:
+            return
+        if position.topic_id == facts.topic_id:
+            if position.offset > facts.end and store not in task.spec.source_rows:
+                self._require_uncommitted(task, store)
             return
         # Numbers of one worker have their upper half in common.
         if position.commit_id >> 32 == committed >> 32:
             place = task.spec.restored_from[store]
             raise ChangelogLostError([place.topic], stores=[store], task=str(task.id))
+
+    def _require_uncommitted(self, task: Task, store: str) -> None:
+        """Refuse to drop rows that the changelog lacks and whose offsets are still committed.
+
+        Where the whole cluster went back, the offsets did too, and are of an earlier commit.
+
+        Raises:
+            ChangelogLostError: the same worker wrote them, in this commit or before it.
+        """
+        committed, position = committed_commit_id(task.start), task.state.position(store)
+        if committed is None or position is None:
+            return
+        same_worker = position.commit_id >> 32 == committed >> 32
+        if same_worker and position.commit_id <= committed:
+            place = task.spec.restored_from[store]
+            raise ChangelogLostError(
+                [place.topic], stores=[store], task=str(task.id), is_shortened=True
+            )
 
     def advance(self, budget_s: float, wait_s: float) -> list[Task]:
         """Restore for a while; returns the tasks that are complete now.
@@ -279,14 +321,36 @@ class Restorer:
         broken: dict[str, str] = {}
         for restore in list(self._active):
             try:
-                for place in [place for place in restore.open if place in batches]:
-                    self._apply(restore, place, batches[place])
-                self._finish(restore)
+                self._use_of(restore, batches)
             except TaskCorruptedError as error:
                 self._drop(restore)
                 broken[str(restore.task.id)] = error.reason
         if broken:
             raise TaskCorruptedError(broken, "; ".join(dict.fromkeys(broken.values())))
+
+    def _use_of(
+        self,
+        restore: _TaskRestore,
+        batches: Mapping[TopicPartition, Sequence[ReceivedMessage]],
+    ) -> None:
+        try:
+            for place in [place for place in restore.open if place in batches]:
+                self._apply(restore, place, batches[place])
+            self._finish(restore)
+        except _OtherHistoryError as error:
+            self._begin_again(restore, error)
+
+    def _begin_again(self, restore: _TaskRestore, error: _OtherHistoryError) -> None:
+        """Restore a task again, without the rows of a store that its changelog does not have."""
+        task, store = restore.task, error.store
+        self._drop(restore)
+        if error.is_proof and store not in task.spec.source_rows:
+            self._require_uncommitted(task, store)
+        with corruption_of(task.id):
+            task.state.drop_store(store)
+        self._log.warning("store_dropped", task=str(task.id), store=store, reason=str(error))
+        if not self.begin(task, restore.facts):
+            self._complete.append(task)
 
     def _drop(self, restore: _TaskRestore) -> None:
         assert self._consumer is not None
@@ -330,16 +394,24 @@ class Restorer:
         self, restore: _TaskRestore, place: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> None:
         part = restore.open[place]
+        source = restore.task.spec.source_rows.get(part.store)
+        identify = last_restored if source is None else last_read
+        if part.expected is not None:
+            _require_same_history(part, identify(records[0]))
+            part.expected = None
+            records = [r for r in records if r.offset() >= part.plan.begin]
+            if not records:
+                return
         below = records
         # Of most batches this one look tells.
         if records[-1].offset() >= part.plan.end:
             below = [r for r in records if r.offset() < part.plan.end]
-        source = restore.task.spec.source_rows.get(part.store)
         changes = changelog_changes(below) if source is None else source.changes(below)
         if not changes:
             return
         # What came after the plan was made is not in the rows.
         part.reached = min(records[-1].offset() + 1, part.plan.end)
+        part.last = identify(below[-1])
         part.applied += len(changes)
         rows = restore.task.spec.layout(part.store).rows(changes)
         with corruption_of(restore.task.id):
@@ -375,6 +447,8 @@ class Restorer:
         positions = self._consumer.positions(list(restore.open))
         for place, part in list(restore.open.items()):
             if positions.get(place, -1) >= part.plan.end:
+                if part.expected is not None:
+                    _require_same_history(part, None)
                 self._consumer.remove([place])
                 restore.done[part.store] = restore.open.pop(place)
                 self._listener.on_restore_end(place, part.store, part.applied)
@@ -388,7 +462,7 @@ class Restorer:
         # What is complete belongs to the offsets that were asked for before.
         commit_id = committed_commit_id(task.start) or restore.commit_id
         positions = {
-            store: Position(part.facts.topic_id, part.plan.end, commit_id, part.asked_ms)
+            store: Position(part.facts.topic_id, part.plan.end, commit_id, part.asked_ms, part.last)
             for store, part in restore.done.items()
         }
         with corruption_of(task.id):
@@ -402,6 +476,39 @@ class Restorer:
             task=str(task.id),
             records=sum(part.applied for part in restore.done.values()),
         )
+
+
+class _OtherHistoryError(Exception):
+    """The changelog does not have the last record in local rows."""
+
+    def __init__(self, store: str, reason: str, *, is_proof: bool) -> None:
+        super().__init__(reason)
+        self.store = store
+        self.is_proof = is_proof
+
+
+def _require_same_history(part: _StoreRestore, found: LastRecord | None) -> None:
+    """Compare the first record that was read with the one that local rows end with.
+
+    One that is not there may have been compacted away, or the place may be that of a control
+    record of another history. Only with the record there is proof that the rows belong to it.
+
+    Raises:
+        _OtherHistoryError: it is another one, or not there.
+    """
+    expected = part.expected
+    assert expected is not None
+    if found == expected:
+        return
+    is_proof = found is not None and found.offset == expected.offset
+    if is_proof:
+        reason = "the changelog has another record there: its cluster has lost records, and others "
+        reason += "were written in their place"
+    else:
+        reason = "the changelog does not have that record any more: it was compacted, or its "
+        reason += "cluster has lost records, and others were written in their place"
+    where = f"its last record is at offset {expected.offset} of {part.place}"
+    raise _OtherHistoryError(part.store, f"{where}, and {reason}", is_proof=is_proof)
 
 
 def _last_commit_id(task: Task) -> int:

@@ -254,14 +254,18 @@ class _MemoryProducer:
         """What was sent is there at once."""
 
     def send_changelog(
-        self, place: TopicPartition, rows: Sequence[tuple[bytes, bytes | None, int]]
+        self,
+        place: TopicPartition,
+        rows: Sequence[tuple[bytes, bytes | None, int]],
+        last_headers: Headers | None = None,
     ) -> None:
         """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends."""
         limit = self._limit(place.topic)
-        for key, value, timestamp in rows:
+        for number, (key, value, timestamp) in enumerate(rows, start=1):
             if value is not None and len(value) > limit:
                 raise RecordTooLargeError(place.topic, len(value), limit, key_size=len(key))
-            offset = self._append(place.topic, value, key, place.partition, timestamp, None)
+            headers = last_headers if number == len(rows) else None
+            offset = self._append(place.topic, value, key, place.partition, timestamp, headers)
             self._ends[place] = offset + 1
 
     def pressure(self, timeout_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 
@@ -51,6 +52,13 @@ class PartitionLog(Generic[MessageT, TransactionT]):
         if self.open.pop(transaction, None) is not None:
             self.entries.append(None)
             self._writers.append(transaction)
+
+    def cut(self, entries: Sequence[MessageT | None], start: int) -> None:
+        """Go back to what the log had before, when no transaction was open."""
+        self.entries[:] = entries
+        del self._writers[len(entries) :]
+        self.start = start
+        self.open.clear()
 
     def writer(self, offset: int) -> TransactionT | None:
         """The transaction that wrote what is there."""

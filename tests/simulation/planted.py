@@ -45,6 +45,10 @@ BUGS_OF_LEAVING: dict[str, Plant] = {}
 """Those that need workers that come and go all the time."""
 
 
+BUGS_OF_SNAPSHOTS: dict[str, Plant] = {}
+"""Those that need a cluster that is restored from a snapshot."""
+
+
 def bug(plant: Plant) -> Plant:
     BUGS[plant.__name__] = plant
     return plant
@@ -70,10 +74,22 @@ def bug_of_leaving(plant: Plant) -> Plant:
     return plant
 
 
+def bug_of_snapshots(plant: Plant) -> Plant:
+    BUGS_OF_SNAPSHOTS[plant.__name__] = plant
+    return plant
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        families = (BUGS, BUGS_OF_STEPS, BUGS_OF_SEVERAL, BUGS_OF_STRIKES, BUGS_OF_LEAVING)
+        families = (
+            BUGS,
+            BUGS_OF_STEPS,
+            BUGS_OF_SEVERAL,
+            BUGS_OF_STRIKES,
+            BUGS_OF_LEAVING,
+            BUGS_OF_SNAPSHOTS,
+        )
         next(family[name] for family in families if name in family)(patch)
         yield
 
@@ -212,7 +228,7 @@ def offsets_read_while_undecided(patch: pytest.MonkeyPatch) -> None:
 def state_written_before_the_transaction_commits(patch: pytest.MonkeyPatch) -> None:
     def run(self: Commit, tasks: Sequence[Task], commit_id: int) -> Any:
         self.flush_caches(tasks)
-        deltas = self.write_changelogs(tasks)
+        deltas = self.write_changelogs(tasks, commit_id)
         offsets = self.send_offsets(tasks, commit_id)
         self.write_state(tasks, deltas, offsets, commit_id)
         self.commit_transaction()
@@ -258,8 +274,11 @@ def deletions_left_out_of_changelogs(patch: pytest.MonkeyPatch) -> None:
     """At-least-once only: local rows go, and would come back with a restore."""
     right = PlainProducer.send_changelog
 
-    def send_changelog(self: PlainProducer, place: TopicPartition, rows: Any) -> None:
-        right(self, place, [row for row in rows if row[1] is not None])
+    def send_changelog(
+        self: PlainProducer, place: TopicPartition, rows: Any, last_headers: Any = None
+    ) -> None:
+        if kept := [row for row in rows if row[1] is not None]:
+            right(self, place, kept, last_headers)
 
     patch.setattr(PlainProducer, "send_changelog", send_changelog)
 
@@ -286,6 +305,12 @@ def another_topic_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> Non
         "headrace.streams.plan.topics",
     ):
         patch.setattr(f"{module}.require_same", lambda known, found: None)
+
+
+@bug_of_snapshots
+def rows_of_another_history_kept(patch: pytest.MonkeyPatch) -> None:
+    """A position is a topic's id and an offset alone."""
+    patch.setattr("headrace.streams.tasks.restore._require_same_history", lambda part, found: None)
 
 
 @bug_of_several

@@ -95,9 +95,9 @@ def test_no_row_is_sent_while_an_output_is_on_its_way(monkeypatch: pytest.Monkey
     right = PlainProducer.send_changelog
     under_way: list[set[str]] = []
 
-    def send_changelog(self: PlainProducer, place: TopicPartition, rows: Any) -> None:
+    def send_changelog(self: PlainProducer, place: TopicPartition, rows: Any, *last: Any) -> None:
         under_way.append({record.place.topic for record in self._client._queue})  # type: ignore[attr-defined]
-        right(self, place, rows)
+        right(self, place, rows, *last)
 
     monkeypatch.setattr(PlainProducer, "send_changelog", send_changelog)
     inputs, settings = steps_inputs(4), dict(AT_LEAST_ONCE)

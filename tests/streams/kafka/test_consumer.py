@@ -294,9 +294,10 @@ def test_a_commit_of_a_lost_membership_is_not_made_again() -> None:
     assert bench.client.commits == 1
 
 
-def test_offsets_beyond_the_log_are_lost() -> None:
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION])
+def test_offsets_beyond_the_log_are_lost(code: int) -> None:
     bench = Bench()
-    error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "offset 7 is out of range")
+    error = KafkaError(code, "offset 7 is out of range")
     bench.client.messages = [Message(topic="in", partition=0, error=error)]
     with pytest.raises(OffsetLostError, match=r"in-0.*out of range"):
         bench.consumer.poll(100, 0)

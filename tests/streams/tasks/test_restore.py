@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from headrace.state.errors import StoreCorruptedError
 from headrace.state.rocks import RocksTaskState
 from headrace.state.store import NO_COMMIT, Position, TaskState
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.changelog_records import commit_header
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.progress import COMMIT_ID, Progress
+from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
 from headrace.streams.task.task import Task
 from headrace.streams.tasks import restore
@@ -351,6 +353,112 @@ def test_a_deletion_in_the_tail_deletes(bench: Bench) -> None:
     assert bench.held("rows") == [0, 2]
 
 
+class TestOtherHistory:
+    """A changelog of the same topic id whose records at the old offsets are others."""
+
+    def go_back(self, bench: Bench, offset: int) -> None:
+        """Restore the changelog from a snapshot, as a cluster does."""
+        log = bench.cluster.log(ROWS)
+        del log.entries[offset:]
+        del log._writers[offset:]
+
+    def grow(self, bench: Bench, *keys: int, last_headers: bool = False) -> None:
+        for key in keys:
+            row = b"%d" % key
+            headers = commit_header(9) if last_headers else None
+            bench.cluster.append(ROWS.topic, row, row, 0, 5, headers, None)
+
+    @pytest.mark.parametrize("more", [0, 1, 30])
+    def test_rows_are_dropped_where_others_were_written_in_their_place(
+        self, more: int, bench: Bench
+    ) -> None:
+        bench.write(20)
+        bench.restore()
+        self.go_back(bench, 10)
+        self.grow(bench, *range(100, 110 + more))
+        bench.reopen()
+        bench.restore()
+        assert bench.held("rows") == [*range(10), *range(100, 110 + more)]
+        (event,) = [event for event in bench.log.events if event["event"] == "store_dropped"]
+        assert "offset 19 of app-rows-changelog-0" in event["reason"]
+
+    def test_rows_are_dropped_where_their_last_record_is_not_there(self, bench: Bench) -> None:
+        """A control record of the other history may be in its place; so may nothing, compacted."""
+        bench.write(20)
+        bench.restore()
+        bench.cluster.log(ROWS).entries[19] = None
+        self.grow(bench, 3)
+        bench.restore()
+        assert bench.held("rows") == list(range(19))
+
+    def test_rows_are_dropped_where_only_control_records_follow(self, bench: Bench) -> None:
+        bench.write(20)
+        bench.restore()
+        bench.cluster.log(ROWS).entries[19] = None
+        bench.restore()
+        assert bench.held("rows") == list(range(19))
+
+    def test_the_same_row_of_another_commit_is_another_record(self, bench: Bench) -> None:
+        bench.write(20)
+        bench.restore()
+        self.go_back(bench, 10)
+        self.grow(bench, *range(100, 109))
+        self.grow(bench, 19, last_headers=True)
+        bench.restore()
+        assert bench.held("rows") == [*range(10), 19, *range(100, 109)]
+
+    def test_rows_of_older_files_are_kept_and_have_a_last_record_from_then_on(
+        self, bench: Bench
+    ) -> None:
+        bench.write(20)
+        bench.hold({"rows": list(range(15))}, rows=at(ROWS, 15), others=at(OTHERS, 0))
+        assert bench.restore() == 5
+        position = bench.state.position("rows")
+        assert position is not None
+        assert position.last is not None
+        assert position.last.offset == 19
+
+    def test_rows_are_kept_whose_last_record_was_deleted_by_retention(self, bench: Bench) -> None:
+        bench.write(20)
+        bench.restore()
+        bench.cluster.delete_before(ROWS, 20)
+        assert bench.restore() == 0
+        assert bench.held("rows") == list(range(20))
+
+    @pytest.mark.parametrize("grown", [0, 20])
+    def test_rows_that_are_committed_and_not_in_the_changelog_are_not_dropped(
+        self, grown: int, bench: Bench
+    ) -> None:
+        """Only the changelog went back: the group has offsets of the commit of these rows."""
+        worker = 5 << 32
+        bench.write(20)
+        bench.restore()
+        found = bench.state.position("rows")
+        assert found is not None
+        bench.state.write({}, {"rows": replace(found, commit_id=worker + 3)})
+        bench.committed = Progress(1, {COMMIT_ID: worker + 3}).encode()
+        self.go_back(bench, 10)
+        self.grow(bench, *range(100, 100 + grown))
+        with pytest.raises(ChangelogLostError, match="delete these topics, and run headrace"):
+            bench.restore()
+        assert bench.held("rows") == list(range(20))
+
+    def test_rows_are_dropped_of_a_commit_that_the_cluster_does_not_know(
+        self, bench: Bench
+    ) -> None:
+        """The offsets went back with the changelog."""
+        worker = 5 << 32
+        bench.write(20)
+        bench.restore()
+        found = bench.state.position("rows")
+        assert found is not None
+        bench.state.write({}, {"rows": replace(found, commit_id=worker + 3)})
+        bench.committed = Progress(1, {COMMIT_ID: worker + 2}).encode()
+        self.go_back(bench, 10)
+        bench.restore()
+        assert bench.held("rows") == list(range(10))
+
+
 class TestInterruptions:
     """A restore may be given up, or lose its changelog, at any moment."""
 
@@ -426,7 +534,7 @@ class TestInterruptions:
             position = bench.state.position("rows")
             assert position is not None
             assert position.commit_id == NO_COMMIT
-            restorer, task, _ = bench.begin(batch=2)
+            restorer, task, _ = bench.begin(batch=3)
             restorer.advance(0, 0)
             restorer.forget(task)
         assert bench.restore() == 2

@@ -141,7 +141,7 @@ def test_local_rows_that_are_proved_wrong_are_read_anew(
     counting.finish()
     wrong = {key: encode_timestamped(0, serdes.long.serialize(999)) for key in counting.expected}
     if proof == "beyond the end":
-        counting.damage(wrong, offset=1_000)
+        counting.damage(wrong, offset=1_000, commit_id=0)
     else:
         counting.damage(wrong, offset=1, wall_ms=1_700_000_000_000)
     rows = rows_in(counting)

@@ -275,6 +275,32 @@ def test_rows_of_a_topic_that_was_made_anew_are_dropped(tmp_path: Path) -> None:
     driver.close()
 
 
+@pytest.mark.parametrize("grown", [2, 5])
+def test_rows_of_records_that_the_cluster_has_lost_are_dropped(tmp_path: Path, grown: int) -> None:
+    """The topic went back to an older end, and has grown past the old one with other records."""
+    driver = join_driver("left_join", state_dir=tmp_path)
+    driver.input("table").send_many([("a", 1), ("b", 2), ("c", 3)])
+    driver.crash()
+    log = driver.cluster.log(driver.cluster.places("table")[0])
+    del log.entries[1:], log._writers[1:]
+    for number in range(grown):
+        driver.cluster.append("table", b"4", b"%d" % number, 0, 0, None)
+    driver.input("in").send_many([("k", key) for key in "abc0"])
+    assert [value for _, value in pairs(driver)] == [["a", 1], ["b", None], ["c", None], ["0", 4]]
+    assert "global_table_dropped" in [event["event"] for event in driver.events]
+    driver.close()
+
+
+def test_rows_are_dropped_whose_last_record_is_not_in_the_topic(tmp_path: Path) -> None:
+    driver = join_driver("left_join", state_dir=tmp_path)
+    driver.input("table").send_many([("a", 1), ("b", 2)])
+    driver.crash()
+    driver.cluster.log(driver.cluster.places("table")[0]).entries[1] = None
+    driver.input("in").send_many([("k", "a"), ("k", "b")])
+    assert [value for _, value in pairs(driver)] == [["a", 1], ["b", None]]
+    driver.close()
+
+
 def test_rows_are_read_anew_where_records_were_deleted_before_they_were_read() -> None:
     driver = join_driver("left_join")
     driver.input("table").send("a", 1)

@@ -1,0 +1,64 @@
+"""What identifies a record of a changelog, or of a topic that a table is restored from.
+
+A topic's id and an offset do not: a cluster that is restored from a snapshot, or whose leader is
+elected uncleanly, has other records at the same offsets once it has grown past the old end. So a
+position keeps a digest of the last record in its rows. The last record of each commit has the
+commit's number as a header, as the same key may get the same value again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from headrace.state.store import LastRecord
+from headrace.streams.plan.progress import COMMIT_ID
+from headrace.streams.seams.clients import ReceivedMessage
+from headrace.topology.context.environment import Headers
+from headrace.topology.timestamps import Stamped
+
+Row = tuple[bytes, "bytes | None", int]
+
+
+def commit_header(commit_id: int) -> Headers:
+    """The header of the last record that a commit writes to a changelog."""
+    return [(COMMIT_ID, b"%d" % commit_id)]
+
+
+def last_written(rows: Sequence[Row], end: int, commit_id: int) -> LastRecord:
+    """The last record that a commit wrote to a changelog.
+
+    Args:
+        end: the offset after it.
+    """
+    key, value, _ = rows[-1]
+    return LastRecord(end - 1, _digest(key, value, b"%d" % commit_id))
+
+
+def last_restored(record: ReceivedMessage) -> LastRecord:
+    """A record of a changelog, as a restore has read it.
+
+    Example:
+        >>> from confluent_kafka import Message
+        >>> record = Message(offset=7, key=b"k", value=b"v", headers=commit_header(5))
+        >>> last_restored(record) == last_written([(b"k", b"v", 0)], 8, 5)
+        True
+    """
+    headers = dict(record.headers() or ())
+    commit = headers.get(COMMIT_ID)
+    commit = commit.encode() if isinstance(commit, str) else commit
+    return LastRecord(record.offset(), _digest(record.key(), record.value(), commit))
+
+
+def last_read(record: ReceivedMessage) -> LastRecord:
+    """A record of an input; its headers are the producers' own and may not be readable."""
+    received = record.received if isinstance(record, Stamped) else record
+    time = b"%d" % received.timestamp()[1]
+    return LastRecord(record.offset(), _digest(record.key(), record.value(), time))
+
+
+def _digest(*parts: bytes | None) -> int:
+    digest = hashlib.blake2b(digest_size=7)
+    for part in parts:
+        digest.update(b"-" if part is None else b"%d:" % len(part) + part)
+    return int.from_bytes(digest.digest())
