@@ -150,7 +150,12 @@ class Form:
 
 def _headers(record: ReceivedMessage) -> list[dict[str, Any]] | None:
     found = record.headers()
-    return None if not found else [{"name": name, "value": value} for name, value in found]
+    return None if not found else [{"name": _text(name), "value": value} for name, value in found]
+
+
+def _text(name: str) -> str:
+    """Replace bytes that are not UTF-8, as Spark's own Kafka source does."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 class TopicRows:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.records.murmur import partitions_of_keys
 from headrace.spark_bridge.records.order import Order
 from headrace.spark_bridge.records.packs import (
@@ -126,7 +127,14 @@ def _headers(headers: Sequence[Headers | None]) -> Any:
         None if h is None else [{"name": name, "value": value} for name, value in h]
         for h in headers
     ]
-    return pa.array(rows, HEADERS)
+    try:
+        return pa.array(rows, HEADERS)
+    except UnicodeEncodeError as error:
+        name: str = error.object
+        raise CannotBackfillError(
+            f"a record has a header with the name {name!a}, which is not UTF-8, as Spark's texts "
+            "are; drop the header before the record is written or repartitioned"
+        ) from error
 
 
 def _places(

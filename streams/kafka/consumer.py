@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from headrace.streams.contact.denials import denial
 from headrace.streams.errors import FatalClientError, MissingTopicError, StopRequestedError
 from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.kafka_clients import new_consumer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
 from headrace.streams.seams.clients import (
@@ -378,6 +379,7 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
         messages = checked(messages, config)
         if not messages:
             return _NOTHING
+    read_headers(messages)
     topics = set(map(Message.topic, messages))
     partitions: list[Any] = list(map(Message.partition, messages))
     if len(topics) > 1:

@@ -22,6 +22,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.streams.contact.denials import denial
 from headrace.streams.errors import FatalClientError, MissingTopicError, StopRequestedError
 from headrace.streams.kafka.broker_contact import Heard, not_admitted
+from headrace.streams.kafka.headers import are_plain, produce_any
 from headrace.streams.kafka.kafka_clients import new_producer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
 from headrace.streams.seams.clients import Clock, TopicPartition
@@ -122,7 +123,11 @@ class LiveProducer:
         ) -> None:
             while True:
                 try:
-                    produce(topic, value, key, partition, None, None, timestamp or 1, headers)
+                    if not headers or are_plain(headers):
+                        produce(topic, value, key, partition, None, None, timestamp or 1, headers)
+                    else:
+                        record = topic, value, key, partition, None, None, timestamp or 1
+                        produce_any(partial(produce, *record), headers)
                 except BufferError:
                     wait()
                     continue

@@ -14,6 +14,7 @@ from headrace.streams.errors import MissingTopicError
 from headrace.streams.kafka.asking import GONE
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.consumer import checked
+from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.kafka_clients import new_consumer
 from headrace.streams.seams.clients import TopicPartition
 
@@ -61,7 +62,9 @@ class TopicReader:
                     heard_s = time.monotonic()
                 continue
             heard_s = time.monotonic()
-            for message in [first, *self._client.consume(_BATCH - 1, 0)]:
+            messages = [first, *self._client.consume(_BATCH - 1, 0)]
+            read_headers(messages)
+            for message in messages:
                 place = TopicPartition(str(message.topic()), message.partition() or 0)
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:

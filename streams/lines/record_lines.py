@@ -19,6 +19,7 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.lines.documents import to_bytes, to_document
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
+from headrace.topology.serdes import bytes as bytes_serde
 from headrace.topology.serdes import string as string_serde
 
 _PASSED_OVER = frozenset({"topic", "offset", "error"})
@@ -147,11 +148,20 @@ def _headers(found: object, file: str, number: int) -> Headers:
     pairs: Any = found.items() if isinstance(found, dict) else (found or [])
     try:
         return tuple(
-            (str(name), None if text is None else str(text).encode()) for name, text in pairs
+            (_header_name(name), None if text is None else _header_bytes(text))
+            for name, text in pairs
         )
-    except (TypeError, ValueError) as error:
+    except (SerdeError, TypeError, ValueError) as error:
         reason = 'headers are neither an object nor pairs such as [["name", "text"]]'
         raise LineError(file, number, reason) from error
+
+
+def _header_name(found: object) -> str:
+    return _header_bytes(found).decode(errors="surrogateescape")
+
+
+def _header_bytes(found: object) -> bytes:
+    return to_bytes(found if isinstance(found, dict) else str(found), bytes_serde)
 
 
 def record_line(
@@ -192,7 +202,10 @@ def record_line(
             error = "; ".join([*filter(None, [error]), f"{part}: {refused}"])
     places = {"timestamp": timestamp, "partition": partition, "offset": offset}
     fields |= {name: number for name, number in places.items() if number is not None}
-    pairs = [(name, to_document(data)) for name, data in headers]
+    pairs = [
+        (to_document(name.encode(errors="surrogateescape")), to_document(data))
+        for name, data in headers
+    ]
     if pairs:
         fields["headers"] = pairs
     if error is not None:

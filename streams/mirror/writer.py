@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from headrace.streams.kafka.headers import are_plain, produce_any
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import TopicPartition
@@ -86,14 +87,17 @@ class MirrorProducer(TransactionalProducer):
             told = None
             if message is first or message is last:
                 told = reported
+            send = produce
             if headers or size > near:
                 size += _bytes_of(headers)
+                if headers and not are_plain(headers):
+                    send = partial(_produce_any, produce)
                 if size > near:
                     told = partial(self._span_reported, self._number, place,
                                    source=message.offset(), size=size)  # fmt: skip
             while True:
                 try:
-                    produce(topic, value, key, partition, told, None, time_ms or 1, headers)
+                    send(topic, value, key, partition, told, None, time_ms or 1, headers)
                 except BufferError:
                     self._wait_for_room()
                     continue
@@ -153,6 +157,10 @@ class MirrorProducer(TransactionalProducer):
         assert offset is not None
         low, high = self._spans.get(place, (offset, offset))
         self._spans[place] = min(low, offset), max(high, offset)
+
+
+def _produce_any(produce: Callable[..., None], *record: Any) -> None:
+    produce_any(partial(produce, *record[:-1]), record[-1])
 
 
 def _bytes_of(headers: Any) -> int:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from headrace.streams.settings import Kind
 from headrace.topology.arguments import why_not_called_as
+from headrace.topology.context.context import is_header_name
 from headrace.topology.context.environment import Headers, Part
 from headrace.topology.errors import type_of
 from headrace.topology.functions import Place, place_of
@@ -285,14 +286,14 @@ def _wrong_part(letter: DeadLetter) -> str | None:
         is_ = "out of range" if type(timestamp) is int else type_of(timestamp)
         return f"timestamp is {is_} where milliseconds since 1970 belong"
     if not isinstance(headers, (tuple, list)) or not all(map(_is_header, headers)):
-        return "headers are no list of pairs of a str and bytes"
+        return "headers are not a list of (str, bytes) tuples with names in UTF-8"
     return None
 
 
 def _is_header(pair: object) -> bool:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         return False
-    return isinstance(pair[0], str) and (pair[1] is None or isinstance(pair[1], bytes))
+    return is_header_name(pair[0]) and (pair[1] is None or isinstance(pair[1], bytes))
 
 
 def handler() -> Kind:

@@ -31,6 +31,24 @@ __all__ = [
 
 Headers = Sequence[tuple[str, "bytes | None"]] | None
 
+
+def is_header_name(name: object) -> bool:
+    """Return whether a client can write a header of this name.
+
+    Bytes of a name that are not UTF-8 are surrogates, as Python has them in names of files.
+
+    >>> is_header_name("trace"), is_header_name("gr\\udcf6\\udcdfe"), is_header_name("\\ud800")
+    (True, True, False)
+    """
+    if not isinstance(name, str):
+        return False
+    try:
+        name.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 Receive = Callable[[Any, Any, Any, int, Headers], None]
 """Takes key, value, old value, timestamp in ms and headers.
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, overload
 
 from headrace.topology.arguments import refuse_other_than_function
+from headrace.topology.context.context import is_header_name
 from headrace.topology.context.number import Number
 from headrace.topology.context.punctuation import Schedule
 from headrace.topology.context.task_facts import TaskFacts, TimeKind
@@ -380,6 +381,16 @@ class ProcessingContext:
             )
         return found
 
+    def _sendable(self, headers: HeaderTuple) -> list[tuple[str, bytes | None]]:
+        """Return the headers as a list; a name that is not UTF-8 would end the client's process."""
+        for name, _ in headers:
+            if not is_header_name(name):
+                raise MisuseValueError(
+                    f"processor {self.node!r} forwards a header with the name {name!a}, which "
+                    "UTF-8 cannot encode; give text without lone surrogates"
+                )
+        return list(headers)
+
     def _refuse(self, given: object, wanted: type, advice: str) -> NoReturn:
         kind = f"the class {given.__qualname__}" if isinstance(given, type) else type_of(given)
         raise MisuseTypeError(
@@ -407,11 +418,9 @@ class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
         """
         if not isinstance(record, Record):
             self._refuse(record, Record, "pass on the one that came, or Record(key, value, time)")
-        headers = record.headers
+        headers = self._sendable(record.headers) if record.headers else None
         receive = self._forward if to is None else self._child(to)
-        receive(
-            record.key, record.value, None, record.timestamp, list(headers) if headers else None
-        )
+        receive(record.key, record.value, None, record.timestamp, headers)
 
 
 class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
@@ -435,11 +444,9 @@ class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_cont
         if not isinstance(record, FixedKeyRecord):
             advice = "pass on what record.with_value(...) makes, or use process() to change keys"
             self._refuse(record, FixedKeyRecord, advice)
-        headers = record.headers
+        headers = self._sendable(record.headers) if record.headers else None
         receive = self._forward if to is None else self._child(to)
-        receive(
-            record.key, record.value, None, record.timestamp, list(headers) if headers else None
-        )
+        receive(record.key, record.value, None, record.timestamp, headers)
 
 
 class Processor(Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):

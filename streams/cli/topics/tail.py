@@ -155,7 +155,7 @@ def line_of(
         timestamp=message.timestamp()[1] if "timestamp" in asked else None,
         partition=message.partition() if "partition" in asked else None,
         offset=message.offset() if "offset" in asked else None,
-        headers=[(str(n), _bytes(d)) for n, d in headers] if "headers" in asked else (),
+        headers=[(n, _bytes(d)) for n, d in headers] if "headers" in asked else (),
         more={"topic": form.topic} if names_topic else None,
         error="; ".join(refused) or None,
     )

@@ -96,9 +96,10 @@ LETTERS: list[tuple[DeadLetter, str]] = [
     (letter(topic=""), "whose topic is empty where the name of a topic belongs"),
     (letter(timestamp="payload"), "whose timestamp is a str where milliseconds since 1970 belong"),
     (letter(timestamp=-1), "whose timestamp is out of range where milliseconds since 1970 belong"),
-    (letter(headers={"h": b"1"}), "whose headers are no list of pairs of a str and bytes"),
-    (letter(headers=[("h", 5)]), "whose headers are no list of pairs"),
-    (letter(headers=["payload"]), "whose headers are no list of pairs"),
+    (letter(headers={"h": b"1"}), "whose headers are not a list of \\(str, bytes\\) tuples"),
+    (letter(headers=[("h", 5)]), "whose headers are not a list of"),
+    (letter(headers=["payload"]), "whose headers are not a list of"),
+    (letter(headers=[("\ud800", b"1")]), "whose headers are .* with names in UTF-8"),
 ]
 
 

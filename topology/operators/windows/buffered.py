@@ -69,7 +69,7 @@ class BufferedSerde(Around[Any]):
         headers = value.headers or ()
         parts = [head, prior or b"", data or b"", _INT.pack(len(headers))]
         for name, content in headers:
-            encoded = name.encode()
+            encoded = name.encode(errors="surrogateescape")
             parts += [_INT.pack(len(encoded)), encoded, _INT.pack(_size(content)), content or b""]
         return b"".join(parts)
 
@@ -81,7 +81,7 @@ class BufferedSerde(Around[Any]):
             reader = _Reader(data, _HEAD.size)
             prior, value = reader.take(prior_size), reader.take(value_size)
             headers = list(reader.headers())
-        except (struct.error, UnicodeDecodeError) as error:
+        except struct.error as error:
             raise SerdeError(
                 f"serde {self.name!r} cannot decode {len(data)} bytes; is the store's changelog "
                 "one of another step, or of Kafka Streams? Give the step another name"
@@ -126,8 +126,8 @@ class _Reader:
 
     def headers(self) -> Iterator[tuple[str, bytes | None]]:
         for _ in range(self.number()):
-            name = (self.take(self.number()) or b"").decode()
-            yield name, self.take(self.number())
+            name = self.take(self.number()) or b""
+            yield name.decode(errors="surrogateescape"), self.take(self.number())
 
 
 def _size(data: bytes | None) -> int:

@@ -8,15 +8,18 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.streams.mirror.cluster import Cluster
 from headrace.streams.mirror.mirror import config_of, sides
 from headrace.streams.mirror.move import Mover
+from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import NewTopic
 from tests.support import kafka
 from tests.support.kafka import Record
 from tests.support.mirrors import Clusters, Writer
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
+from tests.support.raw_records import write_raw
 from tests.support.topics import Topics
 
 
@@ -200,3 +203,30 @@ def test_a_group_that_is_ahead_or_at_work_is_not_moved(
     assert "moved" not in done.stdout
     unknown = clusters.run("offsets", west.name("nobody"), *words)
     assert "has no offsets of topics that mirror" in unknown.stderr
+
+
+def test_names_of_headers_are_copied_byte_for_byte(
+    west: Topics, east: Topics, clusters: Clusters
+) -> None:
+    topic = west.create("orders")
+    east.own(topic)
+    given = [
+        [(b"a", b"1"), (b"gr\xf6\xdfe", b"2"), (b"\xff\xfe", None)],
+        [(b"\x80%d" % n, b"v") for n in range(1000)],
+        [],
+        [("größe".encode(), b"3"), (b"\xfelarge", bytes(500_000))],
+    ]
+    for headers in given:
+        write_raw(west.bootstrap, topic, headers)
+    said = clusters.mirrored("--topics", topic, "--once", "--name", topic)
+    assert said == f"Mirrored: {len(given)} records\n"
+    reader = TopicReader({"bootstrap.servers": east.bootstrap, "group.id": topic})
+    place = TopicPartition(topic, 0)
+    # The mirror's transaction ends with a marker.
+    found = list(reader.read({place: 0}, {place: len(given)}))
+    reader.close()
+    names = [
+        [(name.encode(errors="surrogateescape"), value) for name, value in record.headers() or ()]
+        for record in found
+    ]
+    assert names == given
