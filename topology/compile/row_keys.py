@@ -49,7 +49,9 @@ def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
         return None  # its keys are those of a table, or of no row
     if isinstance(serde, WindowStoreSerde):
         return serde.windowed.inner
-    return serde.inner if isinstance(serde, SessionWindowedSerde) else serde
+    if isinstance(serde, SessionWindowedSerde) and node.spec.makes_windows:
+        return serde.inner
+    return serde  # a session may be the key of a row that is none
 
 
 def _has_read(serde: AnySerde, flow: Flow) -> bool:
