@@ -36,7 +36,7 @@ _GONE = "headrace_gone"
 """The column of a merge that says whether its row is deleted."""
 _OF_STORE = re.compile(
     r"object store|Generic (S3|GCS|MicrosoftAzure|HTTP|LocalFileSystem)"
-    r"|Invalid table version|File not found|No files in log"
+    r"|Invalid table version|File not found|No files in log|older than the existing snapshot"
 )
 """Another attempt may succeed, if only as the log is read from its beginning."""
 _NO_RIGHT = re.compile(r"\b(401|403)\b|permission denied|denied|unauthenticated|NoSuchBucket", re.I)

@@ -152,6 +152,8 @@ class _Connection:
         self._compression = compression
         self._path = path
         self.batching = batching
+        self._newest: dict[tuple[str, int], str] = {}
+        """The names of the files that were written last, by source and partition."""
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         found = {partition: self._position(source, partition) for partition in partitions}
@@ -203,6 +205,7 @@ class _Connection:
         parquet.write_table(table, content, compression=self._compression)
         folder, begin = _folder(batch.partition), _named(batch.expected)
         name = f"{begin}{self._ending(batch.source)}"
+        self._require(batch, folder)
         try:
             self._place.create(folder, name, content.getvalue().to_pybytes())
         except FileExistsError as error:
@@ -210,6 +213,21 @@ class _Connection:
                 f"{self._path}/{folder}/{name} is there: another worker has written, or an answer "
                 "was lost"
             ) from error
+        self._newest[batch.source, batch.partition] = name
+
+    def _require(self, batch: SinkBatch, folder: str) -> None:
+        """Require that the newest file is there: another directory may have taken the place."""
+        newest = self._newest.get((batch.source, batch.partition))
+        if newest is None:
+            found = self._position(batch.source, batch.partition)
+        else:
+            found = self._next(folder, newest)
+        if found != batch.expected:
+            raise SinkFencedError(
+                f"partition {batch.partition} of {batch.source} is at {found} in {self._path}, and "
+                f"not at {batch.expected}: another worker has written, an answer was lost, or "
+                "files were replaced"
+            )
 
     def _ending(self, source: str) -> str:
         """How the names of this step's files end: its name, and which records the offsets are of.

@@ -112,6 +112,7 @@ class SqliteSink:
         """Open the file, and see that the table is there."""
         if not self._was_open:
             require_place(Path(self._path))
+        before = _identity(self._path)
         with _told(self._path):
             # Which thread uses it when is the worker's to know.
             database = sqlite3.connect(
@@ -122,11 +123,14 @@ class SqliteSink:
             )
             try:
                 self._prepare(database)
+                files = _Files(self._path)
+                if before is not None:
+                    files.require(before)
             except BaseException:
                 database.close()
                 raise
         self._was_open = True
-        return _Connection(database, name, self._columns, self._path)
+        return _Connection(database, name, self._columns, files)
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         # Readers and the one who writes do not wait for each other.
@@ -154,12 +158,13 @@ class SqliteSink:
 
 class _Connection:
     def __init__(
-        self, database: sqlite3.Connection, name: str, columns: Columns, path: str
+        self, database: sqlite3.Connection, name: str, columns: Columns, files: _Files
     ) -> None:
         self._database = database
         self._name = name
         self._columns = columns
-        self._path = path
+        self._files = files
+        self._path = files.path
         names = ", ".join(map(quoted, columns.names))
         marks = ", ".join("?" * len(columns.names))
         self._insert = f"INSERT INTO {quoted(columns.table)} ({names}) VALUES ({marks})"  # noqa: S608
@@ -171,6 +176,7 @@ class _Connection:
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with _told(self._path):
             found = dict(self._database.execute(asking(), (self._name, source)).fetchall())
+        self._files.require_same()
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
@@ -184,6 +190,7 @@ class _Connection:
         with _told(self._path, self._columns, lambda: self._culprit(batch.rows)):
             self._database.execute("BEGIN IMMEDIATE")
             try:
+                self._files.require_same()
                 self._move(batch)
                 self._database.executemany(self._insert, upserted)
                 if deleted:
@@ -227,6 +234,56 @@ class _Connection:
     def close(self) -> None:
         """Close the file."""
         self._database.close()
+
+
+_Identity = tuple[int, int]
+"""The device and the inode of a file."""
+
+
+class _Files:
+    """The files that a connection has open: SQLite goes on writing to them if they are replaced."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._log_path = os.path.realpath(path) + "-wal"
+        self._identity = _identity(path)
+        self._log_identity = _identity(self._log_path)
+
+    def require(self, identity: _Identity) -> None:
+        """Require that the connection has opened this file.
+
+        Raises:
+            SinkUnavailableError: the file is another one by now.
+        """
+        if self._identity != identity:
+            raise self._replaced(self.path)
+
+    def require_same(self) -> None:
+        """Require that the files of these names are still those that are open.
+
+        Raises:
+            SinkUnavailableError: one was replaced or deleted; the positions must be read again.
+        """
+        now = _identity(self.path)
+        if now is None or now != self._identity:
+            raise self._replaced(self.path)
+        if self._log_identity not in (None, _identity(self._log_path)):
+            raise self._replaced(self._log_path)
+
+    def _replaced(self, path: str) -> SinkUnavailableError:
+        is_there = _identity(path) is not None
+        return SinkUnavailableError(
+            f"{path} was {'replaced' if is_there else 'deleted'} while it was open; stop the "
+            "application before another file takes its place"
+        )
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def require_place(path: Path) -> None:

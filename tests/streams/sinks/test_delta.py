@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -478,3 +479,20 @@ def test_it_does_what_is_asked_of_sinks(path: str, key: Any) -> None:
 
 def event(key: Any, value: Any) -> dict[str, Any]:
     return {"id": key, "n": value}
+
+
+@pytest.mark.parametrize("commits", [1, 6])
+def test_a_table_that_is_made_again_while_it_is_open_gets_no_row(path: str, commits: int) -> None:
+    sink = DeltaSink(path, COLUMNS, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        for number in range(3):
+            connection.write(batch(good(number), begin=number or None))
+        shutil.rmtree(path)
+        with closing(DeltaSink(path, COLUMNS, create=True).open("other/keep")) as other:
+            for number in range(commits):
+                other.write(batch(good(100 + number), begin=number or None))
+        with pytest.raises((SinkFencedError, SinkUnavailableError)):
+            connection.write(batch(good(3), begin=3))
+    with closing(sink.open("app/keep")) as again:
+        assert again.positions("t@1", [0]) == {}
+    assert len(rows_of(path)) == commits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -285,3 +285,54 @@ def test_what_is_no_number_is_not_taken_for_null(path: Path) -> None:
         assert (error.value.column, error.value.offset) == ("price", 1)
         connection.write(batch({"id": 1, "price": float("inf")}, {"id": 2, "price": None}))
     assert rows_of(path) == [(1, float("inf")), (2, None)]
+
+
+def deleted(path: Path) -> None:
+    path.unlink()
+
+
+def replaced(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(f"{path}.new")) as new:
+        old.backup(new)
+    Path(f"{path}.new").replace(path)
+
+
+def log_deleted(path: Path) -> None:
+    Path(f"{path}-wal").unlink()
+
+
+def directory_renamed(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("away"))
+
+
+def link_moved(path: Path) -> None:
+    other = path.with_name("other.db")
+    SqliteSink(other, "goods", COLUMNS, create=True).open("app/keep").close()
+    path.unlink()
+    path.symlink_to(other)
+
+
+@pytest.mark.parametrize(
+    "change", [deleted, replaced, log_deleted, directory_renamed, link_moved],
+    ids=lambda change: change.__name__,
+)  # fmt: skip
+def test_a_file_that_is_replaced_while_it_is_open_gets_no_row(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "first.db").touch()
+    path = tmp_path / "data" / "rows.db"
+    path.symlink_to(tmp_path / "data" / "first.db") if change is link_moved else path.touch()
+    sink = SqliteSink(path, "goods", COLUMNS, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(batch({"id": 1, "name": "tea"}))
+        change(path)
+        kind = "replaced" if change in (replaced, link_moved) else "deleted"
+        with pytest.raises(SinkUnavailableError, match=f"was {kind} while it was open"):
+            connection.write(batch({"id": 2, "name": "jam"}, begin=1))
+        with pytest.raises(SinkUnavailableError, match=f"was {kind} while it was open"):
+            connection.positions("t@1", [0])
+    if change is not directory_renamed:
+        with closing(sink.open("app/keep")) as again:
+            kept = {} if change in (deleted, link_moved) else {0: 1}
+            assert again.positions("t@1", [0]) == kept
