@@ -33,7 +33,15 @@ class SinkUnavailableError(Exception):
     Raise it where another attempt may succeed: a lost connection, a time-out, a lock. The task
     asks for the positions again after a while, as often as it takes. The message is logged, so it
     says nothing of rows.
+
+    Args:
+        timed_out: whether the sink answers, and ended a statement that took longer than it may: the
+            task tries again at once, with half as many rows.
     """
+
+    def __init__(self, reason: str = "", *, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.timed_out = timed_out
 
 
 class SinkUnusableError(Exception):

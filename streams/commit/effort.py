@@ -14,6 +14,7 @@ code counts, not time in which brokers were waited for: an outage is none of the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ConfigError, RecordError, StreamsError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.blame import Suspect
+from headrace.streams.seams.adaptive_batch_size import (
+    FIRST_RECORDS,
+    AdaptiveBatchSize,
+    acknowledged,
+)
 from headrace.streams.seams.clients import Clock, Log, Producer, TopicPartition
 from headrace.streams.task.task import Task
 
@@ -48,6 +54,20 @@ class _InVain:
         return self.alone >= HOPELESS_ALONE_AFTER or self.times >= HOPELESS_AFTER
 
 
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """A commit that is being made, with what was counted until it began.
+
+    Args:
+        in_flight: records that the brokers had not acknowledged by then.
+    """
+
+    begun_s: float
+    worked_s: float
+    waited_s: float
+    in_flight: int
+
+
 class Effort:
     """See the module.
 
@@ -62,6 +82,19 @@ class Effort:
         self._log = log
         self._since_poll_s = 0.0
         self._since_commit_s = 0.0
+        self._waited_s = 0.0
+        """How long brokers were waited for while records were processed since the last commit."""
+        self._commit: _Commit | None = None
+        """The one that is being made."""
+        self._taken = 0
+        """Records that the transaction has taken."""
+        flush_s = config.task_timeout_ms / 1000
+        self._batch = AdaptiveBatchSize(
+            target_s=min(flush_s, self._transaction_s or flush_s) / 3,
+            size=FIRST_RECORDS if config.exactly_once else sys.maxsize,
+            log=log,
+            fields={"batch": "transaction", "unit": "input records"},
+        )
         self._in_vain: dict[Where, _InVain] = {}
         self._careful_for = 0
         """For how many records each is committed on its own."""
@@ -78,9 +111,11 @@ class Effort:
         try:
             yield
         finally:
-            took_s = self._clock.monotonic_s() - begun_s - (producer.waited_s - waited_s)
+            waited_s = producer.waited_s - waited_s
+            took_s = self._clock.monotonic_s() - begun_s - waited_s
             self._since_poll_s += took_s
             self._since_commit_s += took_s
+            self._waited_s += waited_s
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
@@ -102,7 +137,20 @@ class Effort:
         """Whether to commit and to poll before more is done: as much again could be too much."""
         if self.is_careful or self._since_poll_s >= self._max_poll_s / 4:
             return True
-        return self._transaction_s is not None and self._since_commit_s >= self._transaction_s / 4
+        if self._taken >= self._batch.size:
+            return True
+        if self._transaction_s is None:
+            return False
+        return self._since_commit_s + self._waited_s >= self._transaction_s / 4
+
+    @property
+    def room(self) -> int:
+        """How many more records the brokers take in time with this transaction; at least one."""
+        return max(1, self._batch.size - self._taken)
+
+    def has_taken(self, records: int) -> None:
+        """Count records that were processed into the transaction."""
+        self._taken += records
 
     def ends_turn(self, task: Task) -> bool:
         """Whether the tasks behind this one are to wait for the next turn."""
@@ -124,7 +172,12 @@ class Effort:
 
     def nothing_to_commit(self) -> None:
         """What was done is in no transaction: sinks collect it, and write it in their own."""
-        self._since_commit_s = 0.0
+        self._reset()
+
+    def committing(self, producer: Producer) -> None:
+        """A commit begins."""
+        now_s = self._clock.monotonic_s()
+        self._commit = _Commit(now_s, self._since_commit_s, self._waited_s, producer.in_flight)
 
     def to_forgive(self, tasks: Sequence[Task]) -> list[Suspect]:
         """What a commit of these tasks makes good, if anything was in vain before.
@@ -139,26 +192,47 @@ class Effort:
         Args:
             tasks: what `to_forgive` said before it.
         """
-        self._since_commit_s = 0.0
+        self._batch.succeeded(self._taken, self._brokers_s())
+        self._reset()
         self._aborts = 0
         self._careful_for = max(0, self._careful_for - max(1, records))
         for task in tasks:
             self._in_vain.pop(_where(task), None)
 
+    def _brokers_s(self) -> float:
+        """How long the brokers took for what was done since the last commit."""
+        if self._commit is None:
+            return self._waited_s
+        commit = self._commit
+        took_s = self._clock.monotonic_s() - commit.begun_s
+        return commit.waited_s + took_s - (self._since_commit_s - commit.worked_s)
+
+    def _reset(self) -> None:
+        """Begin to count for the next transaction."""
+        self._since_commit_s = self._waited_s = 0.0
+        self._taken = 0
+        self._commit = None
+
     # -- what was in vain ----------------------------------------------------------------------
 
-    def void(self, tasks: Sequence[Task]) -> bool:
+    def void(self, tasks: Sequence[Task], producer: Producer) -> bool:
         """What was done since the last commit is void; returns whether it has taken too long.
+
+        Args:
+            producer: the one whose transaction is void, before it is aborted.
 
         Raises:
             RecordError: it can never be committed.
             ConfigError: the same, and there is no record: a punctuator, or an `init`.
         """
         self._aborts += 1
+        if (brokers_s := self._brokers_s()) >= self._batch.target_s:
+            self._batch.timed_out(self._taken, brokers_s, taken=self._acknowledged(producer))
         setting, took_s, limit_s = MAX_POLL, self._since_poll_s, self._max_poll_s
         if took_s < limit_s and self._transaction_s is not None:
             setting, took_s, limit_s = TRANSACTION, self._since_commit_s, self._transaction_s
-        self._since_poll_s = self._since_commit_s = 0.0
+        self._since_poll_s = 0.0
+        self._reset()
         if took_s < limit_s:
             self._tell_of_aborts()
             return False
@@ -182,6 +256,12 @@ class Effort:
         if max((t.times for t in times), default=0) >= CAREFUL_AFTER:
             self._careful_for = max(1, records)
         return True
+
+    def _acknowledged(self, producer: Producer) -> int:
+        """Estimate how many input records of the failed commit the brokers have taken."""
+        if self._commit is None:
+            return 0
+        return acknowledged(self._taken, sent=self._commit.in_flight, left=producer.in_flight)
 
     def _count(self, task: Suspect, records: int) -> _InVain:
         found = self._in_vain.setdefault(_where(task), _InVain())

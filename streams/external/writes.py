@@ -13,11 +13,14 @@ Hot path: `write_full` is called once a turn.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Container, Sequence
 
 from headrace.streams.external.connections import SinkConnections
 from headrace.streams.external.letters import Letters
 from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.adaptive_batch_size import AdaptiveBatchSize
 from headrace.streams.seams.clients import Clock, Log, Probe
 from headrace.streams.task.task import Task
 from headrace.topology.external_sink import (
@@ -30,7 +33,12 @@ from headrace.topology.external_sink import (
 from headrace.topology.sinks.outbox import Kept, Outbox
 
 ROWS_MAX = 10_000
-"""So many rows of a task are written before their commit is due."""
+"""So many rows of a task are written before their commit is due, if the sink takes them in time."""
+ROWS_FIRST = 1_000
+"""How many rows are written first: the sink's speed is not known yet."""
+_LONG_S = 1.0
+"""A write that fails after so long may have failed for the time that it took."""
+_TARGET_MIN_S = 0.1
 BYTES_MAX = 8 << 20
 """The same of their memory."""
 LINGER_S = 1.0
@@ -48,6 +56,7 @@ class SinkWrites:
         running: the tasks that process records.
         begin_again: ends a task, which begins again at the sink's position.
         commit_letters: commits what was sent instead of rows.
+        target_s: how long the rows of a sink may take at a time.
         linger_s: how long rows wait where commits are far apart; None where a commit is due anyway.
     """
 
@@ -60,6 +69,7 @@ class SinkWrites:
         begin_again: Callable[[Task], None],
         commit_letters: Callable[[], None],
         linger_s: float | None,
+        target_s: float,
         clock: Clock,
         probe: Probe,
         log: Log,
@@ -70,10 +80,41 @@ class SinkWrites:
         self._begin_again = begin_again
         self._commit_letters = commit_letters
         self._linger_s = linger_s
+        self._target_s = target_s
+        self._batches: dict[str, AdaptiveBatchSize] = {}
+        """How many rows are written at a time, by the step that writes them."""
         self._clock = clock
         self._probe = probe
         self._log = log
         self._written_s = clock.monotonic_s()
+
+    def room(self, task: Task) -> int:
+        """How many records a task may process before its rows are to be written; at least one."""
+        outbox = task.facts.outbox
+        if outbox.batching is not None:
+            return sys.maxsize
+        kept: int = len(outbox.kept)
+        return max(1, self._rows_max(outbox) - kept)
+
+    def _rows_max(self, outbox: Outbox) -> int:
+        """How many rows a task of a sink may write, so that all of them end within the target."""
+        found = (task.facts.outbox for task in self._running())
+        tasks = len([other for other in found if other is not None and other.node == outbox.node])
+        return max(1, self._batch_of(outbox).size // max(1, tasks))
+
+    def _batch_of(self, outbox: Outbox) -> AdaptiveBatchSize:
+        batch = self._batches.get(outbox.node)
+        if batch is None:
+            # Large batches may take long, unless the sink ends them.
+            is_large = outbox.batching is not None
+            batch = self._batches[outbox.node] = AdaptiveBatchSize(
+                target_s=math.inf if is_large else self._target_s,
+                size=sys.maxsize if is_large else ROWS_FIRST,
+                max_size=sys.maxsize if is_large else ROWS_MAX,
+                log=self._log,
+                fields={"batch": "sink", "sink": outbox.node, "unit": "rows"},
+            )
+        return batch
 
     def write_full(self) -> None:
         """Write those rows that are many, or have waited for long."""
@@ -87,7 +128,8 @@ class SinkWrites:
             if outbox.batching is not None:
                 is_full = self._is_due(outbox)
             else:
-                is_full = len(outbox.kept) >= ROWS_MAX or outbox.bytes >= BYTES_MAX or is_late
+                many = len(outbox.kept) >= self._rows_max(outbox)
+                is_full = many or outbox.bytes >= BYTES_MAX or is_late
             if is_full:
                 self._write(task, outbox)
         if is_late:
@@ -139,7 +181,7 @@ class SinkWrites:
         rows, kept = outbox.take()
         try:
             self._send_letters()
-            self._write_rows(task, outbox, rows, kept, next_offset)
+            self._write_all(task, outbox, rows, kept, next_offset)
         except SinkFencedError as error:
             self._log.warning(
                 "sink_fenced",
@@ -150,8 +192,36 @@ class SinkWrites:
             )
             self._begin_again(task)
         except SinkUnavailableError as error:
-            self._connections.unavailable(outbox.node, error)
+            if not error.timed_out or self._batch_of(outbox).size == 1:
+                self._connections.unavailable(outbox.node, error)
             self._begin_again(task)
+
+    def _write_all(
+        self,
+        task: Task,
+        outbox: Outbox,
+        rows: Sequence[SinkRow],
+        kept: Sequence[Kept],
+        next_offset: int,
+    ) -> None:
+        """Write rows, so many at a time as the sink takes in time."""
+        batch = self._batch_of(outbox)
+        while True:
+            cut = _end_of(rows, self._rows_max(outbox))
+            middle = rows[cut].offset if cut < len(rows) else next_offset
+            begun_s = self._clock.monotonic_s()
+            try:
+                self._write_rows(task, outbox, rows[:cut], kept[:cut], middle)
+            except SinkUnavailableError as error:
+                took_s = self._clock.monotonic_s() - begun_s
+                if error.timed_out or took_s >= _LONG_S:
+                    batch.target_s = min(batch.target_s, max(took_s / 2, _TARGET_MIN_S))
+                    batch.timed_out(cut, took_s)
+                raise
+            batch.succeeded(cut, self._clock.monotonic_s() - begun_s)
+            rows, kept = rows[cut:], kept[cut:]
+            if not rows:
+                return
 
     def _write_rows(
         self,
@@ -243,6 +313,14 @@ class SinkWrites:
         """Make dead letters last before the position passes the records that they are of."""
         if self._letters.are_open:
             self._commit_letters()
+
+
+def _end_of(rows: Sequence[SinkRow], count: int) -> int:
+    """Where so many rows end; those of one record stay together."""
+    end = min(count, len(rows))
+    while end < len(rows) and rows[end].offset == rows[end - 1].offset:
+        end += 1
+    return end
 
 
 def _cut(rows: Sequence[SinkRow], error: SinkRefusedError) -> int:

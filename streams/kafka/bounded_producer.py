@@ -3,6 +3,9 @@
 librdkafka does not keep the time-out of `send_offsets_to_transaction`: when the group's coordinator
 goes away at that moment, the call can wait for ever (its issues 5456 and 5511). The worker would
 neither process nor give its tasks to others, since the client's heartbeats go on.
+
+The offsets may also wait behind records, on the connection to a broker that takes them slowly. That
+wait is not the call's: its time begins when no record is in flight.
 """
 
 from __future__ import annotations
@@ -31,18 +34,31 @@ class BoundedProducer(confluent_kafka.Producer):
         """Add offsets to the transaction.
 
         Args:
-            timeout: seconds.
+            timeout: seconds, from the moment when no record is in flight.
 
         Raises:
             KafkaException: what the client says.
             OutcomeUnknownError: it says nothing; it is of no more use then, and must not be closed.
         """
         send = super().send_offsets_to_transaction
-        in_time(lambda: send(list(positions), group_metadata, timeout), timeout + _MARGIN_S)
+        in_time(
+            lambda: send(list(positions), group_metadata, timeout),
+            timeout + _MARGIN_S,
+            is_blocked=self._has_records,
+        )
+
+    def _has_records(self) -> bool:
+        self.poll(0)  # reports that were not served count as records in flight
+        return len(self) > 0
 
 
-def in_time(call: Callable[[], None], timeout_s: float) -> None:
+def in_time(
+    call: Callable[[], None], timeout_s: float, *, is_blocked: Callable[[], bool] = lambda: False
+) -> None:
     """Make a call in a thread of its own, and give up waiting for it after `timeout_s` seconds.
+
+    Args:
+        is_blocked: whether something else is waited for first, which has a time-out of its own.
 
     Raises:
         OutcomeUnknownError: it has not come back. Its thread stays, and ends with the process.
@@ -65,6 +81,8 @@ call within 0.01 s
     thread = threading.Thread(target=run, name="headrace-producer-call", daemon=True)
     thread.start()
     thread.join(timeout_s)
+    while thread.is_alive() and is_blocked():
+        thread.join(timeout_s)
     if thread.is_alive():
         raise OutcomeUnknownError(
             f"the client does not come back from a call within {timeout_s:g} s"

@@ -137,6 +137,11 @@ class LiveProducer:
 
         return send
 
+    @property
+    def in_flight(self) -> int:
+        """Records that were sent and are not acknowledged yet."""
+        return len(self._client)
+
     def _refuse_record(
         self, error: KafkaException, topic: str, key: bytes | None, value: bytes | None
     ) -> NoReturn:
@@ -154,10 +159,11 @@ class LiveProducer:
     def pressure(self, timeout_s: float) -> None:
         """Serve delivery reports, and wait while too much is under way."""
         self._poll(0)
+        if len(self._client) <= self._max_in_flight:
+            return
         deadline = self._clock.monotonic_s() + timeout_s
         while len(self._client) > self._max_in_flight and self._clock.monotonic_s() < deadline:
-            self._poll(_PRESSURE_WAIT_S)
-            self._stop_waiting()
+            self._wait_for_room()
 
     def _stop_waiting(self) -> None:
         """Raise where the worker was told to stop, and the brokers are gone."""

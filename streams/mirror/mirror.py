@@ -24,10 +24,11 @@ from headrace.streams.mirror.errors import RecordsLostError
 from headrace.streams.mirror.groups import GroupWatch
 from headrace.streams.mirror.names import SAME, Naming, Selection, require_name, table_of
 from headrace.streams.mirror.ownership import Ownership
-from headrace.streams.mirror.session import Counts, Session
+from headrace.streams.mirror.session import TRANSACTION_RECORDS, Counts, Session
 from headrace.streams.mirror.table import new_table
 from headrace.streams.mirror.topics import MirrorTopics, Side
 from headrace.streams.mirror.writer import MirrorProducer
+from headrace.streams.seams.adaptive_batch_size import FIRST_RECORDS, AdaptiveBatchSize
 from headrace.streams.seams.clients import Clock
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.secrets import over
@@ -101,6 +102,13 @@ class Mirror:
         self._owner = Ownership(name)
         self._log = get_logger().bind(mirror=name)
         self.counts = Counts()
+        self._batch = AdaptiveBatchSize(
+            target_s=min(_ASK_S, self._target.transaction_timeout_ms / 1000) / 3,
+            size=FIRST_RECORDS,
+            max_size=TRANSACTION_RECORDS,
+            log=self._log,
+            fields={"batch": "transaction", "unit": "records"},
+        )
 
     def run(self, *, once: bool = False, stop: threading.Event | None = None) -> int:
         """Copy what is there and what comes, until `stop` is set.
@@ -152,6 +160,7 @@ class Mirror:
                 skip_lost=self._skip_lost,
                 groups=groups,
                 counts=self.counts,
+                batch=self._batch,
                 clock=self._clock,
             )
             begun_s, before = self._clock.monotonic_s(), self.counts.transactions

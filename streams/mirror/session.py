@@ -35,6 +35,7 @@ from headrace.streams.mirror.table import (
 )
 from headrace.streams.mirror.topics import MESSAGE_MAX, MirrorTopics, Pair, Side, read_table
 from headrace.streams.mirror.writer import MirrorProducer, Refused
+from headrace.streams.seams.adaptive_batch_size import AdaptiveBatchSize, adjusting
 from headrace.streams.seams.clients import Clock, CommittedOffset, TopicPartition
 from headrace.streams.worker_errors import AbortableError
 
@@ -71,10 +72,12 @@ class _Open:
     """The transaction that is open.
 
     Args:
+        waited_s: how long sends had waited when it began.
         runs: the offsets of the source that were written.
     """
 
     begun_s: float
+    waited_s: float
     runs: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
     records: int = 0
     size: int = 0
@@ -87,6 +90,7 @@ class Session:
         make_producer: makes the producer of the mirror, told what topics take; it may grow.
         owner: says whether this process may write.
         skip_lost: go on behind records that were deleted before they were copied.
+        batch: how many records a transaction takes.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class Session:
         skip_lost: bool,
         groups: GroupWatch,
         counts: Counts,
+        batch: AdaptiveBatchSize,
         clock: Clock,
     ) -> None:
         self._name = name
@@ -111,6 +116,7 @@ class Session:
         self._skip_lost = skip_lost
         self._groups = groups
         self._counts = counts
+        self._batch = batch
         self._clock = clock
         self._log = get_logger().bind(mirror=name)
         self._table_topic = table_of(name)
@@ -176,7 +182,8 @@ class Session:
         wait_s = _POLL_S
         if self._open is not None:
             wait_s = min(_POLL_S, max(0.0, self._open.begun_s + TRANSACTION_S - now_s))
-        for place, batch in self._reader.poll(_POLL_RECORDS, wait_s).items():
+        left = self._batch.size - (0 if self._open is None else self._open.records)
+        for place, batch in self._reader.poll(min(_POLL_RECORDS, max(1, left)), wait_s).items():
             is_open = self._begin()
             runs = is_open.runs.setdefault(place, [])
             runs += runs_of([message.offset() for message in batch])
@@ -190,7 +197,7 @@ class Session:
     def _begin(self) -> _Open:
         if self._open is None:
             self._producer.begin()
-            self._open = _Open(self._clock.monotonic_s())
+            self._open = _Open(self._clock.monotonic_s(), self._producer.waited_s)
         return self._open
 
     def _is_due(self) -> bool:
@@ -198,7 +205,7 @@ class Session:
         if self._open is None:
             return now_s - self._idle_s >= _IDLE_S and self._has_news()
         return (
-            self._open.records >= TRANSACTION_RECORDS
+            self._open.records >= self._batch.size
             or self._open.size >= TRANSACTION_BYTES
             or now_s - self._open.begun_s >= TRANSACTION_S
         )
@@ -220,6 +227,11 @@ class Session:
     def _commit(self) -> None:
         """Make last what was written, together with where it stands."""
         done = self._begin()
+        waited_s = self._producer.waited_s - done.waited_s
+        with adjusting(self._batch, done.records, self._producer, self._clock, waited_s=waited_s):
+            self._commit_records(done)
+
+    def _commit_records(self, done: _Open) -> None:
         spans = self._producer.spans()
         if self._producer.refused is not None:
             self._raise_refused(self._producer.refused)

@@ -163,6 +163,10 @@ class Producer(Protocol):
     given_up: int
     """Clients that got no identity in time, each of which was followed by a new one."""
 
+    @property
+    def in_flight(self) -> int:
+        """Records that were sent and are not acknowledged yet."""
+
     def init(self) -> None:
         """Decide what an earlier producer of the same identity left open."""
 

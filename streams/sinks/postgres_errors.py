@@ -21,6 +21,9 @@ _LINE = re.compile(r"COPY .*?, line (\d+)(?:, column ([^:]+))?")
 _UNAVAILABLE = ("08", "25", "40", "53", "55", "57", "58", "XX")
 """Classes of errors that may be none the next time: connections, roles, locks, resources."""
 
+_TIMED_OUT = frozenset({"57014", "55P03"})
+"""A statement that was cancelled, and a lock that others had for too long."""
+
 _PERMANENT = (
     (re.compile(r'database "[^"]*" does not exist'), "create it, or name another one"),
     (re.compile(r'role "[^"]*" does not exist'), "create it, or name another user"),
@@ -67,7 +70,8 @@ def told(
     try:
         yield
     except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-        raise SinkUnavailableError(reason_of(error)) from error
+        timed_out = error.sqlstate in _TIMED_OUT
+        raise SinkUnavailableError(reason_of(error), timed_out=timed_out) from error
     except psycopg.Error as error:
         state = error.sqlstate or ""
         if state[:2] in _UNAVAILABLE:

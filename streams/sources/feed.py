@@ -23,6 +23,11 @@ from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
+from headrace.streams.seams.adaptive_batch_size import (
+    FIRST_RECORDS,
+    AdaptiveBatchSize,
+    adjusting,
+)
 from headrace.streams.seams.clients import Clock, TopicPartition
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.seams.topic_facts import NewTopic
@@ -79,6 +84,13 @@ class Feed:
         self._log = get_logger().bind(feed=name)
         self._positions_topic = f"{name}-positions"
         self._timeout_s = self._config.task_timeout_ms / 1000
+        self._batch = AdaptiveBatchSize(
+            target_s=min(self._timeout_s, self._config.transaction_timeout_ms / 1000) / 3,
+            size=FIRST_RECORDS,
+            max_size=TRANSACTION_ROWS,
+            log=self._log,
+            fields={"batch": "transaction", "unit": "rows"},
+        )
         self.rows = 0
         """How many were committed."""
         self.skipped = 0
@@ -109,7 +121,7 @@ class Feed:
         self._prepare()
         failed_s = 0.0
         while True:
-            writing = _Writing(self._make_producer(), self._commit_row, self._clock)
+            writing = _Writing(self._make_producer(), self._commit_row, self._batch, self._clock)
             begun_s, begun_rows = self._clock.monotonic_s(), self.rows
             try:
                 self._write(writing, stop, every, follow=follow)
@@ -244,20 +256,25 @@ class _Writing:
 
     Args:
         write_position: called with the producer, the part and its position.
+        batch: how many rows a transaction takes.
     """
 
     def __init__(
         self,
         producer: TransactionalProducer,
         write_position: Callable[[TransactionalProducer, str, Position], None],
+        batch: AdaptiveBatchSize,
         clock: Clock,
     ) -> None:
         self._producer = producer
         self._write_position = write_position
+        self._batch = batch
         self._clock = clock
         self._positions: dict[str, Position] = {}
         self._rows = 0
         self._begun_s = 0.0
+        self._waited_s = 0.0
+        """How long sends had waited when the transaction began."""
 
     def begin_identity(self) -> None:
         """Fence whoever had the name, and decide what that one left open."""
@@ -268,6 +285,7 @@ class _Writing:
         if not self._positions:
             self._producer.begin()
             self._begun_s = self._clock.monotonic_s()
+            self._waited_s = self._producer.waited_s
         self._positions[batch.part] = batch.position
         send(self._producer, batch)
         self._rows += len(batch.rows)
@@ -289,7 +307,7 @@ class _Writing:
     def is_due(self) -> bool:
         """Whether the transaction is long enough."""
         is_old = self._clock.monotonic_s() - self._begun_s > TRANSACTION_S
-        return self._rows >= TRANSACTION_ROWS or is_old
+        return self._rows >= self._batch.size or is_old
 
     def commit(self) -> int:
         """Commit what was written, with its positions; returns how many rows it was."""
@@ -297,7 +315,9 @@ class _Writing:
             return 0
         for part, position in self._positions.items():
             self._write_position(self._producer, part, position)
-        self._producer.commit()
+        producer, waited_s = self._producer, self._producer.waited_s - self._waited_s
+        with adjusting(self._batch, self._rows, producer, self._clock, waited_s=waited_s):
+            producer.commit()
         rows, self._rows = self._rows, 0
         self._positions.clear()
         return rows

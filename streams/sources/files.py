@@ -17,10 +17,20 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from headrace.streams.sources.source import Batch, Fields, Positions, Row, SourceError
+from headrace.streams.sources.source import (
+    Batch,
+    Fields,
+    Positions,
+    Row,
+    SourceError,
+    size_of,
+)
 
-BATCH_ROWS = 1000
+BATCH_ROWS = 100
+BATCH_BYTES = 64 << 10
+"""About so many bytes end a batch, too: a transaction takes whole batches."""
 _BLOCK_BYTES = 1 << 20
+_READ_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,7 @@ class Files:
             known = ", ".join(_READERS)
             raise SourceError(f"{path} is none of {known}; write a pattern that leaves it out")
         rows: list[Row] = []
-        position, skipped, reason = begin, 0, ""
+        position, skipped, reason, size = begin, 0, "", 0
         for value, position, where in read(path, begin, self.grows):
             try:
                 if isinstance(value, SourceError):
@@ -79,9 +89,10 @@ class Files:
                 if not self.skip_bad:
                     raise
                 skipped, reason = skipped + 1, reason or str(error)
-            if len(rows) + skipped == BATCH_ROWS:
+            size += size_of(value)
+            if len(rows) + skipped == BATCH_ROWS or size >= BATCH_BYTES:
                 yield Batch(part, position, rows, skipped, reason)
-                rows, skipped, reason = [], 0, ""
+                rows, skipped, reason, size = [], 0, "", 0
         if rows or skipped:
             yield Batch(part, position, rows, skipped, reason)
 
@@ -208,7 +219,7 @@ def _parquet(path: Path, begin: int, grows: bool) -> Found:
         if total < begin:
             raise SourceError(f"{path} has {total} rows, and {begin} were read already")
         position = 0
-        for batch in file.iter_batches(BATCH_ROWS):
+        for batch in file.iter_batches(_READ_ROWS):
             skipped = min(max(begin - position, 0), batch.num_rows)
             position += skipped
             for value in batch.slice(skipped).to_pylist():

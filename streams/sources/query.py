@@ -11,9 +11,19 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from headrace.streams.sources.source import Batch, Fields, Positions, Row, SourceError
+from headrace.streams.sources.source import (
+    Batch,
+    Fields,
+    Positions,
+    Row,
+    SourceError,
+    size_of,
+)
 
-BATCH_ROWS = 1000
+BATCH_ROWS = 100
+BATCH_BYTES = 64 << 10
+"""About so many bytes end a batch, too: a transaction takes whole batches."""
+_READ_ROWS = 1000
 PART = "rows"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _SECRETS = re.compile(r"[^\s/:@\"']+:[^\s@]*(?=@)|(?<=password=)[^\s;&]+", re.I)
@@ -70,11 +80,17 @@ class Query:
             names = [str(one[0]) for one in cursor.description]
             while found := _fetched(cursor):
                 rows: list[Row] = []
+                size = 0
                 for cells in found:
                     value = dict(zip(names, cells, strict=True))
                     after = self._next(value, after)
                     rows.append(self._fields.row(value, f"the row with {self.column} {after}"))
-                yield Batch(PART, _kept(after), rows)
+                    size += size_of(value)
+                    if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+                        yield Batch(PART, _kept(after), rows)
+                        rows, size = [], 0
+                if rows:
+                    yield Batch(PART, _kept(after), rows)
 
     def _connected(self) -> Any:
         with _said("no connection to the database", "see that it runs, and what connect= does"):
@@ -130,7 +146,7 @@ def _refused() -> AbstractContextManager[None]:
 
 def _fetched(cursor: Any) -> Sequence[Any]:
     with _said("the rows of the query end before their time", "begin again: it goes on from there"):
-        rows: Sequence[Any] = cursor.fetchmany(BATCH_ROWS)
+        rows: Sequence[Any] = cursor.fetchmany(_READ_ROWS)
     return rows
 
 

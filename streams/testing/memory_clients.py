@@ -200,6 +200,7 @@ class _MemoryProducer:
         self._ends: dict[TopicPartition, int] = {}
         self.waited_s = 0.0
         self.given_up = 0
+        self.in_flight = 0
         self.send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None] = (
             self._send
         )

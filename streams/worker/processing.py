@@ -14,6 +14,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.external.writes import SinkWrites
 from headrace.streams.facts.counters import Counters
 from headrace.streams.records.blame import refused_record
+from headrace.streams.seams.adaptive_batch_size import AdaptiveBatchSize
 from headrace.streams.seams.clients import Clock, Log
 from headrace.streams.seams.tracing import Tracer
 from headrace.streams.task.task import Task
@@ -21,9 +22,11 @@ from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.window_idle import IdleWindows
-from headrace.streams.worker.pace import Pace
 from headrace.streams.worker_errors import RecordRefusedError
 
+CHUNK_TARGET_S = 0.05
+CHUNK_FIRST = 16
+"""Small, and soon larger: a slow function must not keep the first chunk for minutes."""
 PARTIALS_S = 0.1
 """How long records are folded before a repartition topic that is read without a commit."""
 
@@ -60,7 +63,10 @@ class Processing:
         self._clock = clock
         self._log = log
         self._partials_due_s = 0.0
-        self._pace = Pace(config.max_poll_records)
+        self._chunk = AdaptiveBatchSize(
+            target_s=CHUNK_TARGET_S, size=CHUNK_FIRST, max_size=config.max_poll_records
+        )
+        """Records of a task that are processed before the clock and the consumer are looked at."""
 
     # -- a turn --------------------------------------------------------------------------------
 
@@ -121,23 +127,30 @@ class Processing:
         sharing = max(1, sharing)
         started = self._clock.monotonic_s()
         with self.blaming_inputs(), self.working():
-            share = -(-self._pace.chunk // sharing)
+            share = -(-self._chunk.size // sharing)
             heads = task.heads()
             oldest_ms = min((head.timestamp()[1] for head in heads), default=-1)
             if self._tracer.samples:
                 self._tracer.sample(heads)
             if task.gathers:  # it ends behind its first wait, and few at a time would wait longer
                 share = self._config.max_poll_records
-            most = min(share, self._backlog.room(task))
+            most = min(share, self._backlog.room(task), self._room(task))
             count = task.process(1 if self._effort.is_careful else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             if not task.gathers:
-                self._pace.learn(count * sharing, (self._clock.monotonic_s() - started) * sharing)
+                seconds = self._clock.monotonic_s() - started
+                self._chunk.succeeded(count * sharing, seconds * sharing)
+            if task.facts.outbox is None:
+                self._effort.has_taken(count)
             self._backlog.has_read(task, count)
             held_bytes = task.caches_bytes() + task.partials_bytes(count)
             if held_bytes > self._config.statestore_cache_max_bytes:
                 task.flush()
         return count
+
+    def _room(self, task: Task) -> int:
+        """How many records the transaction, or the sink's next batch, may still take."""
+        return self._effort.room if task.facts.outbox is None else self._sinks.room(task)
 
     def _punctuate(self) -> bool:
         """Call the punctuators that are due by the wall clock; returns whether any was."""
@@ -178,8 +191,8 @@ class Processing:
 
     def void(self) -> None:
         """What was done since the last commit is void: see that it is not so for ever."""
-        if self._effort.void(self._tasks.running):
-            self._pace.start_small()
+        if self._effort.void(self._tasks.running, self._transactions.producer):
+            self._chunk.size = 1  # a chunk took so long that it was in vain
 
     def forget(self) -> None:
         """Do not count what was void with the next commit."""

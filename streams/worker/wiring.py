@@ -183,6 +183,7 @@ class _Wiring:
             begin_again=self._begin_again,
             commit_letters=lambda: self.commits.commit_letters(),
             linger_s=None if self._config.exactly_once else LINGER_S,
+            target_s=self._config.transaction_timeout_ms / 1000 / 3,
             clock=seams.clock,
             probe=seams.probe,
             log=seams.log,

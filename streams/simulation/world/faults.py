@@ -135,6 +135,9 @@ class FaultPlan:
             stands still; only under exactly-once, as nothing fences the other one otherwise.
         slow_restores: how likely nothing has come yet when a consumer without a group looks, so
             that other things happen in the middle of a restore.
+        broker_rate: how many records per second the brokers take of a producer, from the first
+            moment to the last; None for all at once.
+        sink_rate: how many rows per second a table outside of Kafka takes; None for all at once.
         disaster: what happens once and may end the application, by its name in
             `headrace.streams.simulation.disasters.DISASTERS`; see `SimulationResult.refusals`.
         calls: only at these calls; None for all of
@@ -162,6 +165,8 @@ class FaultPlan:
     clock_jumps: float = 0.0
     twins: float = 0.0
     slow_restores: float = 0.0
+    broker_rate: float | None = None
+    sink_rate: float | None = None
     disaster: str | None = None
     calls: frozenset[str] | None = None
     kinds: frozenset[str] | None = None

@@ -28,6 +28,9 @@ from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.transactions import RefusedError
 from headrace.topology.context.environment import Headers
 
+_THROTTLED_S = 0.1
+"""How often brokers that are slow take some records."""
+
 Report = Callable[[KafkaError | None, Message], None]
 
 _FENCING = frozenset(
@@ -156,22 +159,27 @@ class SimulatedProducer:
         elif kind == "delay":
             self._deliver_later(self._kernel.between(50 * MS, 2 * SECOND))
             return
+        elif (rate := self._faults.plan.broker_rate) is not None:
+            count = max(1, int(rate * _THROTTLED_S))
+            self._write(lost_answer=kind == "lost_answer", count=count)
+            if self._queue and not self._delivery_due:
+                self._deliver_later(int(count / rate * SECOND))
         else:
             self._write(lost_answer=kind == "lost_answer")
         if self._queue and not self._delivery_due:
             self._deliver_later(self._kernel.between(200, 5 * MS))
         self._wake()
 
-    def _write(self, *, lost_answer: bool) -> None:
-        places = list(dict.fromkeys(record.place for record in self._queue))
+    def _write(self, *, lost_answer: bool, count: int | None = None) -> None:
+        """Write what is queued, or the first records of it."""
+        queue = list(self._queue)[:count]
+        places = list(dict.fromkeys(record.place for record in queue))
         self._kernel.random.shuffle(places)
-        late: set[TopicPartition] = set()
         if len(places) > 1 and self._kernel.chance(0.1):
-            late = {places.pop()}
-        left = [r for r in self._queue if r.place in late]
+            places.pop()  # it is late
         try:
             for place in places:
-                self._write_to(place, [r for r in self._queue if r.place == place], lost_answer)
+                self._write_to(place, [r for r in queue if r.place == place], lost_answer)
         except RefusedError as refused:
             if refused.code == KafkaError.CONCURRENT_TRANSACTIONS:
                 # The transaction before has not ended everywhere: the client tries again. What
@@ -179,8 +187,6 @@ class SimulatedProducer:
                 self._deliver_later(self._kernel.between(MS, 10 * MS))
                 return
             self._take(refused)
-            return
-        self._queue = deque(left)
 
     def _write_to(self, place: TopicPartition, records: list[_Record], lost_answer: bool) -> None:
         cluster = self._cluster
@@ -192,7 +198,8 @@ class SimulatedProducer:
         for r in records:
             message = cluster.append(r.place, r.key, r.value, r.timestamp_ms, r.headers, txn)
             self._report(r, error, message)
-        self._queue = deque(r for r in self._queue if r.place != place)
+        written = set(map(id, records))
+        self._queue = deque(r for r in self._queue if id(r) not in written)
         if lost_answer and self._id is not None:
             self._become_abortable(KafkaError._MSG_TIMED_OUT, "a record was not acknowledged")
 

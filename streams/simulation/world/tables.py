@@ -62,7 +62,16 @@ class _Connection:
         return self._call("sink.positions", lambda: self._inner.positions(source, partitions))
 
     def write(self, batch: SinkBatch, /) -> None:
-        self._call("sink.write", lambda: self._inner.write(batch))
+        self._call("sink.write", lambda: self._write(batch))
+
+    def _write(self, batch: SinkBatch) -> None:
+        rate = self._faults.plan.sink_rate
+        if rate is not None:
+            took_us = int(len(batch.rows) / rate * SECOND)
+            self._process.sleep(min(took_us, TIMEOUT_US))
+            if took_us > TIMEOUT_US:
+                raise SinkUnavailableError("simulated: statement timeout", timed_out=True)
+        self._inner.write(batch)
 
     def _call(self, call: str, effect: Callable[[], T]) -> T:
         process, faults = self._process, self._faults

@@ -28,6 +28,7 @@ class Producer:
     """As much of one as is asked."""
 
     waited_s: float = 0.0
+    in_flight: int = 0
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Bench:
             self.producer.waited_s += waits
 
     def void(self, *tasks: Any) -> bool:
-        return self.effort.void(tasks)
+        return self.effort.void(tasks, self.producer)
 
     def commit(self, *tasks: Any) -> None:
         done = sum(task.done for task in tasks)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.streams.mirror.cluster import Cluster
-from headrace.streams.mirror.mirror import config_of, sides
+from headrace.streams.mirror.mirror import Mirror, config_of, sides
 from headrace.streams.mirror.move import Mover
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.topic_facts import NewTopic
@@ -19,6 +21,7 @@ from tests.support.kafka import Record
 from tests.support.mirrors import Clusters, Writer
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
+from tests.support.quotas import produce_quota
 from tests.support.raw_records import write_raw
 from tests.support.topics import Topics
 
@@ -230,3 +233,21 @@ def test_names_of_headers_are_copied_byte_for_byte(
         for record in found
     ]
     assert names == given
+
+
+@pytest.mark.slow
+def test_a_mirror_goes_on_under_a_quota(west: Topics, east: Topics) -> None:
+    """Records of more than a transaction can take in its time, each of them once."""
+    topic, count = west.create("orders", partitions=2), 3_000
+    east.own(topic)
+    body = random.Random(5).randbytes(5_000)
+    kafka.write(west.bootstrap, topic, ((b"%d" % n, body) for n in range(count)))
+    mirror = Mirror(
+        name=topic,
+        source={"bootstrap.servers": west.bootstrap},
+        target={"bootstrap.servers": east.bootstrap, "producer.compression.type": "none"},
+        topics=[topic],
+    )
+    with produce_quota(east.bootstrap, f"mirror.{topic}-producer", 500_000):
+        assert mirror.run(once=True) == count
+    assert _bare(east.bootstrap, topic) == _bare(west.bootstrap, topic)

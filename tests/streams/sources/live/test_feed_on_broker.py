@@ -19,6 +19,7 @@ from headrace.streams.errors import MissingTopicError
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT
+from tests.support.quotas import produce_quota
 from tests.support.topics import Topics
 
 FILES, ROWS = 4, 5000
@@ -122,3 +123,19 @@ def test_a_topic_that_is_missing_is_named_with_what_to_do(topics: Topics) -> Non
     missing = topics.name("missing")
     with pytest.raises(MissingTopicError, match=f"headrace topics create {missing}"):
         _feed(topics, Files("*.jsonl"), missing, topics.name("feed")).run()
+
+
+@pytest.mark.slow
+def test_a_feed_goes_on_under_a_quota(topics: Topics, tmp_path: Path) -> None:
+    """Rows of more than a transaction can take in its time, each of them once."""
+    topic, name, rows = topics.create("rows"), topics.name("feed"), 3_000
+    text = random.Random(5).randbytes(2_500).hex()
+    lines = [json.dumps({"n": n, "text": text}) + "\n" for n in range(rows)]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    feed = Feed(
+        Files(f"{tmp_path}/*.jsonl"), topic=topic, name=name,
+        settings={"bootstrap.servers": topics.bootstrap, "producer.compression.type": "none"},
+    )  # fmt: skip
+    with produce_quota(topics.bootstrap, f"{name}-producer", 500_000):
+        assert feed.run() == rows
+    assert [row["n"] for row in _values(topics, topic)] == list(range(rows))

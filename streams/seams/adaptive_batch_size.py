@@ -1,0 +1,182 @@
+"""How much to send at a time to a system whose speed is not known: a broker or a database.
+
+A batch of fixed size with a bound in time never ends on a system that is slow for it: it times out,
+is repeated, and times out again. So the size follows the measured rate.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.seams.clients import Clock, Log, Producer
+
+FIRST_RECORDS = 100
+"""How many records the first transaction takes: the brokers' speed is not known yet.
+
+Few, as a quota lets ten seconds' worth pass at once. A transaction that grows by half until that is
+used up has a sixth of it left to wait for, or a half at most.
+"""
+_GROWTH, _GROWTH_AFTER = 1.5, 1.25
+"""Factors by which a batch grows that was taken in time: at first, and once it was too large."""
+_SHRINK_ABOVE = 1.5
+"""How far above its target a batch may take until it shrinks, so that the size settles."""
+_LEAST_SHARE = 4
+"""A single slow success divides the size by this at most; it may have been a pause."""
+_LOWERED = (
+    "nothing is lost: less is sent at a time, so that it is taken in time, and more when it is "
+    "taken faster; act if the rate is too low: look for a quota, a slow disk, a lock or a trigger"
+)
+
+
+class AdaptiveBatchSize:
+    """Bounds a batch by what the other side takes within a target time.
+
+    Args:
+        target_s: seconds that a batch should take at most, well below its time-out.
+        size: of the first batch.
+        max_size: the largest size.
+        log: receives `batch_size_lowered` and `batch_size_raised`; None logs nothing.
+        fields: what these events have besides: what the batches are of, and the unit of the size.
+
+    Example:
+        >>> batch = AdaptiveBatchSize(target_s=3.0, size=1000)
+        >>> batch.timed_out(1000, 10.0, taken=600)
+        >>> batch.size
+        180
+        >>> batch.succeeded(180, 0.5)
+        >>> batch.size
+        225
+    """
+
+    __slots__ = ("_fields", "_last", "_log", "_lowered", "max_size", "size", "target_s")
+
+    def __init__(
+        self,
+        *,
+        target_s: float,
+        size: int,
+        max_size: int = sys.maxsize,
+        log: Log | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.target_s = target_s
+        self.max_size = max_size
+        self.size = min(size, max_size)
+        self._log = log
+        self._fields = fields or {}
+        self._last: tuple[int, float] | None = None
+        """Size and seconds of the last batch, unless it has timed out."""
+        self._lowered: int | None = None
+        """The size that it fell to, unless it has recovered since."""
+
+    def succeeded(self, size: int, seconds: float) -> None:
+        """Adjust the size after a batch that was taken within so many seconds."""
+        before, last = self.size, self._last
+        if size:
+            self._last = size, seconds
+        if seconds <= self.target_s or self._has_fixed_time(size, seconds, last):
+            if size >= self.size:
+                self._grow(self.size)
+                self._log_raised(size, seconds)
+        elif size and seconds > _SHRINK_ABOVE * self.target_s:
+            if last is not None and size < 0.8 * last[0] and seconds > 0.8 * last[1]:
+                self._grow(last[0])  # the smaller batch took as long
+                return
+            wanted = max(int(size * self.target_s / seconds), size // _LEAST_SHARE, 1)
+            self.size = min(self.size, wanted)
+            self._log_lowered(before, size, seconds)
+
+    def _has_fixed_time(self, size: int, seconds: float, last: tuple[int, float] | None) -> bool:
+        """Whether a batch may take its time whatever is in it, so that larger ones are better."""
+        if seconds > _SHRINK_ABOVE * self.target_s:
+            return False
+        return last is None or (size > last[0] and seconds < 1.2 * last[1])
+
+    def timed_out(self, size: int, seconds: float, *, taken: int = 0) -> None:
+        """Halve the size after a batch that was not taken in time, or follow the rate if known.
+
+        Args:
+            taken: how much of the batch was taken within these seconds; 0 if that is not known.
+        """
+        if not size:
+            return
+        before = self.size
+        self._last = None
+        wanted = size // 2
+        if taken:
+            wanted = min(wanted, int(taken * self.target_s / seconds))
+        self.size = min(self.size, max(1, wanted))
+        self._log_lowered(before, taken, seconds)
+
+    def _grow(self, size: int) -> None:
+        factor = _GROWTH if self._lowered is None else _GROWTH_AFTER
+        self.size = min(self.max_size, max(size + 1, int(size * factor)))
+
+    def _log_lowered(self, before: int, taken: int, seconds: float) -> None:
+        if self.size >= before or (self._lowered is not None and self.size > self._lowered / 2):
+            return  # it settles
+        self._lowered = self.size
+        if self._log is None:
+            return
+        self._log.warning(
+            "batch_size_lowered",
+            **self._fields,
+            size=self.size,
+            before=before,
+            rate_per_s=round(taken / seconds, 1),
+            took_s=round(seconds, 1),
+            target_s=round(self.target_s, 1),
+            advice=_LOWERED,
+        )
+
+    def _log_raised(self, taken: int, seconds: float) -> None:
+        if self._lowered is None or self.size < 4 * self._lowered:
+            return
+        self._lowered = None
+        rate = round(taken / max(seconds, 0.001), 1)
+        if self._log is not None:
+            self._log.info("batch_size_raised", **self._fields, size=self.size, rate_per_s=rate)
+
+
+@contextmanager
+def adjusting(
+    batch: AdaptiveBatchSize,
+    size: int,
+    producer: Producer,
+    clock: Clock,
+    *,
+    waited_s: float = 0.0,
+) -> Iterator[None]:
+    """Adjust a batch size to a block that waits until the brokers have a transaction.
+
+    Args:
+        size: of the transaction.
+        waited_s: how long its records have waited for the brokers before.
+    """
+    begun_s, sent = clock.monotonic_s(), producer.in_flight
+    try:
+        yield
+    except StreamsError:
+        took_s = waited_s + clock.monotonic_s() - begun_s
+        if took_s >= batch.target_s:
+            taken = acknowledged(size, sent=sent, left=producer.in_flight)
+            batch.timed_out(size, took_s, taken=taken)
+        raise
+    batch.succeeded(size, waited_s + clock.monotonic_s() - begun_s)
+
+
+def acknowledged(size: int, *, sent: int, left: int) -> int:
+    """Estimate how much of a batch was taken by the records that are still in flight.
+
+    Args:
+        sent: how many were in flight when it was all sent.
+        left: how many are in flight now.
+
+    >>> acknowledged(10, sent=50, left=20), acknowledged(10, sent=0, left=0)
+    (6, 0)
+    """
+    return int(size * (1 - min(left, sent) / sent)) if sent else 0
