@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.streams.errors import StreamsError
+from headrace.topology.context.environment import Headers
 
 
 class TaskMigratedError(StreamsError):
@@ -141,11 +142,23 @@ class OffsetLostError(StreamsError):
         )
 
 
+def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
+    """Return the bytes of a record's parts.
+
+    >>> record_size(b"key", None, [("name", b"text")])
+    11
+    """
+    parts = len(key or b"") + len(value or b"")
+    return parts + sum(
+        len(name.encode(errors="replace")) + len(data or b"") for name, data in headers or ()
+    )
+
+
 class RecordTooLargeError(StreamsError):
     """A record is larger than its topic takes; the task adds which input it came from.
 
     Args:
-        size: bytes of key and value, where known.
+        size: bytes of key, value and headers, where known.
         limit: the topic's max.message.bytes, where known.
         key_size: bytes of the key of a store's row, where it is one; the key is for nobody to read.
     """
@@ -172,4 +185,16 @@ class RecordTooLargeError(StreamsError):
         return (
             f"a record{size} is larger than the max.message.bytes{limit} of {self.topic}{row}; "
             "store less per key, or raise the topic's max.message.bytes"
+        )
+
+
+class LetterTooLargeError(RecordTooLargeError):
+    """A dead letter is larger than its topic takes, even without what describes the error."""
+
+    def __str__(self) -> str:
+        limit = f" of {self.limit}" if self.limit is not None else ""
+        return (
+            f"the record is to become a dead letter, whose {self.size} bytes, without a word about "
+            f"the error, are larger than the max.message.bytes{limit} of {self.topic}; raise it "
+            "above that of the topic that the record was read from"
         )

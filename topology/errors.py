@@ -37,6 +37,8 @@ class SerdeError(Exception):
     """Those of the step, where nobody knows which part it is about."""
     argument: str | None = None
     """The argument of the step that names the serde, where it is not called as the part."""
+    is_of_function: bool = False
+    """Whether it only reports that a user's function has raised its cause."""
 
     def named_by(self, arguments: Arguments) -> None:
         """Say what the arguments of the step are called, unless that is known."""
@@ -353,6 +355,24 @@ class NoPartitionError(ReturnedError):
             "them as an int, several in a list, an empty list to write nowhere, or None for the "
             "partition of the key"
         )
+
+
+class NoReasonError(ReturnedError):
+    """A function that gives the reason of a dead letter returned something else.
+
+    Args:
+        returned: what it was, without its content.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"the function returned {self.returned} where the reason of a dead letter belongs; "
+            "return a str"
+        )
+
+
+class DeadLetterRequested(Exception):  # noqa: N818 - its name is the letter's
+    """A step sends the record to the dead letters; the text is its reason."""
 
 
 class NoTopicError(ReturnedError):

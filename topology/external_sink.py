@@ -81,6 +81,8 @@ class SinkRefusedError(Exception):
     ) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.is_of_function = False
+        """Whether it only reports that a user's function has raised its cause."""
         self.table = table
         self.column = column
         self.offset = offset

@@ -239,8 +239,6 @@ class Trial:
         skipped = [e for e in self.driver.events if e["event"] == "record_skipped"]
         for event in skipped[:SKIPPED_MAX]:
             yield f"Left out: {self._told(event)}"
-        if len(skipped) > SKIPPED_MAX:
-            yield f"Left out: {len(skipped) - SKIPPED_MAX} more"
         for (node, reason), count in sorted(self.driver.dropped.items()):
             yield f"Left out in all: {count} at {node} ({reason})"
 

@@ -9,6 +9,7 @@ from headrace.streams.global_tables.global_rows import Row, row_of
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.records.failures import is_ours
 from headrace.streams.records.handlers import Continue, Failure, HandlerFailedError, Handlers
+from headrace.streams.records.letter_headers import user_error
 from headrace.streams.seams.clients import Log, ReceivedMessage
 from headrace.topology.compile.codegen import NullKeyPolicy
 from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
@@ -79,7 +80,9 @@ class RowErrors:
             raise _refused(plan, record, handler_error) from handler_error
         if not isinstance(answer, Continue):
             raise _refused(plan, record, error) from error
-        self._drop(plan.source, "it cannot be decoded")
+        count = self._drop(plan.source, "it cannot be decoded")
+        if count & (count - 1):
+            return
         self._log.warning(
             "record_skipped",
             topic=record.topic(),
@@ -87,16 +90,18 @@ class RowErrors:
             offset=record.offset(),
             node=plan.source,
             stage="deserialization",
-            error=type(error).__name__,
+            error=type(user_error(error)).__name__,
             reason=str(error) if is_ours(error) else None,
             dead_letters_left_out=len(answer.dead_letters),
+            count=count,
         )
 
-    def _drop(self, node: str, reason: str) -> None:
+    def _drop(self, node: str, reason: str) -> int:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
         # Powers of two: seen at once, and never a flood.
         if count & (count - 1) == 0:
             self._log.warning("records_dropped", node=node, reason=reason, count=count)
+        return count
 
 
 def _refused(plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> RecordError:

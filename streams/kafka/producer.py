@@ -36,6 +36,7 @@ from headrace.streams.worker_errors import (
     RecordRefusedError,
     RecordTooLargeError,
     TaskMigratedError,
+    record_size,
 )
 from headrace.topology.context.environment import Headers
 
@@ -132,7 +133,7 @@ class LiveProducer:
                     wait()
                     continue
                 except KafkaException as error:
-                    refuse(error, topic, key, value)
+                    refuse(error, topic, key, value, headers)
                 return
 
         return send
@@ -143,11 +144,16 @@ class LiveProducer:
         return len(self._client)
 
     def _refuse_record(
-        self, error: KafkaException, topic: str, key: bytes | None, value: bytes | None
+        self,
+        error: KafkaException,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None = None,
     ) -> NoReturn:
         cause: KafkaError = error.args[0]
         if cause.code() in TOO_LARGE:
-            size = len(key or b"") + len(value or b"")
+            size = record_size(key, value, headers)
             raise RecordTooLargeError(topic, size, self._current_limit(topic)) from error
         if cause.code() in GONE:
             raise missing(topic, cause) from error
@@ -155,6 +161,10 @@ class LiveProducer:
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
         self._raise(error, "send")
+
+    def limit_of(self, topic: str) -> int | None:
+        """Return the bytes of the largest record that a topic takes; None if that is not known."""
+        return self._topic_limits.get(topic)
 
     def pressure(self, timeout_s: float) -> None:
         """Serve delivery reports, and wait while too much is under way."""

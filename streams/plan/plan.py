@@ -173,7 +173,7 @@ def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
     if handlers.dead_letter_topic is None:
         if asking:
             raise TopologyError(
-                f'{asking[0]} has on_error="dead_letter", and no topic for dead letters is set; '
+                f"{asking[0]} writes dead letters, and no topic for them is set; "
                 "set errors.dead.letter.queue.topic.name"
             )
         return

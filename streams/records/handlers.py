@@ -16,11 +16,11 @@ answers with `Fail` or `Continue`, or with these words. The page docs/errors.md 
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from headrace.streams.records.letter_headers import error_headers
 from headrace.streams.settings import Kind
 from headrace.topology.arguments import why_not_called_as
 from headrace.topology.context.context import is_header_name
@@ -29,10 +29,6 @@ from headrace.topology.errors import type_of
 from headrace.topology.functions import Place, place_of
 
 Stage = Literal["deserialization", "processing", "production"]
-
-HEADER = "__streams.errors."
-STACKTRACE_MAX = 32_768
-"""How many characters of a stack trace go into a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +122,9 @@ class Failure:
     def dead_letter(self, topic: str) -> DeadLetter:
         """Make the record that Kafka Streams writes to a dead-letter topic (KIP-1034).
 
-        It has the bytes and headers of the input record, and headers with the error's name,
-        message and stack trace and with the place of the input record.
+        It has the bytes and headers of the input record, and headers with the name and text of the
+        error that a user's function raised, its stack trace, and the place of the input record.
+        Texts are bounded, and say how many bytes are left out.
 
         Args:
             topic: where it is to be written.
@@ -138,28 +135,14 @@ class Failure:
         >>> letter.key, letter.timestamp
         (b'k', 5)
         >>> [name for name, _ in letter.headers]  # doctest: +NORMALIZE_WHITESPACE
-        ['h', '__streams.errors.exception', '__streams.errors.message',
-         '__streams.errors.stacktrace', '__streams.errors.topic', '__streams.errors.partition',
-         '__streams.errors.offset']
+        ['h', '__streams.errors.exception', '__streams.errors.message', '__streams.errors.topic',
+         '__streams.errors.partition', '__streams.errors.offset']
         """
-        kind = type(self.error)
-        about = {
-            "exception": f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."),
-            "message": str(self.error),
-            "stacktrace": "".join(traceback.format_exception(self.error))[-STACKTRACE_MAX:],
-            "topic": self.topic,
-            "partition": self.partition,
-            "offset": self.offset,
-        }
-        headers = [
-            (HEADER + name, str(value).encode(errors="backslashreplace"))
-            for name, value in about.items()
-            if value is not None
-        ]
+        place = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         timestamp = self.timestamp
         if timestamp is None:
             timestamp = self.record.timestamp if self.record is not None else 0
-        every = (*(self.headers or ()), *headers)
+        every = (*(self.headers or ()), *error_headers(self.error, place))
         return DeadLetter(topic, self.key, self.value, max(timestamp, 0), every)
 
 

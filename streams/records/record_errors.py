@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from headrace.state.errors import StateError
@@ -24,13 +24,15 @@ from headrace.streams.records.handlers import (
     NodeRecord,
     Stage,
 )
+from headrace.streams.records.letter_headers import fitted, letter_size, user_error
 from headrace.streams.seams.clients import Log
-from headrace.streams.worker_errors import RecordTooLargeError
+from headrace.streams.worker_errors import LetterTooLargeError, RecordTooLargeError
 from headrace.topology.compile.compiler import Program
 from headrace.topology.context.environment import Answered, Headers, Part, Send
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import (
     BufferFullError,
+    DeadLetterRequested,
     EarlierRecordError,
     RegistryError,
     SerdeError,
@@ -42,6 +44,7 @@ _REASONS: dict[Stage, str] = {
     "processing": "the node failed",
     "production": "it cannot be written",
 }
+_ASKED_FOR = "sent to the dead letters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class RecordErrors:
         dropped: counts what is let go, by node and reason.
         refuse: raises what stops the application, given the error, the node and the message.
         facts: what the task's processors share: whether one of their punctuators runs now.
+        record_limit: returns the bytes of the largest record that a topic takes, if known.
     """
 
     handlers: Handlers
@@ -62,7 +66,10 @@ class RecordErrors:
     dropped: Callable[[str, str], None]
     refuse: Callable[[BaseException, str, Any], NoReturn]
     facts: TaskFacts
+    record_limit: Callable[[str], int | None] = lambda _: None
     log: Log | None = None
+    _seen: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """How many records were let go, by node, stage and class of the error."""
 
     def undecodable(self, node: str, error: Exception, message: Any) -> None:
         """Decide about a message that a source cannot decode."""
@@ -159,15 +166,25 @@ class RecordErrors:
             self.refuse(error, failure.node, message)
 
     def _send(self, letter: DeadLetter, failure: Failure, message: Any) -> None:
-        headers = list(letter.headers) or None
+        limit, headers = self.record_limit(letter.topic), letter.headers
+        if limit is not None:
+            headers = fitted(headers, limit - letter_size(letter.key, letter.value, ()))
+        send = (letter.topic, letter.value, letter.key, -1, letter.timestamp)
         try:
-            self.send(letter.topic, letter.value, letter.key, -1, letter.timestamp, headers)
+            self.send(*send, list(headers) or None)
         except RecordTooLargeError as error:
-            self.refuse(error, failure.node, message)
+            size = letter_size(letter.key, letter.value, headers)
+            too_large = LetterTooLargeError(letter.topic, size, error.limit)
+            too_large.__cause__ = failure.error
+            self.refuse(too_large, failure.node, message)
 
     def _note(self, failure: Failure, answer: Continue) -> None:
-        self.dropped(failure.node, _REASONS[failure.stage])
-        if self.log is not None:
+        asked_for = isinstance(failure.error, DeadLetterRequested)
+        self.dropped(failure.node, _ASKED_FOR if asked_for else _REASONS[failure.stage])
+        kind = failure.node, failure.stage, type(user_error(failure.error)).__name__
+        count = self._seen[kind] = self._seen.get(kind, 0) + 1
+        # Powers of two: seen at once, and never a flood.
+        if self.log is not None and count & (count - 1) == 0:
             places = self.program.called(failure.error, failure.node, likely=False)
             self.log.warning(
                 "record_skipped",
@@ -179,9 +196,10 @@ class RecordErrors:
                 function=str(places[0]) if places else None,
                 stage=failure.stage,
                 part=failure.part,
-                error=type(failure.error).__name__,
+                error=kind[-1],
                 reason=str(failure.error) if is_ours(failure.error) else None,
                 dead_letters=len(answer.dead_letters),
+                count=count,
             )
 
 

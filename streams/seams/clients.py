@@ -173,6 +173,9 @@ class Producer(Protocol):
     def begin(self) -> None:
         """Begin a transaction; nothing reaches the broker before the first send."""
 
+    def limit_of(self, topic: str) -> int | None:
+        """Return the bytes of the largest record that a topic takes; None if that is not known."""
+
     def settle(self) -> None:
         """Return when no changelog's record can outlive what was sent before it.
 

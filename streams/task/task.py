@@ -68,6 +68,8 @@ class Task:
     """What its processors share."""
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     now_ms: Callable[[], int] = lambda: 0
+    record_limit: Callable[[str], int | None] = lambda _: None
+    """Returns the bytes of the largest record that a topic takes, if that is known."""
     log: Log | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids of its input topics, where they are known."""
@@ -142,6 +144,7 @@ class Task:
             self.dropped,
             self._raise,
             self.facts,
+            self.record_limit,
             self.log,
         )
 

@@ -69,6 +69,7 @@ class Tasks:
         write_line: what `print` writes with.
         sinks: the tables outside of Kafka.
         send_letter: what their tasks send with.
+        record_limit: returns the bytes of the largest record that a topic takes, if known.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Tasks:
         write_line: Callable[[str], None] = print,
         sinks: SinkConnections,
         send_letter: Send,
+        record_limit: Callable[[str], int | None] = lambda _: None,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
         self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
@@ -112,6 +114,7 @@ class Tasks:
         self._write_line = write_line
         self._sinks = sinks
         self._send_letter = send_letter
+        self._record_limit = record_limit
         self._handlers = handlers or Handlers()
         self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
         self._global_views = global_views or {}
@@ -390,6 +393,7 @@ class Tasks:
             facts=self._make_facts(slot.id),
             global_views=self._global_views,
             now_ms=self._clock.now_ms,
+            record_limit=self._record_limit,
             log=self._log,
             topic_ids=slot.topic_ids,
             changelog_ids=slot.changelog_ids,

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from headrace.streams.records.letter_headers import HEADER
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
 from headrace.topology.context.environment import Headers
-from headrace.topology.errors import about
+from headrace.topology.errors import SerdeError, about
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
 from headrace.topology.serdes.partials import Take
@@ -298,11 +299,14 @@ class TestOutput(Generic[K, V]):
         # A partial result is shown as what it is: for a count a number.
         result = None if self._take is None else self._take(headers, value_bytes)[0]
         value: Any = None
-        with about("key"):
-            key = None if key_bytes is None else self._key.deserialize(key_bytes)
-        with about("value"):
-            if value_bytes is not None:
-                value = self._value.deserialize(value_bytes) if result is None else result
+        try:
+            with about("key"):
+                key = None if key_bytes is None else self._key.deserialize(key_bytes)
+            with about("value"):
+                if value_bytes is not None:
+                    value = self._value.deserialize(value_bytes) if result is None else result
+        except SerdeError as error:
+            raise SerdeError(f"{error} ({_read_at(message)}){_of_letter(headers)}") from error
         return Record(
             key,
             value,
@@ -311,6 +315,19 @@ class TestOutput(Generic[K, V]):
             message.partition(),
             message.offset(),
         )
+
+
+def _read_at(message: MemoryMessage) -> str:
+    return f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
+
+
+def _of_letter(headers: Headers) -> str:
+    if not any(name.startswith(HEADER) for name, _ in headers):
+        return ""
+    return (
+        ". It is a dead letter with the bytes of the record that failed: read it with "
+        "key=serdes.bytes, value=serdes.bytes"
+    )
 
 
 def step_to_ms(step: timedelta) -> int:

@@ -20,7 +20,12 @@ from headrace.streams.seams.clients import (
 from headrace.streams.seams.refused_times import FAR_MS, advice, told
 from headrace.streams.testing.local_admin import LocalAdmin
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
-from headrace.streams.worker_errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
+from headrace.streams.worker_errors import (
+    OffsetLostError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    record_size,
+)
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import FarTimeWarning
 
@@ -221,7 +226,7 @@ class _MemoryProducer:
         for part in (key, value):
             if part is not None and not isinstance(part, (bytes, str)):
                 raise TypeError(f"a bytes-like object is required, not {type(part).__name__}")
-        size, limit = len(key or b"") + len(value or b""), self._limit(topic)
+        size, limit = record_size(key, value, headers), self.limit_of(topic)
         if size > limit:
             raise RecordTooLargeError(topic, size, limit)
         self._append(topic, value, key, partition, timestamp, headers)
@@ -248,7 +253,8 @@ class _MemoryProducer:
     def _check(self) -> None:
         """Refuse to write where a real producer could not."""
 
-    def _limit(self, topic: str) -> int:
+    def limit_of(self, topic: str) -> int:
+        """Return the bytes of the largest record that a topic takes."""
         return int(self._cluster.create(topic).config.get("max.message.bytes", MAX_MESSAGE_BYTES))
 
     def settle(self) -> None:
@@ -261,7 +267,7 @@ class _MemoryProducer:
         last_headers: Headers | None = None,
     ) -> None:
         """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends."""
-        limit = self._limit(place.topic)
+        limit = self.limit_of(place.topic)
         for number, (key, value, timestamp) in enumerate(rows, start=1):
             if value is not None and len(value) > limit:
                 raise RecordTooLargeError(place.topic, len(value), limit, key_size=len(key))

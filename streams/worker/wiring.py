@@ -161,6 +161,7 @@ class _Wiring:
             global_views=self.global_tables.views,
             sinks=self.sink_connections,
             send_letter=self.letters.send,
+            record_limit=lambda topic: self.transactions.producer.limit_of(topic),
         )
 
     @cached_property

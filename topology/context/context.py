@@ -128,6 +128,8 @@ class OperatorContext:
             headers of the record, where the step goes on if a handler lets it. Where no handler
             does, it raises the error. The error of a record that is not the present one is given
             as an `EarlierRecordError`.
+        let_go: to be called with an error and key, value, timestamp and headers of the record,
+            where the step has it become a dead letter, whatever the handlers are.
         at_once: whether its results meet what came another way, so that none may wait.
         in_runs: whether they meet records of other sources, so that none may wait for the next run.
         has_its_own: whether nobody else can have got hold of the keys and values that it is given.
@@ -151,6 +153,7 @@ class OperatorContext:
     old_is_read: bool = True
     open_store: Callable[[str], Any] = no_stores
     failed: Callable[[Exception, Any, Any, int, Headers], None] = stop
+    let_go: Callable[[Exception, Any, Any, int, Headers], None] = stop
     at_once: bool = False
     in_runs: bool = False
     has_its_own: bool = False

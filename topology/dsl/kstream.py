@@ -12,6 +12,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import branched, grouped, ktable
 from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.methods.calling import Calling
+from headrace.topology.dsl.steps.dead_letters import add_dead_letters
 from headrace.topology.dsl.steps.external_sink import add_external_sink
 from headrace.topology.dsl.steps.merging import merged
 from headrace.topology.dsl.steps.table_nodes import to_table
@@ -284,6 +285,38 @@ class KStream(Calling[K, V]):
         edge.draft.add(
             Sink(node_name, (edge.node,), target, edge.key, edge.value, partitioner=partitioner)
         )
+
+    def to_dead_letters(
+        self, reason: str | Callable[[K, V], str], *, name: str | None = None
+    ) -> None:
+        """Write a dead letter for each record, with a reason; nothing can follow.
+
+        It goes to the topic of the setting ``errors.dead.letter.queue.topic.name``, and is what a
+        record that fails becomes there: the bytes of the input record, and headers with the reason
+        as ``__streams.errors.message`` and with the place of the input record.
+
+        Args:
+            reason: the text, or a function that is called as ``reason(key, value)`` and returns it.
+            name: name of the node; None generates one.
+
+        Raises:
+            TopologyError: the reason is neither or is empty, or a name is not legal or is taken.
+                Without the setting the application does not start.
+
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", key=serdes.string, value=serdes.json)
+        >>> orders.filter(lambda _, order: order["price"] < 0).to_dead_letters(
+        ...     reason=lambda key, order: f"order {key} has the price {order['price']}"
+        ... )
+        >>> settings = {"errors.dead.letter.queue.topic.name": "dead-letters"}
+        >>> with TopologyTestDriver(builder.build(), settings) as driver:
+        ...     driver.input("orders").send("o1", {"price": -5})
+        ...     letter = driver.output("dead-letters", value=serdes.json).read()
+        >>> letter.value, dict(letter.headers)["__streams.errors.message"]
+        ({'price': -5}, b'order o1 has the price -5')
+        """
+        add_dead_letters(self._edge, reason, name)
 
     def to_sink(
         self,

@@ -417,10 +417,9 @@ class FunctionSerde(Generic[T]):
         try:
             data = self._serialize(value)
         except Exception as error:
-            raise SerdeError(
-                f"serde {self.name!r} cannot encode a value of type {type(value).__name__}: its "
-                f"serialize function raised {type(error).__name__}; correct the function, or pass "
-                "the serde of that type"
+            raise self._failed(
+                f"encode a value of type {type(value).__name__}: its serialize function raised "
+                f"{type(error).__name__}; correct the function, or pass the serde of that type"
             ) from error
         if type(data) is bytes:
             return data
@@ -434,8 +433,13 @@ class FunctionSerde(Generic[T]):
         try:
             return self._deserialize(data)
         except Exception as error:
-            raise SerdeError(
-                f"serde {self.name!r} cannot decode {len(data)} bytes: its deserialize function "
-                f"raised {type(error).__name__}; correct the function, or pass the serde that the "
-                "topic was written with"
+            raise self._failed(
+                f"decode {len(data)} bytes: its deserialize function raised "
+                f"{type(error).__name__}; correct the function, or pass the serde that the topic "
+                "was written with"
             ) from error
+
+    def _failed(self, what: str) -> SerdeError:
+        error = SerdeError(f"serde {self.name!r} cannot {what}")
+        error.is_of_function = True
+        return error

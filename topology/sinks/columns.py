@@ -173,7 +173,9 @@ class Columns:
         assert self._row is not None
         place = place_of(self._row)
         reason = f"row= raised {type(error).__name__}{f' ({place})' if place else ''}"
-        return self.refused(reason, None, row)
+        refused = self.refused(reason, None, row)
+        refused.is_of_function = True
+        return refused
 
     def key_of(self, row: SinkRow) -> tuple[Any, ...]:
         """What names the row, in the order of the key.

@@ -238,7 +238,9 @@ def test_refused_rows_go_alone_and_the_others_are_written(values: set[int], offs
     assert sink.pairs == [pair for pair in PAIRS if pair[1] not in values]
     assert driver.dropped == {("keep", "it cannot be written"): len(values)}
     skipped = events(driver, "record_skipped")
-    assert [event["reason"] for event in skipped] == ["table t, column n: too odd"] * len(values)
+    logged = [number for number in (1, 2, 4) if number <= len(values)]
+    assert [event["count"] for event in skipped] == logged
+    assert {event["reason"] for event in skipped} == {"table t, column n: too odd"}
 
 
 LETTERS = {

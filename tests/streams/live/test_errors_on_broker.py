@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,35 @@ def test_bad_records_become_dead_letters_and_all_others_are_processed(
         assert (headers[PREFIX + "partition"], headers[PREFIX + "offset"]) == (b"0", offset)
         assert b"Traceback" in (headers[PREFIX + "stacktrace"] or b"")
         assert letter.timestamp == 1_700_000_000_000 + int(offset)
+
+
+@pytest.mark.parametrize("size", [600_000, 899_000])
+def test_an_error_that_quotes_a_large_value_becomes_a_dead_letter(
+    size: int, topics: Topics, tmp_path: Path
+) -> None:
+    """Incompressible, and for a topic that takes less than the others."""
+    source, sink = topics.create("in"), topics.create("out")
+    dead = topics.create("dead", config={"max.message.bytes": "900000"})
+    value = random.Random(size).randbytes(size // 2).hex().encode()
+
+    def fail(text: str) -> str:
+        raise ValueError(text)
+
+    builder = StreamsBuilder()
+    builder.stream(source, key=serdes.string, value=serdes.string).map_values(fail).to(sink)
+    settings = {
+        **settings_of(topics, tmp_path),
+        **CONTINUE,
+        "errors.dead.letter.queue.topic.name": dead,
+        "producer.compression.type": "none",
+    }
+    kafka.write(topics.bootstrap, source, [(b"k", value), (b"k", value)])
+    with live(builder.build(), settings) as app:
+        app.wait_processed(2)
+    letters = kafka.read(topics.bootstrap, dead)
+    assert [letter.value for letter in letters] == [value, value]
+    messages = [dict(one.headers or [])[PREFIX + "message"] or b"" for one in letters]
+    assert all(message.endswith(b"left out]") for message in messages)
 
 
 def test_no_dead_letter_of_an_aborted_transaction_is_visible(

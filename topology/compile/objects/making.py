@@ -55,6 +55,8 @@ class _Environment(Protocol):
     def global_views(self) -> Mapping[str, TableView]: ...
     @property
     def failed(self) -> Callable[..., None]: ...
+    @property
+    def let_go(self) -> Callable[..., None]: ...
 
 
 class OperatorMaker:
@@ -100,6 +102,7 @@ class OperatorMaker:
             old_is_read=needs_old(self._sub, node),
             open_store=partial(self._open_store, node),
             failed=self._failed(node.name),
+            let_go=self._let_go(node.name),
             at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
             in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
             has_its_own=has_its_own(self._sub, node),
@@ -133,6 +136,16 @@ class OperatorMaker:
             ask(node, error, key, value, timestamp, headers, None)
 
         return failed
+
+    def _let_go(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
+        let_go = self._environment.let_go
+
+        def to_dead_letters(
+            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
+        ) -> None:
+            let_go(node, error, key, value, timestamp, headers, "dead_letter")
+
+        return to_dead_letters
 
     def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
         return self._environment.number(f"{name}.{owner or node}")

@@ -1,0 +1,45 @@
+"""Sending records of a stream to the dead-letter topic, with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.errors import DeadLetterRequested, NoReasonError, type_of
+from headrace.topology.operators.last_changes import AtOnce
+
+
+@dataclass(frozen=True, slots=True)
+class ToDeadLetters(OperatorSpec):
+    """Writes a dead letter for each record.
+
+    Args:
+        reason: the text, or a function that is called as ``reason(key, value)`` and returns it.
+    """
+
+    is_timed: ClassVar[bool] = False
+    answer: ClassVar[Any] = "dead_letter"
+
+    reason: str | Callable[[Any, Any], str]
+
+    def make(self, context: OperatorContext, /) -> _ToDeadLetters:
+        """Make the operator of one task."""
+        return _ToDeadLetters(self, context)
+
+
+class _ToDeadLetters(AtOnce):
+    __slots__ = ("_let_go", "_reason")
+
+    def __init__(self, spec: ToDeadLetters, context: OperatorContext) -> None:
+        super().__init__(context.forward)
+        self._reason = spec.reason
+        self._let_go = context.let_go
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        reason = self._reason(key, value) if callable(self._reason) else self._reason
+        if not isinstance(reason, str):
+            raise NoReasonError(type_of(reason))
+        self._let_go(DeadLetterRequested(reason), key, value, timestamp, headers)
