@@ -56,6 +56,8 @@ from headrace.streams.worker.worker import Worker
 from headrace.topology.show.picture import Picture, picture_of
 from headrace.topology.topology import Topology
 
+_TASKS_SHOWN = 5
+
 StateListener = Callable[[State, State], None]
 """Called with the new and the old state, in the thread that changed it."""
 
@@ -122,6 +124,9 @@ class KafkaStreams(Crewed):
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+        """What `close` is to raise."""
+        self._failed: BaseException | None = None
+        """What has stopped the application."""
         self._logs_failure = True
         self._on_unreached: Callable[[Unreached], bool] = lambda _: False
         self._before_lost: State | None = None
@@ -130,6 +135,7 @@ class KafkaStreams(Crewed):
         self._digest = digest_of(self._plans)
         self._connections = Connections()
         self._lock = threading.RLock()
+        self._state_changed = threading.Condition(self._lock)
         self._log = get_logger().bind(application=self.config.application_id)
         self._shutdown = Shutdown(self.config, self._plans, clock=self._clock, log=self._log)
         self._uncaught = Uncaught(
@@ -269,8 +275,34 @@ class KafkaStreams(Crewed):
         with on_signals(self._stop), rare_collections():
             self._run()
 
-    def start(self) -> None:
-        """Run in a thread of its own; `close` ends it and raises what stopped it, if anything."""
+    def start(self, *, wait: timedelta | bool = False) -> None:
+        """Run in a thread of its own; `close` ends it and raises what stopped it, if anything.
+
+        Args:
+            wait: return once all tasks that this process has been assigned process records; True
+                waits as long as it takes, a timedelta at most so long.
+
+        Raises:
+            StreamsError: what stopped the application while it was waited for, such as a topic
+                that does not exist.
+            TimeoutError: it does not run in time; the message names what it waits for. It goes on
+                to in the background, until `close`.
+            RuntimeError: it was started before, or was closed meanwhile.
+
+        Example:
+            >>> from datetime import timedelta
+            >>> from headrace import KafkaStreams, StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> app = KafkaStreams(builder.build(), {
+            ...     "application.id": "copy", "bootstrap.servers": "localhost:1"})
+            >>> app.start(wait=timedelta(milliseconds=50))
+            Traceback (most recent call last):
+                ...
+            TimeoutError: the application copy does not run after 0.05 s: no broker of \
+localhost:1 has answered yet. It goes on to try in the background; end it with close()
+            >>> app.close()
+        """
         refuse_while_loading(self.config.application_id)
         if self._thread is not None:
             raise RuntimeError("the application was started before; make a new KafkaStreams")
@@ -278,6 +310,39 @@ class KafkaStreams(Crewed):
             target=self._run_quietly, name=f"headrace-{self.config.application_id}"
         )
         self._thread.start()
+        if wait is not False:
+            self._await_running(None if wait is True else wait.total_seconds())
+
+    def _await_running(self, within_s: float | None) -> None:
+        with self._state_changed:
+            self._state_changed.wait_for(self._has_begun_or_ended, within_s)
+            state = self._state
+        if state in (State.RUNNING, State.PAUSED):
+            return
+        if state.works or state is State.CREATED:
+            assert within_s is not None
+            raise TimeoutError(
+                f"the application {self.config.application_id} does not run after {within_s:g} s: "
+                f"{self._awaited(state)}. It goes on to try in the background; end it with close()"
+            )
+        self.close()
+        raise RuntimeError(f"the application {self.config.application_id} was closed before it ran")
+
+    def _has_begun_or_ended(self) -> bool:
+        return self._state not in (State.CREATED, State.CONNECTING, State.REBALANCING)
+
+    def _awaited(self, state: State) -> str:
+        """What an application waits for that does not run yet."""
+        if state is not State.REBALANCING:
+            return f"no broker of {self.config.bootstrap_servers} has answered yet"
+        left = [task for task in self.tasks() if task.state != "running"]
+        if not left:
+            return "the group has not assigned its tasks yet"
+        remaining = sum(store.restore_remaining for task in left for store in task.stores)
+        more = f", {remaining:,} records of changelogs are left" if remaining else ""
+        shown = ", ".join(f"{task.id} ({task.state})" for task in left[:_TASKS_SHOWN])
+        others = len(left) - _TASKS_SHOWN
+        return f"tasks {shown}{f' and {others} more' if others > 0 else ''} do not run{more}"
 
     def close(self, timeout: timedelta | None = None, *, leave_group: bool | None = None) -> None:
         """Stop: commit what was processed, and leave the group or not.
@@ -337,6 +402,7 @@ class KafkaStreams(Crewed):
             self._become(State.PENDING_SHUTDOWN)
             self._become(State.NOT_RUNNING)
         except BaseException as error:
+            self._failed = error
             if self._logs_failure and error is not self._crew.failure:
                 full = self.config.log_errors == "full"
                 log_failure(self._log, describe_failure(error, full=full))
@@ -495,6 +561,7 @@ class KafkaStreams(Crewed):
             if state is old:
                 return
             self._state = state
+            self._state_changed.notify_all()
             self._log.info("state_changed", old=old.value, new=state.value)
             if self._state_listener is not None:
                 self._state_listener(state, old)

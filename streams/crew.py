@@ -203,11 +203,15 @@ class Crewed(Queried):
 
     _crew: Crew
     _state: State
+    _failed: BaseException | None
 
     def _asked(self) -> dict[int, Ask] | None:
         if not self._state.works:
             return None
         return {index: one.ask for index, one in {0: self.desk, **self._crew.desks()}.items()}
+
+    def _failed_with(self) -> BaseException | None:
+        return self._failed or self._crew.failure
 
     def add_worker(self) -> str | None:
         """Begin another worker in a thread of this process, beside those that run.

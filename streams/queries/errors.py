@@ -41,6 +41,16 @@ class NotReadableError(QueryError):
         self.unreached = unreached
 
 
+class ApplicationFailedError(NotReadableError):
+    """The application in this process has failed; correct the cause and start a new one."""
+
+    def __init__(self, application: str, reason: str) -> None:
+        super().__init__(
+            f"the application {application} has failed in this process, and its stores are not "
+            f"read any more: {reason}. Correct that, and start a new KafkaStreams"
+        )
+
+
 class UnfinishedError(NotReadableError):
     """The files are of a restore that has not come to its end; its worker goes on with it."""
 

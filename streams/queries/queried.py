@@ -16,8 +16,10 @@ from headrace.streams.facts.watched import Watched
 from headrace.streams.facts.web import WebServer, open_web
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
+from headrace.streams.queries.errors import ApplicationFailedError
 from headrace.streams.questions.desk import Desk
 from headrace.streams.questions.question import Ask
+from headrace.streams.records.failures import describe_failure
 
 if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
@@ -40,6 +42,15 @@ class Queried(Watched):
     def _asked(self) -> dict[int, Ask] | None:
         raise NotImplementedError
 
+    def _failed_with(self) -> BaseException | None:
+        raise NotImplementedError
+
+    def _require_working(self) -> None:
+        failure = self._failed_with()
+        if failure is not None:
+            reason = describe_failure(failure, full=self.config.log_errors == "full").reason
+            raise ApplicationFailedError(self.config.application_id, reason) from failure
+
     def queries(self) -> Queries:
         """The stores of this application on this host, whichever processes work on it.
 
@@ -49,8 +60,14 @@ class Queried(Watched):
 
         with self._queries_lock:
             if self._queries is None:
-                plans = (self._plans, self._global_plans)
-                self._queries = Queries(self.config, *plans, facts=self._told, workers=self._asked)
+                self._queries = Queries(
+                    self.config,
+                    self._plans,
+                    self._global_plans,
+                    facts=self._told,
+                    workers=self._asked,
+                    require_working=self._require_working,
+                )
             return self._queries
 
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
@@ -78,6 +95,7 @@ class Queried(Watched):
 
         Raises:
             NoSuchStoreError: the application has no such store; the message has those there are.
+                Each read raises `ApplicationFailedError` after the application has failed.
 
         Example:
             >>> from headrace import KafkaStreams, StreamsBuilder, serdes

@@ -14,6 +14,7 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.queries.ages import AgeLimit
 from headrace.streams.queries.errors import (
+    ApplicationFailedError,
     NotReadableError,
     StoppingError,
     TooOldError,
@@ -45,6 +46,7 @@ class Queries:
         cluster: makes what is asked who has which task; None takes the live one.
         monotonic_s: seconds of the clock of the facts.
         now_ms: the wall clock.
+        require_working: raises if the application has failed in this process.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Queries:
         cluster: Callable[[], AskedCluster] | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        require_working: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
         self.plans = tuple(plans)
@@ -75,6 +78,7 @@ class Queries:
         self._workers = workers
         self._monotonic_s = monotonic_s
         self._now_ms = now_ms
+        self._require_working = require_working
         self._followers = Followers(
             config.state_dir / config.application_id, monotonic_s=monotonic_s
         )
@@ -140,6 +144,7 @@ class Queries:
             only,
             partitions,
             age,
+            self._require_working,
         )
 
     def told(self, store: KeptStore) -> dict[int, Told]:
@@ -199,6 +204,7 @@ class Queries:
 
         Raises:
             TooOldError: it is not in time.
+            ApplicationFailedError: the application has failed in this process.
             StoppingError: whoever answers stops.
         """
         store = store_of(self.stores, self.application, name)
@@ -219,6 +225,8 @@ class Queries:
                 if not fresh:
                     fresh = True
                     continue
+            except ApplicationFailedError:
+                raise
             except StopIteration:
                 at = "is not on this host"
             except NotReadableError as error:

@@ -66,6 +66,7 @@ class Source:
         only: the partitions that are meant; None for all that are here.
         partitions: how many the store has, where that is known.
         age: how old rows may be; None leaves that to whoever asks.
+        require_working: raises if the application has failed in this process.
     """
 
     store: KeptStore
@@ -77,6 +78,7 @@ class Source:
     only: frozenset[int] | None = None
     partitions: int | None = None
     age: AgeLimit | None = None
+    require_working: Callable[[], None] = lambda: None
     places: dict[int, Place] = field(default_factory=dict, init=False)
     """Where what was read was from, by partition."""
 
@@ -87,8 +89,10 @@ class Source:
             first: have that in front which this key is likely to be in.
 
         Raises:
-            QueryError: none is, or the rows are in the memory of workers, and none runs here.
+            QueryError: none is, the application has failed in this process, or the rows are in the
+                memory of workers, and none runs here.
         """
+        self.require_working()
         in_memory = self.store.in_memory
         if in_memory and self.workers() is None:
             raise StoreInMemoryError(
@@ -143,8 +147,10 @@ class Source:
 
         Raises:
             NotReadableError: it cannot be read now.
+            ApplicationFailedError: the application has failed in this process.
             TooOldError: it is older than it may be.
         """
+        self.require_working()
         try:
             if self.store.in_memory:
                 asked = self._asked(part)
