@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import click
@@ -24,6 +25,7 @@ _TIMEOUT_S = 30.0
 _FIND_TIMEOUT_S = 10.0
 _APPEAR_S = 5.0
 _LOOK_AGAIN_S = 0.05
+_COMPACTED = {"cleanup.policy": "compact"}
 
 
 @click.command()
@@ -44,7 +46,8 @@ def create(
     """Create topics; those that exist are left as they are.
 
     With --app and no NAME, all that the application reads and writes and does not make itself, and
-    that of its dead letters.
+    that of its dead letters. Topics that it reads as tables, and not as streams, get
+    cleanup.policy=compact, so that no row is lost after the retention time.
     """
     with said_errors():
         known = Known.of(target, settings)
@@ -52,7 +55,7 @@ def create(
             names = _of_application(known)
         if not names:
             raise click.UsageError("give a NAME, or an application with --app")
-        _create(names, partitions, known.reach(), any_count=any_count)
+        _create(names, partitions, known.reach(), any_count=any_count, tables=known.tables)
 
 
 def _of_application(known: Known) -> tuple[str, ...]:
@@ -103,7 +106,12 @@ def _set(name: str, configs: dict[str, str], config: dict[str, Any]) -> None:
 
 
 def _create(
-    names: tuple[str, ...], partitions: int | None, config: dict[str, Any], *, any_count: bool
+    names: tuple[str, ...],
+    partitions: int | None,
+    config: dict[str, Any],
+    *,
+    any_count: bool,
+    tables: AbstractSet[str],
 ) -> None:
     client = new_admin(config, Heard())
     present = _partition_counts(client)
@@ -116,7 +124,10 @@ def _create(
         )
     count = partitions or 1
     missing = [name for name in dict.fromkeys(names) if name not in kept]
-    wanted = [NewTopic(name, num_partitions=count) for name in missing]
+    wanted = [
+        NewTopic(name, num_partitions=count, config=_COMPACTED if name in tables else {})
+        for name in missing
+    ]
     until_s = time.monotonic() + _TIMEOUT_S
     for name, creation in (client.create_topics(wanted) if wanted else {}).items():
         try:
@@ -129,7 +140,8 @@ def _create(
     _await(client, missing)
     for name in names:
         word, has = ("Exists", kept[name]) if name in kept else ("Created", count)
-        click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''})")
+        policy = ", compacted, as it is read as a table" if name in {*missing} & tables else ""
+        click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''}{policy})")
 
 
 def _await(client: Any, names: list[str]) -> None:

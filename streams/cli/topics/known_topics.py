@@ -61,6 +61,8 @@ class Known:
 
     config: StreamsConfig
     names: Names | None = None
+    tables: frozenset[str] = frozenset()
+    """The topics that are read as tables, under their own keys, and not as streams."""
 
     @classmethod
     def of(cls, target: str | None, settings: Mapping[str, Any]) -> Known:
@@ -76,7 +78,8 @@ class Known:
     @classmethod
     def by(cls, app: KafkaStreams) -> Known:
         """The topics of an application."""
-        return cls(app.config, Names(app.plans, app.config, app.global_plans))
+        names = Names(app.plans, app.config, app.global_plans)
+        return cls(app.config, names, _tables(app))
 
     def reach(self) -> dict[str, Any]:
         """See that the cluster answers; returns the settings of an admin client.
@@ -148,6 +151,19 @@ class Known:
             for_topic(own[1] if value is None else SERDES[value], full, is_key=False),
             take,
         )
+
+
+def _tables(app: KafkaStreams) -> frozenset[str]:
+    nodes = [node for plan in app.plans for node in plan.program.sub_topology.nodes]
+    readers: dict[str, list[bool]] = {}
+    for node in nodes:
+        for source in nodes:
+            is_input = source.as_source is not None and not source.internal
+            if is_input and source.name in node.parents:
+                for topic in source.reads_topics:
+                    readers.setdefault(topic, []).append(node.reads_as_table)
+    found = {topic for topic, are_tables in readers.items() if all(are_tables)}
+    return frozenset(found | {plan.topic for plan in app.global_plans})
 
 
 def _refuse_unknown(name: str, application: str, known: Iterable[str]) -> None:

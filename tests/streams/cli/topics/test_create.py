@@ -20,3 +20,19 @@ def test_the_topic_of_dead_letters_is_one_of_the_application_s() -> None:
     with_letters = Known.by(KafkaStreams(builder.build(), {**settings, **letters}))
     assert set(_of_application(plain)) == {"in", "out"}
     assert set(_of_application(with_letters)) == {"in", "out", "dead"}
+
+
+def test_topics_that_are_tables_alone_are_known() -> None:
+    builder = StreamsBuilder()
+    builder.table("cards", store="cards")
+    builder.table("changes").to_stream().to("loud")
+    builder.stream("read-so").to_table(store="read-so")
+    builder.stream("rekeyed").select_key(lambda _, v: v).to_table(store="rekeyed")
+    both = builder.stream("both")
+    both.to("elsewhere")
+    both.to_table(store="both")
+    goods = builder.global_table("goods")
+    builder.stream("orders").join(goods, max, key_mapper=lambda key, _: key).to("out")
+    settings = {"application.id": "shop", "bootstrap.servers": "nowhere:1"}
+    known = Known.by(KafkaStreams(builder.build(), settings))
+    assert known.tables == {"cards", "changes", "read-so", "goods"}

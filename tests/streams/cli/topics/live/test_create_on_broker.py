@@ -93,3 +93,26 @@ def test_a_topic_that_is_not_there_has_no_configs(topics: Topics) -> None:
     done = _set(name, "retention.ms=1", "--bootstrap-servers", topics.bootstrap)
     assert done.returncode == 1
     assert f"cannot set configs of {name}" in done.stderr
+
+
+def test_what_an_application_reads_as_a_table_is_compacted(topics: Topics, tmp_path: Path) -> None:
+    names = {kind: topics.name(kind) for kind in ("orders", "cards", "out")}
+    module = tmp_path / f"tables_{topics.name('app').replace('-', '_')}.py"
+    module.write_text(
+        "from headrace import KafkaStreams, StreamsBuilder\n"
+        "builder = StreamsBuilder()\n"
+        f"cards = builder.table({names['cards']!r}, store='cards')\n"
+        f"joined = builder.stream({names['orders']!r}).join(cards, lambda order, card: card)\n"
+        f"joined.to({names['out']!r})\n"
+        "app = KafkaStreams(builder.build(), {'application.id': 'a', "
+        f"'bootstrap.servers': {topics.bootstrap!r}}})\n"
+    )
+    done = _create("--app", f"{module}:app")
+    assert done.returncode == 0, done.stderr
+    cards = f"Created: {names['cards']} (1 partition, compacted, as it is read as a table)"
+    assert cards in done.stdout.splitlines()
+    assert f"Created: {names['orders']} (1 partition)" in done.stdout.splitlines()
+    admin = GroupAdmin({"bootstrap.servers": topics.bootstrap}, timeout_s=30)
+    policies = {k: admin.describe([n])[n].cleanup_policy for k, n in names.items()}
+    assert policies == {"orders": "delete", "cards": "compact", "out": "delete"}
+    assert f"Exists: {names['cards']} (1 partition)" in _create("--app", f"{module}:app").stdout
