@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import re
 import signal
 import time
 import uuid
@@ -28,9 +29,11 @@ from headrace.streams.devbroker.node import (
     format_node,
     launch_node,
     log_directory,
+    log_size,
     log_tail,
+    logged_errors,
 )
-from headrace.streams.devbroker.ports import choose_base, choose_ports, is_free
+from headrace.streams.devbroker.ports import choose_base, choose_ports, why_taken
 from headrace.streams.devbroker.probe import Probe
 from headrace.streams.devbroker.process import is_alive, is_paused, send, wait_gone, wait_until
 from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, locked, save
@@ -46,6 +49,47 @@ _STOP_TIMEOUT = timedelta(seconds=30)
 _KILL_TIMEOUT = timedelta(seconds=10)
 _ANSWER_TIMEOUT = timedelta(seconds=5)
 _POLL_TIMEOUT = timedelta(milliseconds=500)
+
+_PORT_TAKEN = ("Address already in use", "failed to bind to")
+_ADVICE = (
+    (
+        re.compile(r"No space left on device|disk quota", re.IGNORECASE),
+        "The disk with {directory} is full. Free some space, or choose another --dir.",
+    ),
+    (
+        re.compile(r"UnsupportedClassVersionError|Unrecognized VM option"),
+        "This Java does not fit. Set JAVA_HOME to a Java 17 or newer.",
+    ),
+    (
+        re.compile(r"Failed to acquire lock on file|OverlappingFileLock"),
+        (
+            "Another process uses the data in {directory}. Stop it: headrace broker stop --dir "
+            "{directory}"
+        ),
+    ),
+    (
+        re.compile(
+            r"InconsistentClusterId|meta\.properties|metadata\.version|feature level|"
+            r"UnsupportedVersion|UnknownMetadataRecord"
+        ),
+        (
+            "The data in {directory} are of another version of Kafka, or of another cluster. "
+            "Choose another --dir, or remove the directory."
+        ),
+    ),
+    (
+        re.compile(r"OutOfMemory|Cannot allocate memory|insufficient memory"),
+        "There is too little memory for a node. End other programs, or start with --nodes 1.",
+    ),
+    (
+        re.compile(r"Permission denied|AccessDeniedException"),
+        (
+            "A file in {directory} cannot be written. Give yourself the right to, or choose "
+            "another --dir."
+        ),
+    ),
+)
+"""What a node's error means, and what to do."""
 
 
 class NodeState(enum.Enum):
@@ -107,6 +151,8 @@ class DevBroker:
         self._secure = secure
         self._security = Security(self.directory)
         self._report = report
+        self._log_ends: dict[int, int] = {}
+        """How long the log of each node was before this object has started it."""
 
     @property
     def bootstrap(self) -> str:
@@ -267,11 +313,10 @@ class DevBroker:
     def _refuse_taken_ports(self, record: ClusterRecord) -> None:
         idle = [node for node in record.nodes if not _runs(node)]
         ports = [port for node in idle for port in (node.port, node.controller_port)]
-        taken = [str(port) for port in ports if not is_free(port)]
-        if taken:
+        reasons = [reason for port in ports if (reason := why_taken(port)) is not None]
+        if reasons:
             raise PortTakenError(
-                f"port {', '.join(taken)} is taken by another process.\n"
-                "Stop that process, or choose another port with --port."
+                f"{'; '.join(reasons)}.\nStop that process, or choose another port with --port."
             )
 
     def _start_missing(self, record: ClusterRecord) -> ClusterRecord:
@@ -310,6 +355,7 @@ class DevBroker:
         what = f"node {missing[0].id}" if len(missing) == 1 else f"{len(missing)} nodes"
         self._report(f"Starting {what} of Kafka at {record.bootstrap}, which takes some seconds")
         for node in missing:
+            self._log_ends[node.id] = log_size(self.directory, node)
             launch_node(self.directory, node, runtime=runtime, recorded=recorded)
         return record
 
@@ -322,11 +368,7 @@ class DevBroker:
             while not probe.serves(everyone, timeout=_POLL_TIMEOUT):
                 self._raise_if_dead(record)
                 if time.monotonic() > deadline:
-                    raise NodeFailedError(
-                        f"node {node.id} at {node.endpoint} does not serve after "
-                        f"{timeout_s:.0f} seconds. Its last words:\n"
-                        f"{log_tail(self.directory, node)}"
-                    )
+                    raise self._failed(node, f"does not serve after {timeout_s:.0f} seconds")
                 time.sleep(0.05)
 
     def _probe(self, record: ClusterRecord, node: NodeRecord) -> Probe:
@@ -338,10 +380,28 @@ class DevBroker:
     def _raise_if_dead(self, record: ClusterRecord) -> None:
         for node in record.nodes:
             if not _runs(node):
-                raise NodeFailedError(
-                    f"node {node.id} at {node.endpoint} died. Its last words:\n"
-                    f"{log_tail(self.directory, node)}"
-                )
+                raise self._failed(node, "ended")
+
+    def _failed(self, node: NodeRecord, how: str) -> DevBrokerError:
+        """Say why a node does not serve, as far as its logs tell."""
+        logged = logged_errors(self.directory, node, since=self._log_ends.get(node.id, 0))
+        what = f"node {node.id} at {node.endpoint} {how}"
+        if not logged:
+            return NodeFailedError(f"{what}. Its last words:\n{log_tail(self.directory, node)}")
+        shown = "\n".join(f"  {line}" for line in logged)
+        files = f"All of it: {log_directory(self.directory, node)}"
+        if any(words in line for line in logged for words in _PORT_TAKEN):
+            ports = [node.port, node.controller_port]
+            taken = [p for p in ports if any(f":{p}" in line for line in logged)] or ports
+            return PortTakenError(
+                f"{what}: port {' or '.join(map(str, taken))} is taken by another process.\n"
+                f"Stop that process, or choose another port with --port.\n{shown}\n{files}"
+            )
+        advice = next((a for words, a in _ADVICE if words.search("\n".join(logged))), None)
+        if advice is None:
+            return NodeFailedError(f"{what}:\n{shown}\n{files}")
+        advised = advice.format(directory=self.directory)
+        return NodeFailedError(f"{what}:\n{shown}\n{advised}\n{files}")
 
     def _status_of(self, record: ClusterRecord, node: NodeRecord) -> NodeStatus:
         pid = node.process.pid if node.process and _runs(node) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import subprocess
 from collections.abc import Callable
@@ -18,6 +19,12 @@ from headrace.streams.devbroker.settings import LOG_NAME, log4j_xml, server_prop
 _CONSOLE_NAME = "console.log"
 _TAIL_LINES = 20
 _FORMAT_TIMEOUT_S = 120
+_ERRORS_SHOWN = 8
+_LINE_MAX = 500
+_ERROR = re.compile(
+    r"^\S+ \S+ (ERROR|FATAL) |^(Caused by|Error|Exception in thread)\b|^[\w.$]+(Exception|Error): "
+)
+"""A line of Kafka's log or of Java's that tells an error, without the frames of its trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,30 @@ def log_tail(directory: Path, node: NodeRecord) -> str:
         if lines:
             shown += [f"{path}:", *(f"  {line}" for line in lines)]
     return "\n".join(shown) or f"no log in {log_directory(directory, node)}"
+
+
+def log_size(directory: Path, node: NodeRecord) -> int:
+    """How many bytes the node's log has."""
+    path = log_directory(directory, node) / LOG_NAME
+    return path.stat().st_size if path.exists() else 0
+
+
+def logged_errors(directory: Path, node: NodeRecord, *, since: int) -> list[str]:
+    """The first errors in the node's log and in its console, with their causes.
+
+    Args:
+        since: how many bytes of the log are of earlier starts.
+    """
+    found: list[str] = []
+    for name, begin in ((LOG_NAME, since), (_CONSOLE_NAME, 0)):
+        path = log_directory(directory, node) / name
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        text = data[begin if begin <= len(data) else 0 :].decode(errors="replace")
+        found += [line[:_LINE_MAX] for line in text.splitlines() if _ERROR.search(line)]
+    return list(dict.fromkeys(found))[:_ERRORS_SHOWN]
 
 
 def _home(directory: Path, node: NodeRecord) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 from collections.abc import Collection
@@ -12,16 +13,25 @@ _LOWEST, _HIGHEST = 20_000, 32_000
 _ATTEMPTS = 1_000
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on this port now."""
+def why_taken(port: int) -> str | None:
+    """Return why no server can listen on this port now; None where one can."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
             probe.listen(1)
-        except OSError:
-            return False
-    return True
+        except PermissionError:
+            return f"port {port} needs the rights of the system's administrator"
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return f"port {port} is taken by another process"
+            return f"port {port} cannot be used: {error.strerror}"
+    return None
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port now."""
+    return why_taken(port) is None
 
 
 def choose_base(count: int) -> int:

@@ -24,6 +24,7 @@ from headrace.streams.devbroker import (
     NodeFailedError,
     NodeState,
     PortTakenError,
+    cluster,
 )
 from headrace.streams.devbroker.process import Identity
 from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, save
@@ -217,6 +218,22 @@ def test_a_port_that_anybody_holds_is_named_as_taken(tmp_path: Path) -> None:
         port = holder.getsockname()[1]
         with pytest.raises(PortTakenError, match=f"port {port} is taken.*\n.*--port"):
             DevBroker(tmp_path / "new", port=port).start()
+
+
+def test_a_port_that_is_taken_while_kafka_starts_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "why_taken", lambda _: None)
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(PortTakenError) as caught:
+            DevBroker(tmp_path / "new", port=port).start()
+    text = str(caught.value)
+    assert f"port {port} is taken by another process.\nStop that process, or" in text
+    assert "Address already in use" in text
+    assert " INFO " not in text
 
 
 def test_status_of_a_directory_without_a_broker_is_3(tmp_path: Path) -> None:
