@@ -41,7 +41,7 @@ class Reaction(Enum):
     REPLACE = "discard the producer, make a new one, rebuild the tasks from committed facts"
     FENCED = "as REPLACE; stop when it recurs within a minute, unless the transaction had expired"
     MIGRATED = "as ABORT; the next poll brings the group's word on who has the tasks"
-    REJOIN = "drop the tasks without a commit, join anew; stop at the third within a minute"
+    REJOIN = "drop the tasks without a commit, join anew; stop at the sixth within a minute"
     REFUSED = "stop: the same input would write the same record again"
     DENIED = "stop, and do not start again: a person has to give the right"
     STOP = "stop: nothing here can put it right"

@@ -1,0 +1,84 @@
+"""Figures in the pages are those of the code."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headrace.streams.commit import membership
+from headrace.streams.config import client_settings
+from headrace.streams.facts import gathering, hot_keys, node_times
+from headrace.streams.feeds import feeds
+from headrace.streams.kafka import broker_contact
+from headrace.streams.local import home
+from headrace.streams.queries import ages
+from headrace.streams.questions import desk, question
+from headrace.streams.records import letter_headers
+from headrace.streams.supervise.restarts import RestartLimits
+from headrace.streams.tasks import patience
+from headrace.streams.uncaught import shutdown_note
+from headrace.streams_web.stores import asked
+from headrace.topology.dsl.methods import calling
+from tests.support.processes import ROOT
+from tests.test_rooms import FOLDER_MAX, TOUR_LINES_MAX
+
+DOCS = ROOT / "docs"
+_WORDS = {2: "two", 5: "five", 10: "ten", 60: "a minute", 600: "ten minutes"}
+_ORDINALS = {3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh"}
+_LIMITS = RestartLimits()
+FIGURES = (
+    ("guarantees", f"stop at the {_ORDINALS[membership.FENCED_TIMES]} within "),
+    ("guarantees", f"within {_WORDS[round(membership.FENCED_WITHIN_S)]} |"),
+    ("architecture", f"at most {FOLDER_MAX} files"),
+    ("architecture", f"together they have at most {TOUR_LINES_MAX:,} lines"),
+    ("errors", f"{letter_headers.CLASS_MAX:,} bytes for the class"),
+    ("errors", f"{letter_headers.MESSAGE_MAX:,} for the message"),
+    ("errors", f"{letter_headers.STACKTRACE_MAX:,} for the stack trace"),
+    ("operations", f"crashed {_LIMITS.most + 1} times within {_WORDS[round(_LIMITS.within_s)]}"),
+    ("operations", f"{_LIMITS.most} by default"),
+    ("operations", f"{_WORDS[_LIMITS.most]} times within {_WORDS[round(_LIMITS.within_s)]}"),
+    ("operations", f"the task's next owner waits {home.PATIENCE_S:g} s"),
+    ("operations", f"After {broker_contact.FIRST_WARNING_S:g} s, and then with longer"),
+    ("operations", f"longer pauses up to {_WORDS[round(broker_contact.LONGEST_PAUSE_S)]}"),
+    ("operations", f"{broker_contact.STOP_PATIENCE_S:g} s after the signal the last commit"),
+    ("operations", f"wait {broker_contact.TOOLS_WAIT_S:g} s where every broker refuses"),
+    ("operations", f"every {_WORDS[round(shutdown_note.LOOK_EVERY_S)]} seconds, commit"),
+    ("operations", f"After {patience.TELL_AFTER_S:g} s it warns: `offsets_undecided`"),
+    ("query", f"{question.KEYS_MAX} keys or {question.ROWS_MAX} rows at most"),
+    ("query", f"or {question.BYTES_MAX >> 10} KiB of them"),
+    ("query", f"and {desk.TURN_S * 1000:g} ms between two batches"),
+    ("query", f"where {desk.WAITING_MAX} questions wait already"),
+    ("query", f"100 unless it is given and {asked.PAGE_MAX:,} at most"),
+    ("query", f"{asked.WAIT_S:g} s unless it is given and {asked.WAIT_MAX_S:g} s at most"),
+    ("query", f"{feeds.FOLLOWERS_MAX} may listen to a process, {feeds.CATCHING_UP_MAX} of them"),
+    ("query", f"moved to another host more than {_WORDS[round(ages.AGE_MAX_S)]}"),
+    ("query", f"of more than {hot_keys.KEY_BYTES_MAX:,} bytes are left out"),
+    ("watch", f"each `node.times.interval.ms`, {node_times.EVERY_S * 1000:g} by default"),
+    ("watch", f"and each {gathering.EVERY_MOST_S:g} s where that takes it long"),
+    ("calls", f"it is {round(calling.TIMEOUT.total_seconds())} seconds if nothing is said"),
+    ("calls", f"which is {client_settings.TRANSACTION_TIMEOUT_MS // 1000} seconds here"),
+)
+"""Sentences of pages with figures that the code has too, by page."""
+
+
+def _cells(page: str) -> list[list[str]]:
+    rows = (DOCS / f"{page}.md").read_text().splitlines()
+    runs = [row.strip("| ").split("|") for row in rows if row.startswith("| `make chaos")]
+    return [[cell.strip() for cell in row] for row in runs]
+
+
+@pytest.mark.parametrize(("page", "sentence"), FIGURES)
+def test_the_figures_of_a_page_are_those_of_the_code(page: str, sentence: str) -> None:
+    text = " ".join((DOCS / f"{page}.md").read_text().split())
+    assert sentence in text, f"docs/{page}.md has another figure"
+
+
+def test_a_chaos_run_has_the_same_result_on_both_pages() -> None:
+    of_runs = {row[0].split(",")[0]: row[4] for row in _cells("chaos")}
+    shown = _cells("guarantees")
+    assert shown
+    for command, _, found in shown:
+        result = re.fullmatch(r"(\d+) passed, (\d+) failed", of_runs[command])
+        assert result is not None, command
+        assert f"{result[1]} checks passed and {result[2]} failed" in found
