@@ -128,7 +128,10 @@ def _act(driver: TopologyTestDriver, events: Sequence[Event]) -> None:
         if event.topic == GLOBAL and GLOBAL not in driver.cluster.topics:
             continue
         if event.kind == "send":
-            driver.input(event.topic).send(event.key, event.value, timestamp=event.timestamp)
+            given = [("id", b"%d" % number)] if number % 3 else None
+            driver.input(event.topic).send(
+                event.key, event.value, timestamp=event.timestamp, headers=given
+            )
         elif event.kind == "commit":
             driver.commit()
         elif event.kind == "abort":
@@ -167,11 +170,11 @@ def _replay(
             stands_for = partial if take is partials.take_count else 1
             value = 0 if take is partials.take_count else Partial(partial)
             for _ in range(stands_for):
-                engine.read(message.topic(), task, key, value, timestamp)
+                engine.read(message.topic(), task, key, value, timestamp, message.headers())
             continue
         value = _decoded(source.value or config.default_value_serde, message.value())
         if message.topic() in engine.inputs:  # not what foreign-key joins say to each other
-            engine.read(message.topic(), task, key, value, timestamp)
+            engine.read(message.topic(), task, key, value, timestamp, message.headers())
 
 
 def _config(program: Program, way: Way) -> StreamsConfig:
@@ -237,6 +240,7 @@ def _compare_outputs(
                 _decoded(sink.key or program.keys.default, message.key()),
                 _decoded(sink.value or program.values.default, message.value()),
                 message.timestamp()[1],
+                tuple(message.headers() or ()),
             )
             for place in driver.cluster.places(topic)
             for message in committed(driver.cluster, place)
@@ -346,7 +350,9 @@ def _compare_last(topic: str, found: Sequence[Written], expected: Sequence[Writt
 
 def shown(records: Sequence[Written]) -> str:
     """Records on one line."""
-    return " ".join(f"{w.partition}:{w.key}={w.value}@{w.timestamp}" for w in records)
+    return " ".join(
+        f"{w.partition}:{w.key}={w.value}@{w.timestamp}{dict(w.headers) or ''}" for w in records
+    )
 
 
 def shrunk(program: Program, way: Way) -> Program:

@@ -8,7 +8,8 @@ it is told, as that is the runtime's choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from headrace.topology.serdes import Serde
 from tests.reference.functions import FailedError
 
 Task = int
+Headers = tuple[tuple[str, "bytes | None"], ...]
 Receive = Callable[[Task, Any, Any, int], None]
 """Takes task, key, value and timestamp."""
 ReceiveChange = Callable[[Task, Any, Any, Any, int], None]
@@ -32,6 +34,7 @@ class Written(NamedTuple):
     key: Any
     value: Any
     timestamp: int
+    headers: Headers = ()
 
 
 class Partial(NamedTuple):
@@ -58,6 +61,8 @@ class Engine:
     may_be_gone: dict[str, Callable[[Task, Any], bool]] = field(default_factory=dict)
     """By name: tells of a row of a task whether it may have expired."""
     running: str = ""
+    headers: Headers = ()
+    """Of what is processed now: they go to all that follows."""
     finals: dict[str, Callable[[], dict[Any, Any]]] = field(default_factory=dict)
     """By topic: the last values that it must have, where nothing is said of the way there."""
     never_meet: list[str] = field(default_factory=list)
@@ -79,9 +84,24 @@ class Engine:
         other = self._tasks.setdefault((id(where), key), task)
         assert other == task, f"key {key} of {where} is met in tasks {other} and {task}"
 
-    def read(self, topic: str, task: str, key: Any, value: Any, timestamp: int) -> None:
+    @contextmanager
+    def under(self, headers: Headers) -> Iterator[None]:
+        """Let what follows from something else than the record at hand have these headers."""
+        outer, self.headers = self.headers, headers
+        yield
+        self.headers = outer
+
+    def read(
+        self,
+        topic: str,
+        task: str,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Iterable[tuple[str, bytes | None]] | None = None,
+    ) -> None:
         """Let a task process one record."""
-        self.running = task
+        self.running, self.headers = task, tuple(headers or ())
         self.inputs[topic](int(task.split("_")[1]), key, value, timestamp)
 
     def write(
@@ -94,7 +114,7 @@ class Engine:
         if data is not None and inner is not None:
             data = inner(data)
         partition = -1 if data is None else partition_for_key(data, self.partitions)
-        written = Written(self.running, partition, key, value, timestamp)
+        written = Written(self.running, partition, key, value, timestamp, self.headers)
         self.outputs.setdefault(topic, []).append(written)
 
 

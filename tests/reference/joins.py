@@ -339,4 +339,5 @@ class StreamJoin:
         ):
             if self._drops_late:
                 sides.kept[is_left].remove((timestamp, key, value))
-            self._send(task, key, is_left, value, None, timestamp)
+            with self._engine.under(()):  # not those of the record that moved stream time
+                self._send(task, key, is_left, value, None, timestamp)

@@ -10,7 +10,7 @@ from headrace.topology.dsl.suppressed import Suppressed
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.changed import Change
 from tests.reference import joins, streams
-from tests.reference.engine import Engine, PerTask, ReceiveChange, Task, attempted
+from tests.reference.engine import Engine, Headers, PerTask, ReceiveChange, Task, attempted
 from tests.reference.functions import FailedError
 
 Row = tuple[Any, int]
@@ -385,6 +385,7 @@ class Held(NamedTuple):
     prior: Any
     value: Any
     timestamp: int
+    headers: Headers
 
 
 class Suppressed_(Table):  # noqa: N801 - the spec has the name
@@ -417,8 +418,9 @@ class Suppressed_(Table):  # noqa: N801 - the spec has the name
         if value is None and prior is None:
             held.pop(key, None)
         else:
-            held[key] = Held(since, prior, value, timestamp)
+            held[key] = Held(since, prior, value, timestamp, self.engine.headers)
         due = [k for k, h in held.items() if h.since + self._wait_ms <= times[0]]
         for each in sorted(due, key=lambda k: (held[k].since, self._encode(k))):
             one = held.pop(each)
-            self.emit(task, each, one.value, one.prior, one.timestamp)
+            with self.engine.under(one.headers):
+                self.emit(task, each, one.value, one.prior, one.timestamp)

@@ -88,7 +88,8 @@ class WindowedTable(Stored):
         closed.sort(key=lambda w: (w.window.end_ms, encode(w.key)))
         for key in closed:
             value, timestamp = rows[key]
-            self.emit(task, key, value, None, timestamp)
+            with self.engine.under(()):  # not those of the record that moved stream time
+                self.emit(task, key, value, None, timestamp)
         clock.emitted = clock.now
 
     def changed(self, task: Task, key: Any, value: Any, timestamp: int, old: Any) -> None:

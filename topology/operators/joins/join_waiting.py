@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.state.buffer import ABSENT, Buffer
 from headrace.state.codec import TIMESTAMP
-from headrace.topology.context.context import Headers, OperatorContext, Receive
+from headrace.topology.context.context import OperatorContext, Receive
 from headrace.topology.errors import EarlierRecordError
 from headrace.topology.operators.joins.join_rows import SideRows
 from headrace.topology.serdes.join_serdes import WAITING_PREFIX_BYTES, waiting_row
@@ -87,14 +87,14 @@ class Waiting:
         self._next = -1
         """No row ends before stream time is later than this."""
 
-    def advance(self, timestamp: int, headers: Headers, forward: Receive) -> None:
+    def advance(self, timestamp: int, forward: Receive) -> None:
         """Let stream time go on; those whose time to match is over get their null result."""
         self.time.value = timestamp
         if timestamp <= self._next:
             return
         try:
             while timestamp > self._next:
-                self._emit_ended(timestamp, headers, forward)
+                self._emit_ended(timestamp, forward)
                 self._read()
         except BaseException:
             # Where the application goes on, those that are left are found again.
@@ -126,8 +126,11 @@ class Waiting:
         if entry[0] is not None:
             self._end(row, timestamp)
 
-    def _emit_ended(self, now: int, headers: Headers, forward: Receive) -> None:
-        """Those of the heap, in the order of their rows."""
+    def _emit_ended(self, now: int, forward: Receive) -> None:
+        """Those of the heap, in the order of their rows.
+
+        They have no headers: the store keeps none, and the record at hand is of any other key.
+        """
         ended = []
         while self._ends and self._ends[0][0] < now:
             ended.append(heappop(self._ends)[1])
@@ -150,7 +153,7 @@ class Waiting:
                     earlier = EarlierRecordError(error, timestamp)
                     self._failed(earlier, where.key, pair, timestamp, None)
                 else:
-                    forward(where.key, result, None, timestamp, headers)
+                    forward(where.key, result, None, timestamp, None)
 
     def _end(self, row: bytes, timestamp: int) -> None:
         """Let go of a row: most came after the last commit, and are never written then."""

@@ -167,7 +167,7 @@ class _Join(AtOnce):
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         waiting, forward = self._waiting, self._forward
         if waiting is not None and timestamp > waiting.time.value:
-            waiting.advance(timestamp, headers, forward)
+            waiting.advance(timestamp, forward)
         if value is None:
             self._drop("null value")
             return

@@ -136,7 +136,7 @@ class Sessions(LastChanges):
         """Take a record into its session."""
         if timestamp > self._time.value:
             self._time.value = timestamp
-            self._advance(headers)
+            self._advance()
         key_bytes = self._encode(key)
         closed_before = self._closed_before
         reached = self._reached(key_bytes, timestamp, closed_before)
@@ -261,9 +261,9 @@ class Sessions(LastChanges):
         # With a longer grace period than before, what was emitted stays closed.
         return max(closed_before, self._emitted.value)
 
-    def _advance(self, headers: Headers) -> None:
+    def _advance(self) -> None:
         """Emit what closes as stream time has moved, and only then let go of what expires."""
-        self._emit_closed(headers)
+        self._emit_closed()
         if not self.pending:
             self._expire()
 
@@ -280,9 +280,9 @@ class Sessions(LastChanges):
         last = max((end for end, _ in self._rows.by_time(first, 2**63)), default=-1)
         if last >= 0:
             self._time.value = max(self._time.value, last + self._closing_ms + 1)
-            self._advance(None)
+            self._advance()
 
-    def _emit_closed(self, headers: Headers) -> None:
+    def _emit_closed(self) -> None:
         emitted, closed_before = self._emitted, self._time.value - self._closing_ms
         if emitted is None or closed_before <= emitted.value:
             return
@@ -294,7 +294,8 @@ class Sessions(LastChanges):
             return
         for end, row_key in self._rows.by_time(max(emitted.value, 0), closed_before):
             value = self._rows.get(row_key)[0]
-            self._send(self._serde.deserialize(row_key), value, None, end, headers)
+            # Without headers: the store keeps none, and the record at hand is of any other key.
+            self._send(self._serde.deserialize(row_key), value, None, end, None)
         emitted.value = closed_before
         self._find_earliest(closed_before)
 

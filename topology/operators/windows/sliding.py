@@ -103,7 +103,7 @@ class SlidingOperator(WindowedOperator):
             self._dropped("null value")
             return
         if timestamp > self._now:
-            self._pass_time(timestamp, headers)
+            self._pass_time(timestamp)
         if timestamp <= self._closed_to:  # no window that holds it begins later
             self._too_late(key, value, timestamp, headers)
             return

@@ -236,12 +236,13 @@ class WindowRows(LastChanges):
         else:
             self._recent.add(key_bytes, start, 0, timestamp, value)
 
-    def emit(self, results: Receive, first: int, last: int, headers: Headers) -> None:
+    def emit(self, results: Receive, first: int, last: int) -> None:
         """Forward the rows of all windows that begin from `first` to `last`, both inclusive.
 
-        They go by their start, which is the order of their ends too, then by the key's bytes.
+        They go by their start, which is the order of their ends too, then by the key's bytes. They
+        have no headers: the store keeps none, and the record at hand is of any other key.
         """
         buffer, decode = self.buffer, self._row_key.deserialize
         for _, row_key in buffer.by_time(first, last + 1):
             value, timestamp = buffer.get(row_key)
-            results(decode(row_key), value, None, timestamp, headers)
+            results(decode(row_key), value, None, timestamp, None)

@@ -110,20 +110,20 @@ class WindowedOperator:
         first = max(self._closed_to + 1, 0)
         last = max((start for start, _ in self._rows.buffer.by_time(first, NEVER - 1)), default=-1)
         if last >= 0:
-            self._pass_time(max(self._now, last + self._closes_after_ms), None)
+            self._pass_time(max(self._now, last + self._closes_after_ms))
 
-    def _pass_time(self, timestamp: int, headers: Headers) -> None:
+    def _pass_time(self, timestamp: int) -> None:
         """Let stream time go on: emit what is closed now, then let go of what is too old."""
         self._now = self._time.value = timestamp
         closed_to = timestamp - self._closes_after_ms
         if closed_to > self._closed_to:
             self._closed_to = closed_to
             if self._emit_to is not None:
-                self._emit_closed(headers)
+                self._emit_closed()
         if self._keep_ms is not None and timestamp > self._keep_ms:
             self._rows.buffer.expire(timestamp - self._keep_ms)
 
-    def _emit_closed(self, headers: Headers) -> None:
+    def _emit_closed(self) -> None:
         assert self._emit_to is not None
         assert self._emitted is not None
         rows, closed_to = self._rows, self._closed_to
@@ -133,7 +133,7 @@ class WindowedOperator:
             rows.earliest = self._earliest(first)
         if rows.earliest > closed_to:
             return
-        rows.emit(self._emit_to, first, closed_to, headers)
+        rows.emit(self._emit_to, first, closed_to)
         self._emitted.value = closed_to
         rows.earliest = self._earliest(closed_to + 1)
 
@@ -218,7 +218,7 @@ class AlignedOperator(WindowedOperator):
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Take one record."""
         if timestamp > self._now:
-            self._pass_time(timestamp, headers)
+            self._pass_time(timestamp)
         starts = self._starts(timestamp)
         if not starts or starts[0] <= self._closed_to:
             starts = self._open(starts, key, value, timestamp, headers)

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 
-from headrace.topology import Materialized, SlidingWindows, TimeWindows, serdes
+from headrace.streams.testing.driver import TopologyTestDriver
+from headrace.topology import (
+    JoinWindows,
+    Materialized,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    serdes,
+)
 from tests.support.operators import NO_CACHE
 from tests.support.windows import Got, driver_of, got, joined, ms, results, send
 
+MS = timedelta(milliseconds=1)
 CLOSE: dict[str, Any] = {"emit": "on_window_close"}
 TEN = TimeWindows(size=ms(10))
 HOPPING = TimeWindows(size=ms(10), advance=ms(4))
@@ -217,3 +228,38 @@ def test_windows_that_begin_a_moment_apart_are_emitted_a_moment_apart() -> None:
         assert [g.start for g in got(driver)] == [11]
         send(driver, [("b", "z", 22)])
         assert [(g.key, g.start) for g in got(driver)] == [("a", 11), ("a", 12)]
+
+
+def test_what_stream_time_lets_go_has_no_headers_of_the_record_that_moves_it() -> None:
+    """A trace would go on in a result of another key; a suppression keeps those of its own."""
+
+    def keyed(table: Any, topic: str) -> None:
+        table.to_stream().map(lambda k, v: (k.key, v)).to(topic, key=serdes.string)
+
+    builder = StreamsBuilder()
+    source = builder.stream("in", key=serdes.string, value=serdes.json)
+    grouped = source.group_by_key()
+    windows, sessions = TimeWindows(size=10 * MS), SessionWindows(inactivity_gap=5 * MS)
+    keyed(grouped.windowed_by(windows, emit="on_window_close").count(store="a"), "windows")
+    keyed(grouped.windowed_by(sessions, emit="on_window_close").count(store="b"), "sessions")
+    final = grouped.windowed_by(windows).count(store="c")
+    keyed(final.suppress(Suppressed.until_window_closes()), "suppressed")
+    within = JoinWindows(time_difference=5 * MS)
+    other = builder.stream("other", key=serdes.string, value=serdes.json)
+    source.left_join(other, lambda one, two: [one, two], within, name="j").to("joined")
+    settings = {"statestore.cache.max.bytes": 0}
+    with TopologyTestDriver(builder.build(), settings, partitions=1) as driver:
+        driver.input("in").send("k", 1, timestamp=0, headers=[("trace", b"of k")])
+        driver.input("in").send("other", 2, timestamp=100, headers=[("trace", b"of another")])
+        found = {
+            topic: [
+                (r.key, list(r.headers)) for r in driver.output(topic, key=serdes.string).read_all()
+            ]
+            for topic in ("windows", "sessions", "suppressed", "joined")
+        }
+    assert found == {
+        "windows": [("k", [])],
+        "sessions": [("k", [])],
+        "suppressed": [("k", [("trace", b"of k")])],
+        "joined": [("k", [])],
+    }
