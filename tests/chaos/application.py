@@ -50,6 +50,9 @@ PARTITIONS = 4
 
 INPUTS = {"orders": PARTITIONS, "accounts": PARTITIONS, "payments": PARTITIONS}
 """Partitions of each topic that the application reads."""
+LATER_INPUTS = {"refunds": PARTITIONS, "products": PARTITIONS}
+"""The same of those that later versions read too; nobody writes to them."""
+VERSIONS = (1, 2, 3)
 OUTPUTS = {
     "echo": PARTITIONS,
     "account-counts": PARTITIONS,
@@ -102,8 +105,8 @@ WINDOW_MS, WINDOW_GRACE_MS = 2_000, 1_000
 CLOSED_MS, CLOSED_GRACE_MS = 3_000, 2_000
 SESSION_GAP_MS, SESSION_GRACE_MS = 800, 1_500
 PAID_BEFORE_MS, PAID_AFTER_MS, PAID_GRACE_MS = 400, 700, 1_000
-KEPT_PAYMENTS_MS = 86_400_000
-"""Longer than a run: which payments an order meets does not depend on what is read first."""
+KEPT_PAYMENTS_MS = 7 * 86_400_000
+"""Longer than all parts of a run: what an order meets does not depend on what is read first."""
 TALLY_MS = 1_000
 TIER = 100
 """Limits of a tier."""
@@ -135,8 +138,13 @@ def changelog_topic(prefix: str, store: str) -> str:
     return f"{application_id(prefix)}-{store}-changelog"
 
 
-def build_topology(prefix: str = "") -> Topology:
-    """Say what to compute."""
+def build_topology(prefix: str = "", version: int = 1) -> Topology:
+    """Return what to compute; later versions read more, and all write and keep the same.
+
+    Args:
+        prefix: in front of the topics' names.
+        version: one of `VERSIONS`.
+    """
     builder = StreamsBuilder()
     raw = builder.stream(topic(prefix, "orders"), key=serdes.string, value=serdes.bytes)
     accounts = builder.table(
@@ -162,7 +170,26 @@ def build_topology(prefix: str = "") -> Topology:
         topic(prefix, "tallies"), key=serdes.string, value=serdes.json
     )
     _fold_tiers(accounts, prefix)
+    # At the end, so that generated names of nodes are the same in all versions.
+    if version >= 2:
+        _read_refunds(builder, raw, prefix)
+    if version >= 3:
+        _join_products(builder, raw, prefix)
     return builder.build()
+
+
+def _read_refunds(builder: StreamsBuilder, orders: KStream[str, bytes], prefix: str) -> None:
+    """Read one more topic, whose name comes after those of all others."""
+    refunds = builder.stream(topic(prefix, "refunds"), key=serdes.string, value=serdes.bytes)
+    refunds.merge(orders.filter(_is_tenth)).for_each(_ignore)
+
+
+def _join_products(builder: StreamsBuilder, orders: KStream[str, bytes], prefix: str) -> None:
+    """Join one more table, which has a store."""
+    products = builder.table(
+        topic(prefix, "products"), key=serdes.string, value=serdes.bytes, store="products"
+    )
+    orders.left_join(products, _with_limit, value=serdes.bytes, name="sold").for_each(_ignore)
 
 
 def _fold_windows(orders: KStream[str, Any], prefix: str) -> None:
@@ -260,6 +287,10 @@ def _joins(tier: str, limit: int, total: dict[str, int]) -> dict[str, int]:
 
 def _leaves(tier: str, limit: int, total: dict[str, int]) -> dict[str, int]:
     return {**total, "left": total["left"] + 1, "limits": total["limits"] - limit}
+
+
+def _ignore(key: str, value: bytes) -> None:
+    pass
 
 
 def _is_tenth(key: str, value: bytes) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,54 @@ class Struck:
         return self
 
 
+class Turns:
+    """Lets the lanes strike side by side, and one of them alone where it measures something."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._striking = 0
+        self._is_closed = False
+
+    @contextmanager
+    def together(self, stop: threading.Event) -> Iterator[None]:
+        """Strike beside others, once nobody is alone."""
+        with self._changed:
+            while self._is_closed and not stop.is_set():
+                self._changed.wait(0.1)
+            self._striking += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._striking -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self, *, seconds: float) -> Iterator[bool]:
+        """Have the other lanes end what they do and begin nothing, from within `together`.
+
+        Args:
+            seconds: how long to wait for them; False if they did not end in time.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            self._is_closed = True
+            while self._striking > 1 and time.monotonic() < deadline:
+                self._changed.wait(0.1)
+            is_alone = self._striking == 1
+            if not is_alone:
+                self._open()
+        try:
+            yield is_alone
+        finally:
+            with self._changed:
+                self._open()
+
+    def _open(self) -> None:
+        self._is_closed = False
+        self._changed.notify_all()
+
+
 @dataclass
 class Battlefield:
     """What the faults work on.
@@ -61,6 +110,7 @@ class Battlefield:
         diary: of the run.
         stop: set when the time is up.
         asked: what serves stores; None where nobody asks.
+        turns: of the lanes.
     """
 
     cluster: Cluster
@@ -70,6 +120,7 @@ class Battlefield:
     diary: Diary
     stop: threading.Event
     asked: QueryHosts | None = None
+    turns: Turns = field(default_factory=Turns)
 
 
 Fault = Callable[[Battlefield, random.Random], Struck | None]

@@ -5,12 +5,21 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from tests.chaos import application
 from tests.chaos.battlefield import Battlefield, Struck, reach_transaction
 from tests.chaos.cluster import NODES
-from tests.chaos.workers import Slot
+from tests.chaos.workers import Slot, events_between
+
+LEADER_WITHIN_S = 10.0
+"""How soon after a new leader its worker must have committed, where nothing else is wrong."""
+_MEASURED_SHARE = 0.5
+_ALONE_S = 90.0
+_BUSY_S = 30.0
+_HUNG_S = 50.0
+_SLOW_S = 5.0
 
 Pick = Callable[[Battlefield, Slot, random.Random], "tuple[str, int | None]"]
 
@@ -51,7 +60,27 @@ def transaction_coordinator_of(
 def down_broker(
     at: Battlefield, choose: random.Random, *, pick: Pick, clean: bool
 ) -> Struck | None:
-    """SIGKILL, or a clean stop, of the node that has a role; it is started again soon after."""
+    """SIGKILL, or a clean stop, of the node that has a role; it is started again soon after.
+
+    Half of the leaders fall while no other lane strikes: only then the time to the next commit is
+    that of the leader change alone.
+    """
+    began = time.monotonic()
+    is_measured = pick is leader_of and choose.random() < _MEASURED_SHARE
+    turn = at.turns.alone(seconds=_ALONE_S) if is_measured else nullcontext(False)
+    with turn as is_alone:
+        if is_alone:
+            is_alone = at.fleet.wait_busy(seconds=_BUSY_S)
+        struck = _take_down(at, choose, pick=pick, clean=clean)
+        if struck is None:
+            return None
+        struck.details["alone"] = is_alone
+    time.sleep(max(0.0, choose.uniform(0.2, 5.0) - (time.monotonic() - began)))
+    _mend(at, struck)
+    return struck
+
+
+def _take_down(at: Battlefield, choose: random.Random, *, pick: Pick, clean: bool) -> Struck | None:
     with at.fleet.claim(choose) as slot:
         if slot is None:
             return None
@@ -59,7 +88,6 @@ def down_broker(
         if node is None or not reach_transaction(at, slot, choose):
             return None
         in_transaction = slot.in_transaction
-        began = time.monotonic()
         if clean:
             at.cluster.stop(node)
         else:
@@ -68,8 +96,6 @@ def down_broker(
         struck = Struck(f"node {node}", in_transaction, slot, details={"role": role}).watched()
     if pick is leader_of:
         struck.details |= _new_leader(at, role.split(" ", 1)[1], node, struck)
-    time.sleep(max(0.0, choose.uniform(0.2, 5.0) - (time.monotonic() - began)))
-    _mend(at, struck)
     return struck
 
 
@@ -126,16 +152,23 @@ def _new_leader(at: Battlefield, place: str, node: int, struck: Struck) -> dict[
     if not at.fleet.wait(moved, seconds=20):
         return {}
     led_ns = time.time_ns()
-    found = {"new_leader_s": round(time.monotonic() - began, 3)}
+    found: dict[str, Any] = {"new_leader_s": round(time.monotonic() - began, 3)}
     slot = struck.worker
     # Another fault may hit this worker now; then its next commit says nothing of the leader.
     if slot is not None and slot.lock.acquire(blocking=False):
         try:
-            committed_s = at.fleet.wait_committed(slot, since_ns=led_ns, seconds=30)
+            committed_s = at.fleet.wait_committed(slot, since_ns=led_ns, seconds=LEADER_WITHIN_S)
+            if committed_s is None:
+                at.fleet.dump(slot)
+                committed_s = at.fleet.wait_committed(slot, since_ns=led_ns, seconds=_HUNG_S)
         finally:
             slot.lock.release()
         if slot.lives:
-            found["commit_after_leader_s"] = 30.0 if committed_s is None else round(committed_s, 3)
+            took_s = LEADER_WITHIN_S + _HUNG_S if committed_s is None else committed_s
+            found |= {"commit_after_leader_s": round(took_s, 3), "worker": slot.name}
+            if took_s > _SLOW_S:
+                end_ns = led_ns + int(took_s * 1e9)
+                found["happened"] = events_between(slot.log, led_ns, end_ns)
     return found
 
 

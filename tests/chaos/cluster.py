@@ -56,6 +56,8 @@ class Cluster:
         self._admin: AdminClient | None = None
         self.is_away = False
         """Whether all nodes were killed and are not whole again: nothing can go on meanwhile."""
+        self.is_throttled = False
+        """Whether quotas slow all clients down."""
 
     def __enter__(self) -> Self:
         self.bootstrap = self._broker.start()

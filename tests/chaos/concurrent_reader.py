@@ -17,15 +17,15 @@ class ConcurrentReader:
     Args:
         bootstrap: brokers to find the cluster by.
         prefix: in front of the topics' names; the topics must exist.
+        from_start: whether to read all that is there, or only what comes.
     """
 
-    def __init__(self, bootstrap: str, prefix: str) -> None:
+    def __init__(self, bootstrap: str, prefix: str, *, from_start: bool = True) -> None:
         self._places = {
             (topic(prefix, name), partition): Place(name, partition)
             for name, partitions in OUTPUTS.items()
             for partition in range(partitions)
         }
-        self._seen = {place: Observations() for place in self._places.values()}
         self._stopping = threading.Event()
         self._failure: Exception | None = None
         self._consumer = confluent_kafka.Consumer(
@@ -39,7 +39,16 @@ class ConcurrentReader:
                 "log_level": 2,
             }
         )
+        self._starts = {(t, p): 0 if from_start else self._end_of(t, p) for t, p in self._places}
+        self._seen = {self._places[at]: Observations(start) for at, start in self._starts.items()}
         self._thread = threading.Thread(target=self._run, name="concurrent-reader", daemon=True)
+
+    def _end_of(self, topic: str, partition: int) -> int:
+        place = confluent_kafka.TopicPartition(topic, partition)
+        bounds = self._consumer.get_watermark_offsets(place, timeout=60)
+        if bounds is None:
+            raise TimeoutError(f"{topic}-{partition}: the brokers did not return its offsets")
+        return bounds[1]
 
     @property
     def count(self) -> int:
@@ -48,7 +57,9 @@ class ConcurrentReader:
 
     def start(self) -> None:
         """Begin."""
-        self._consumer.assign([confluent_kafka.TopicPartition(t, p, 0) for t, p in self._places])
+        self._consumer.assign(
+            [confluent_kafka.TopicPartition(t, p, start) for (t, p), start in self._starts.items()]
+        )
         self._thread.start()
 
     def stop(self) -> Mapping[Place, Observations]:

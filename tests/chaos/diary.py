@@ -13,7 +13,7 @@ class Diary:
     """Written by several threads; kept in memory for the report as well."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a")
+        self._file = path.open("w")
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self.entries: list[dict[str, Any]] = []

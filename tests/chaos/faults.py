@@ -13,6 +13,7 @@ from tests.chaos.broker_faults import (
     pause_broker,
     transaction_coordinator_of,
 )
+from tests.chaos.operator_faults import throttle, upgrade
 from tests.chaos.query_faults import kill_query_host, pause_query_host
 from tests.chaos.state_faults import (
     corrupt_state,
@@ -72,6 +73,11 @@ BROKER_FAULTS: dict[str, Fault] = {
     ),
     "all brokers killed": kill_all_brokers,
     "broker paused": pause_broker,
+}
+
+OPERATOR_FAULTS: dict[str, Fault] = {
+    "rolling upgrade": upgrade,
+    "cluster throttled": throttle,
 }
 
 QUERY_FAULTS: dict[str, Fault] = {

@@ -49,9 +49,9 @@ class Written(NamedTuple):
 class Numbers:
     """Orders' numbers: each is given out once."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self._lock = threading.Lock()
-        self._next = 0
+        self._next = first
 
     def take(self) -> int:
         with self._lock:
@@ -106,12 +106,23 @@ class Load:
         prefix: of the topics' names.
         rate: records a second; bursts and lulls come on top.
         seed: of all choices.
+        first: the number of the first order; another part of a run has written those before.
+        steady: whether the rate is always the same, without bursts and lulls.
         limit: records after which the plain producer rests; 0 for none.
         report: file for what was written so far, JSON.
     """
 
     def __init__(
-        self, *, bootstrap: str, prefix: str, rate: int, seed: int, limit: int, report: str
+        self,
+        *,
+        bootstrap: str,
+        prefix: str,
+        rate: int,
+        seed: str,
+        limit: int,
+        report: str,
+        first: int = 0,
+        steady: bool = False,
     ) -> None:
         self._bootstrap = bootstrap
         self._prefix = prefix
@@ -119,7 +130,8 @@ class Load:
         self._seed = seed
         self._limit = limit
         self._report = Path(report)
-        self._numbers = Numbers()
+        self._numbers = Numbers(first)
+        self._steady = steady
         self._stop = threading.Event()
         self.counts = {
             "written": 0,
@@ -144,7 +156,7 @@ class Load:
         factor, factor_until = 1.0, 0.0
         while not self._stop.is_set():
             now = time.monotonic()
-            if now >= factor_until:
+            if now >= factor_until and not self._steady:
                 factor, factor_until = choose.choice((0.3, 1, 1, 1, 2)), now + choose.uniform(1, 6)
             owed = min(owed + (now - due) * self._rate * factor, 5.0 * self._rate)
             due = now

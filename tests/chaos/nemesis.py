@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.battlefield import RECOVERED_WITHIN_S, Battlefield, Fault, Struck, restore_size
+from tests.chaos.workers import events_between
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Lane(threading.Thread):
         at: Battlefield,
         tally: Tally,
         aim: Aim,
-        seed: int,
+        seed: int | str,
         pause_s: tuple[float, float] = (0.2, 2.5),
     ) -> None:
         super().__init__(name=name)
@@ -82,7 +83,9 @@ class Lane(threading.Thread):
             for kind in kinds:
                 if self._at.stop.is_set() or time.monotonic() >= deadline:
                     return
-                self._strike(kind)
+                with self._at.turns.together(self._at.stop):
+                    self._strike(kind)
+                self._at.stop.wait(self._choose.uniform(*self._pause_s))
 
     def _strike(self, kind: str) -> None:
         choose = random.Random(self._choose.getrandbits(64))
@@ -110,7 +113,6 @@ class Lane(threading.Thread):
             **struck.details,
         )
         restore_size(self._at)
-        self._at.stop.wait(choose.uniform(*self._pause_s))
 
     def _wait_recovered(self, kind: str, struck: Struck) -> float | None:
         """Wait for the next commit of the worker that was hit, unless another fault hits it."""
@@ -128,7 +130,7 @@ class Lane(threading.Thread):
                     slot,
                     since_ns=since_ns,
                     seconds=RECOVERED_WITHIN_S,
-                    excused=lambda: self._at.cluster.is_away,
+                    excused=lambda: self._at.cluster.is_away or self._at.cluster.is_throttled,
                 )
             finally:
                 slot.lock.release()
@@ -139,6 +141,8 @@ class Lane(threading.Thread):
                 self._tally.stuck.append(
                     f"{slot.name} did not commit within {RECOVERED_WITHIN_S:g} s of: {kind}"
                 )
+                happened = events_between(slot.log, struck.at_ns, time.time_ns())
+                self._tally.stuck += [f"  {event}" for event in happened]
                 self._at.diary.write("worker_idle", worker=slot.name, after=kind)
                 for one in self._at.fleet.slots:
                     self._at.fleet.dump(one)

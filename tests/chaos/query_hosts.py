@@ -50,12 +50,21 @@ class QueryHosts:
     """See the module. What dies is started again.
 
     Args:
-        directory: for logs, and for what is told.
+        directory: of the run, with the state of the hosts.
+        part_directory: for logs, and for what is told.
         places: the workers, whose hosts these are.
     """
 
-    def __init__(self, directory: Path, prefix: str, places: Sequence[Place], diary: Diary) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        part_directory: Path,
+        prefix: str,
+        places: Sequence[Place],
+        diary: Diary,
+    ) -> None:
         self._directory = directory
+        self._part_directory = part_directory
         self._prefix = prefix
         self._diary = diary
         self._places = places
@@ -80,7 +89,7 @@ class QueryHosts:
         plan = {
             "urls": [f"http://{host.endpoint}" for host in self.hosts],
             "seed": seed,
-            "directory": str(self._directory),
+            "directory": str(self._part_directory),
         }
         self._asking = self._spawn("tests.chaos.asking", plan, "asking.log")
 
@@ -104,7 +113,7 @@ class QueryHosts:
         host.process = self._spawn("tests.chaos.query_host_process", plan, log)
 
     def _spawn(self, module: str, plan: dict[str, Any], log: str) -> subprocess.Popen[bytes]:
-        with (self._directory / log).open("ab") as out:
+        with (self._part_directory / log).open("ab") as out:
             return subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", "-m", module, json.dumps(plan)],
                 cwd=ROOT,
@@ -165,10 +174,11 @@ class QueryHosts:
             if code != 0:
                 self.unprovoked.append(f"what asks ended with {code}; see asking.log")
         self.close()
-        refused = self._directory / REFUSED
+        refused = self._part_directory / REFUSED
+        followed = sorted(self._part_directory.glob("followed-*.jsonl"))
         return Asked(
-            tuple(answers_in(self._directory / ANSWERS)),
-            tuple(followed_in(path) for path in sorted(self._directory.glob("followed-*.jsonl"))),
+            tuple(answers_in(self._part_directory / ANSWERS)),
+            tuple(map(followed_in, followed)),
             json.loads(refused.read_text()) if refused.exists() else 0,
             calm,
         )

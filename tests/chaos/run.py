@@ -9,26 +9,41 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tests.chaos import application, drain
 from tests.chaos.aborted_index import suspects
 from tests.chaos.asked import Asked, Calm
 from tests.chaos.battlefield import INTERVAL_S, Battlefield, Fault, restore_size
-from tests.chaos.check_figures import Logged, figures, read_lags
+from tests.chaos.broker_faults import LEADER_WITHIN_S
+from tests.chaos.check_figures import Counted, Logged, figures, read_lags
 from tests.chaos.checker import check
 from tests.chaos.cluster import Cluster
 from tests.chaos.concurrent_reader import ConcurrentReader
 from tests.chaos.diary import Diary
 from tests.chaos.endings import ENDINGS, Scene, try_ending
-from tests.chaos.faults import BROKER_FAULTS, KILL_FAULTS, QUERY_FAULTS, STATE_AND_PAUSE_FAULTS
+from tests.chaos.faults import (
+    BROKER_FAULTS,
+    KILL_FAULTS,
+    OPERATOR_FAULTS,
+    QUERY_FAULTS,
+    STATE_AND_PAUSE_FAULTS,
+)
 from tests.chaos.history import History
 from tests.chaos.nemesis import Aim, Lane, Tally, run_lanes
 from tests.chaos.options import Options
 from tests.chaos.query_hosts import QueryHosts
 from tests.chaos.reader import read_history, topic_names
-from tests.chaos.report import Score, fault_table, leader_times
+from tests.chaos.report import (
+    PartSummary,
+    Score,
+    fault_table,
+    leader_changes,
+    leader_lines,
+    read_parts,
+)
+from tests.chaos.soak import Sample, Sampler, draw, growth, soak_lines
 from tests.chaos.transactions import read_decided
 from tests.chaos.verdict import KINDS
 from tests.chaos.workers import (
@@ -60,6 +75,14 @@ SETTINGS = {
 }
 
 
+_PAUSE_S = (0.2, 2.5)
+_SOAK_PAUSE_S = (120.0, 600.0)
+"""Between two faults of a lane."""
+_ORDERS_OF_PART = 1_000_000_000
+"""The orders of each part have numbers of their own."""
+_LATENCY_BOUND = "where nothing else struck, a new leader is followed by a commit within"
+
+
 class LoadProcess:
     """`tests.chaos.load` in a process of its own."""
 
@@ -69,7 +92,9 @@ class LoadProcess:
             "bootstrap": bootstrap,
             "prefix": PREFIX,
             "rate": options.rate,
-            "seed": options.seed,
+            "seed": options.part_seed,
+            "first": (options.part - 1) * _ORDERS_OF_PART,
+            "steady": options.soak_s > 0,
             "limit": 0,
             "report": str(self._report),
         }
@@ -116,15 +141,22 @@ class Run:
         self._score = Score(say)
         self._tally = Tally()
         self._is_drained = False
-        options.directory.mkdir(parents=True)
-        self._diary = Diary(options.directory / "faults.jsonl")
+        options.directory.mkdir(parents=True, exist_ok=options.part > 1)
+        options.part_directory.mkdir()
+        self._diary = Diary(options.part_directory / "faults.jsonl")
         self._kinds = {
             "kills": _chosen(KILL_FAULTS, options),
             "states and pauses": _chosen(STATE_AND_PAUSE_FAULTS, options),
             "brokers": _chosen(BROKER_FAULTS, options),
             "queries": _chosen(QUERY_FAULTS, options),
+            "operators": _chosen(OPERATOR_FAULTS, options),
         }
-        self._asked = QueryHosts(options.directory, PREFIX, PLACES, self._diary)
+        self._earlier = read_parts(options.directory)
+        self._problems: dict[str, int] = {}
+        self._samples: list[Sample] = []
+        self._asked = QueryHosts(
+            options.directory, options.part_directory, PREFIX, PLACES, self._diary
+        )
         self._calm_time: Calm | None = None
         self._told = Asked()
 
@@ -134,31 +166,65 @@ class Run:
         self._say(
             f"chaos: seed {options.seed}, {options.guarantee}, "
             f"{'default' if options.caches else 'no'} caches; logs and diary in "
-            f"{options.directory}"
+            f"{options.part_directory}"
+            + (f"; part {options.part} of {options.parts}" if options.parts > 1 else "")
         )
         began = time.monotonic()
         with Cluster(options.directory / "brokers") as cluster:
             self._phase("cluster started", began)
-            for name, partitions in (application.INPUTS | application.OUTPUTS).items():
-                cluster.create(application.topic(PREFIX, name), partitions)
-            reader = ConcurrentReader(cluster.bootstrap, PREFIX)
+            self._make_topics(cluster)
+            is_first = options.part == 1
+            reader = ConcurrentReader(cluster.bootstrap, PREFIX, from_start=is_first)
             reader.start()
             with self._load(cluster) as load, self._fleet(cluster) as fleet:
-                self._fight(cluster, fleet, load)
+                if options.soak_s:
+                    self._soak(cluster, fleet, load)
+                else:
+                    self._fight(cluster, fleet, load)
                 self._calm(cluster, fleet, load)
             self._check(cluster, reader, fleet)
-            self._end(cluster, fleet)
+            if options.is_last:
+                self._end(cluster, fleet)
         self._blame_brokers()
-        self._report()
+        self._report(fleet)
+        self._leave(fleet, load, seconds=time.monotonic() - began)
         self._say(f"took {time.monotonic() - began:.0f} s; seed {options.seed}")
         self._say(self._score.last_line())
         return 1 if self._score.failed else 0
+
+    def _make_topics(self, cluster: Cluster) -> None:
+        if self._options.part > 1:
+            self._score.judge(cluster.wait_whole(90), "the cluster of the part before is whole")
+            return
+        topics = application.INPUTS | application.OUTPUTS | application.LATER_INPUTS
+        for name, partitions in topics.items():
+            cluster.create(application.topic(PREFIX, name), partitions)
+
+    def _leave(self, fleet: Fleet, load: LoadProcess, *, seconds: float) -> None:
+        """Leave what later parts, and the summary of all, need of this one."""
+        score, tally = self._score, self._tally
+        summary = PartSummary(
+            part=self._options.part,
+            seconds=round(seconds, 1),
+            passed=score.passed,
+            failed=score.failed,
+            failures=tuple(score.failures),
+            records=load.counts.get("written", 0),
+            struck=tally.total,
+            in_transaction=tally.mid_transaction,
+            problems=self._problems,
+            leaders=tuple(leader_changes(self._diary)),
+            crashed=tuple(fleet.crashed),
+            gave_up=fleet.gave_up,
+            lives=tuple(asdict(life) for life in fleet.lives),
+        )
+        summary.write(self._options.part_directory)
 
     # -- the fight -----------------------------------------------------------------------------
 
     @contextmanager
     def _load(self, cluster: Cluster) -> Iterator[LoadProcess]:
-        load = LoadProcess(self._options.directory, cluster.bootstrap, self._options)
+        load = LoadProcess(self._options.part_directory, cluster.bootstrap, self._options)
         try:
             yield load
         finally:
@@ -185,15 +251,32 @@ class Run:
             self._asked.close()
             fleet.close()
 
-    def _fight(self, cluster: Cluster, fleet: Fleet, load: LoadProcess) -> None:
+    def _soak(self, cluster: Cluster, fleet: Fleet, load: LoadProcess) -> None:
+        """Watch the workers under constant load; strike only what `--kind` names, and seldom."""
         options = self._options
+        sampler = Sampler(fleet, options.part_directory / "soak.csv")
+        sampler.start()
+        if options.kinds:
+            self._fight(cluster, fleet, load)
+        else:
+            self._start_work(cluster, fleet)
+            over = threading.Event()
+            watch = threading.Thread(target=self._tell, args=(over, load), daemon=True)
+            watch.start()
+            time.sleep(options.fault_s)
+            over.set()
+        self._samples = sampler.stop()
+
+    def _start_work(self, cluster: Cluster, fleet: Fleet) -> None:
         began = time.monotonic()
-        ready = fleet.wait(
-            lambda: all(slot.is_busy for slot in fleet.slots if slot.name in REGULAR), seconds=60
-        )
+        ready = fleet.wait_busy(seconds=60)
         self._score.judge(ready, "all workers process records before the first fault")
         cluster.wait_whole(30)
         self._phase("workers at work", began)
+
+    def _fight(self, cluster: Cluster, fleet: Fleet, load: LoadProcess) -> None:
+        options = self._options
+        self._start_work(cluster, fleet)
         at = Battlefield(
             cluster=cluster,
             fleet=fleet,
@@ -206,7 +289,15 @@ class Run:
         aim = Aim(options.each, options.fault_s)
         began = time.monotonic()
         lanes = [
-            Lane(name, kinds, at=at, tally=self._tally, aim=aim, seed=options.seed)
+            Lane(
+                name,
+                kinds,
+                at=at,
+                tally=self._tally,
+                aim=aim,
+                seed=options.part_seed,
+                pause_s=_SOAK_PAUSE_S if options.soak_s else _PAUSE_S,
+            )
             for name, kinds in self._kinds.items()
             if kinds
         ]
@@ -252,6 +343,7 @@ class Run:
         judge(self._calm_time is not None, "in the end no task moves")
         self._told = self._asked.stop(self._calm_time)
         self._phase("nobody asks any more", began)
+        judge(bool(self._told.answers), "stores were asked", f"{len(self._told.answers)} answers")
         judge(
             not self._asked.unprovoked,
             "who serves stores and who asks went on",
@@ -265,6 +357,7 @@ class Run:
         self._phase("workers stopped", began)
         ends = fleet.unprovoked
         judge(not ends, "no worker ended for good", "; ".join(ends))
+        judge(not fleet.crashed, "no worker was ended by a library", "; ".join(fleet.crashed))
         self._say(f"note: {fleet.gave_up} workers gave up on the brokers and were started again")
         written = load.counts.get("written", 0)
         judge(written >= options.records, f"{options.records:,} records of input", f"{written:,}")
@@ -278,6 +371,8 @@ class Run:
             PREFIX,
             state_dirs=[options.directory / f"state-{host}" for host in hosts],
             observed=reader.stop(),
+            # A part that follows would take markers for data.
+            marks=options.is_last,
         )
         history = replace(history, asked=self._told)
         self._phase("everything read", began)
@@ -292,7 +387,7 @@ class Run:
         for line in verdict.report().splitlines():
             self._say(f"  {line}")
         for kind in KINDS:
-            count = verdict.counts.get(kind, 0)
+            count = self._problems[kind] = verdict.counts.get(kind, 0)
             judge(count == 0, f"nothing of the kind: {kind.replace('_', ' ')}", f"{count}")
         if options.guarantee == "at_least_once":
             duplicates = sum(verdict.duplicates.values())
@@ -302,10 +397,11 @@ class Run:
 
     def _compare(self, cluster: Cluster, history: History, fleet: Fleet) -> None:
         """What the workers counted, beside what is found."""
+        lives = [Counted(**life) for part in self._earlier for life in part.lives] + fleet.lives
         logs = [slot.log for slot in fleet.slots if slot.log.exists()]
         lags = read_lags(_told_lags(fleet), topic_names(PREFIX))
         made = read_decided(cluster.bootstrap, application.application_id(PREFIX))
-        for one in figures(history, fleet.lives, Logged.of(logs), made, lags):
+        for one in figures(history, lives, Logged.of(logs), made, lags):
             self._score.judge(one.holds, f"figures: {one.what}", one.numbers)
 
     def _end(self, cluster: Cluster, fleet: Fleet) -> None:
@@ -324,8 +420,10 @@ class Run:
         for line in suspects(self._options.directory / "brokers", PREFIX):
             self._say(f"note: readers may get aborted records of {line}")
 
-    def _report(self) -> None:
+    def _report(self, fleet: Fleet) -> None:
         options, tally, judge = self._options, self._tally, self._score.judge
+        if options.soak_s:
+            self._report_soak()
         kinds = [kind for lane in self._kinds.values() for kind in lane]
         for line in fault_table(kinds, tally):
             self._say(line)
@@ -343,15 +441,29 @@ class Run:
             self._say(f"note: too little time for some kinds: {rare}")
         judge(not tally.stuck, "after each fault processing went on", "; ".join(tally.stuck))
         judge(not tally.errors, "no fault broke the test itself", "; ".join(tally.errors))
-        times = leader_times(self._diary)
-        slow = [t for t in times if t > 10]
-        what = "a new leader is followed by a commit within 10 s"
-        found = f"{len(times)} times, at most {max(times, default=0):.2f} s"
+        changes = leader_changes(self._diary)
+        for line in leader_lines(changes):
+            self._say(line)
+        slow = [one for one in changes if one.alone and one.commit_s > LEADER_WITHIN_S]
+        what = f"{_LATENCY_BOUND} {LEADER_WITHIN_S:g} s"
+        found = f"{len(slow)} of {sum(one.alone for one in changes)} took longer"
         if options.complete:
             judge(not slow, what, found)
         else:
             # A busy machine that runs the tests must not make them fail.
             self._say(f"note: {what}: {found}")
+
+    def _report_soak(self) -> None:
+        for line in soak_lines(self._samples):
+            self._say(line)
+        grown = growth(self._samples)
+        self._score.judge(not grown, "nothing grows all the time", "; ".join(grown))
+        try:
+            path = draw(self._samples, self._options.part_directory / "soak.svg")
+        except ImportError:
+            self._say("note: no plots without matplotlib, which is in the extra bench")
+        else:
+            self._say(f"samples and plots: {path.with_suffix('.csv')}, {path}")
 
     def _phase(self, what: str, began: float) -> None:
         seconds = time.monotonic() - began

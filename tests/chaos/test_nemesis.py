@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.chaos import hosts, options
-from tests.chaos.battlefield import Battlefield, Struck
+from tests.chaos.battlefield import Battlefield, Struck, Turns
 from tests.chaos.cluster import coordinating_partition, java_hash
 from tests.chaos.diary import Diary
 from tests.chaos.load import Numbers, Orders
@@ -87,7 +87,7 @@ def field(tmp_path: Path) -> Iterator[Battlefield]:
     diary = Diary(tmp_path / "diary.jsonl")
     yield cast(
         Battlefield,
-        SimpleNamespace(fleet=fleet, diary=diary, stop=threading.Event()),
+        SimpleNamespace(fleet=fleet, diary=diary, stop=threading.Event(), turns=Turns()),
     )
     diary.close()
 

@@ -216,7 +216,7 @@ def run(plan: dict[str, Any]) -> int:
     )
     try:
         publisher.app = KafkaStreams(
-            application.build_topology(plan["prefix"]),
+            application.build_topology(plan["prefix"], plan.get("version", 1)),
             plan["settings"],
             state_listener=publisher.on_state,
             restore_listener=publisher,

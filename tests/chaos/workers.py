@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ from tests.chaos.diary import Diary
 from tests.chaos.status import COMMIT_STEPS, STEPS, Field, Status
 
 ROOT = Path(__file__).parents[2]
+_REFUSALS = (ExitCode.CONFIGURATION, ExitCode.TOPICS)
 _LOOK_S = 0.02
+_LOG_TAIL_BYTES = 1 << 20
+_EVENTS_MAX = 20
 _BACK_OFF_S = (0.2, 1.0, 2.0, 4.0)
 _HEALTHY_AFTER_S = 10.0
 
@@ -93,6 +97,12 @@ class Slot:
         self.not_before = 0.0
         self.started_s = 0.0
         self.slow_restore_ms = 0
+        self.claims = 0
+        """How often a fault had it to itself."""
+        self.version = 1
+        """Of the application that its next process runs."""
+        self.refused = False
+        """Whether its version refused to start beside another one."""
 
     @property
     def name(self) -> str:
@@ -165,8 +175,13 @@ class Fleet:
         self.slots = [Slot(place, directory, directory / f"state-{place.host}") for place in places]
         self.unprovoked: list[str] = []
         """Ends after which a supervisor would not start a worker again, in words."""
+        self.crashed: list[str] = []
+        """Ends by a signal that the nemesis did not send: a library crashed."""
         self.lives: list[Counted] = []
         """What each process had counted when it ended."""
+        self.version = 1
+        """Of the application, once an upgrade is over."""
+        self.is_upgrading = False
         self.gave_up = 0
         """Ends of workers whose client could not go on; a supervisor starts those again."""
         self._stop = threading.Event()
@@ -188,7 +203,7 @@ class Fleet:
     def add(self, slot: Slot) -> None:
         """Want a worker; the supervisor starts it."""
         slot.not_before = 0.0
-        slot.held = False
+        slot.held = slot.refused = False
         slot.wanted = True
 
     def remove(self, slot: Slot, *, seconds: float = 60) -> bool:
@@ -276,6 +291,7 @@ class Fleet:
             "prefix": self._prefix,
             "status": str(slot.status_path),
             "slow_restore_ms": slot.slow_restore_ms,
+            "version": slot.version,
         }
         slot.status.clear()
         slot.doomed = slot.starved = False
@@ -289,7 +305,9 @@ class Fleet:
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        self._diary.write("worker_started", worker=slot.name, pid=slot.process.pid)
+        self._diary.write(
+            "worker_started", worker=slot.name, pid=slot.process.pid, version=slot.version
+        )
 
     def _served_at(self, slot: Slot) -> dict[str, str]:
         found = self._endpoints.get(slot.place.host)
@@ -320,7 +338,10 @@ class Fleet:
         # A worker that is told to end before it listens ends by the signal itself.
         told = not slot.wanted and code in (0, -signal.SIGTERM)
         starved = slot.starved and code in (ExitCode.CRASHED, ExitCode.LOCAL_STATE)
-        expected = told or starved or (code == -signal.SIGKILL and provoked)
+        slot.refused = self.is_upgrading and code in _REFUSALS
+        expected = told or starved or slot.refused or (code == -signal.SIGKILL and provoked)
+        if slot.refused:
+            slot.wanted = False  # until the upgrade goes on in another way
         slot.process = None
         self.lives.append(Counted.of(slot.status))
         self._diary.write(
@@ -336,7 +357,8 @@ class Fleet:
             else:
                 core = take_core(slot.home, slot.log) if code < 0 else None
                 seen = f", and left {core}, see the end of {slot.log}" if core else ""
-                self.unprovoked.append(f"{slot.name} ended by itself with exit status {code}{seen}")
+                ends = self.crashed if code < 0 else self.unprovoked
+                ends.append(f"{slot.name} ended by itself with exit status {code}{seen}")
 
     # -- waiting -------------------------------------------------------------------------------
 
@@ -363,6 +385,11 @@ class Fleet:
                 return False
             time.sleep(0.005)
         return True
+
+    def wait_busy(self, *, seconds: float) -> bool:
+        """Wait until all regular workers are at work."""
+        regular = [slot for slot in self.slots if not slot.place.is_spare]
+        return self.wait(lambda: all(slot.is_busy for slot in regular), seconds=seconds)
 
     def wait_in_transaction(self, slot: Slot, *, seconds: float = 15.0) -> bool:
         """Wait until a worker has a transaction open."""
@@ -403,6 +430,8 @@ class Fleet:
             taken = next((s for s in candidates if s.lock.acquire(blocking=False)), None)
             if taken is None:
                 time.sleep(0.05)
+        if taken is not None:
+            taken.claims += 1
         try:
             yield taken
         finally:
@@ -425,6 +454,7 @@ class FirstCommit:
         self._since_ns = since_ns
         self._seconds = seconds
         self._pid = slot.status[Field.PID]
+        self._claims = slot.claims
         self._found_s: float | None = None
         self._thread = threading.Thread(target=self._wait, name="first-commit", daemon=True)
         self._thread.start()
@@ -439,8 +469,9 @@ class FirstCommit:
             time.sleep(0.005)
 
     def was_disturbed(self) -> bool:
-        """Whether another fault has ended the process, so that the time says nothing."""
-        return self._slot.status[Field.PID] != self._pid
+        """Whether another fault has ended or stopped the process, so that the time says nothing."""
+        slot = self._slot
+        return slot.status[Field.PID] != self._pid or slot.claims != self._claims
 
     def result(self) -> float | None:
         """Seconds from that moment to the commit; None if there was none in time."""
@@ -452,3 +483,21 @@ def step_number(step: str) -> int:
     """How `Field.DIE_AT` spells a step."""
     assert step in COMMIT_STEPS or step == "transaction_begun", step
     return STEPS.index(step)
+
+
+def events_between(log: Path, begin_ns: int, end_ns: int) -> list[str]:
+    """Return what a worker logged in a time, each with its seconds from the beginning."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    found = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+            at_s = datetime.fromisoformat(event["timestamp"]).timestamp() - begin_ns / 1e9
+        except (ValueError, KeyError, TypeError):
+            continue  # cut off, or what a dump of stacks or Python itself wrote
+        if 0 <= at_s <= (end_ns - begin_ns) / 1e9:
+            reason = event.get("reason", "")
+            found.append(f"{at_s:.1f} s {event['event']}" + (f": {reason}" if reason else ""))
+    return found[:_EVENTS_MAX]
