@@ -37,6 +37,7 @@ from headrace.streams.worker_errors import (
     AbortableError,
     OutcomeUnknownError,
     ProducerFencedError,
+    RecordTooLargeError,
 )
 from headrace.topology import SerdeError, serdes
 from headrace.topology.serdes import Serde
@@ -46,6 +47,8 @@ TRANSACTION_ROWS = 5000
 TRANSACTION_S = 1.0
 EVERY = timedelta(seconds=1)
 _AGAIN_S = 0.5
+_RECORD_BYTES = 120
+"""What a batch with one record has besides its key and value."""
 
 
 class Feed:
@@ -58,6 +61,8 @@ class Feed:
         settings: ``bootstrap.servers`` and others of an application's.
         key: the serde of keys.
         value: the serde of values.
+        skip_bad: leave out rows that the topic does not take: they are too large, or nothing that
+            the serde can write. False refuses the first one.
 
     Raises:
         ConfigError: the settings are wrong.
@@ -72,6 +77,7 @@ class Feed:
         settings: Mapping[str, object],
         key: Serde[Any] = serdes.string,
         value: Serde[Any] = serdes.json,
+        skip_bad: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._source = source
@@ -80,6 +86,9 @@ class Feed:
         self._config = StreamsConfig.parse(over(settings, {"application.id": name}))
         self._key = for_topic(key, topic, is_key=True)
         self._value = for_topic(value, topic, is_key=False)
+        self._skip_bad = skip_bad
+        self._row_bytes: int | None = None
+        """How large a row may be, as the topic is set."""
         self._clock = clock or SystemClock()
         self._log = get_logger().bind(feed=name)
         self._positions_topic = f"{name}-positions"
@@ -91,6 +100,8 @@ class Feed:
             log=self._log,
             fields={"batch": "transaction", "unit": "rows"},
         )
+        self._waiting: dict[str, tuple[str, bool]] = {}
+        """By part, why a source does not read on, and whether that was logged."""
         self.rows = 0
         """How many were committed."""
         self.skipped = 0
@@ -154,11 +165,13 @@ class Feed:
             found = False
             for batch in writing.or_void(self._source.read(dict(positions))):
                 found = True
-                writing.add(batch, self._send)
+                refused = writing.add(batch, self._send)
                 positions[batch.part] = batch.position
-                if batch.skipped:
-                    skipped += batch.skipped
-                    self._log.warning("rows_skipped", rows=batch.skipped, first=batch.reason)
+                if batch.skipped or refused:
+                    skipped += batch.skipped + len(refused)
+                    first = batch.reason or str(refused[0])
+                    left_out = batch.skipped + len(refused)
+                    self._log.warning("rows_skipped", rows=left_out, first=first)
                 if writing.is_due():
                     self.rows += writing.commit()
                     self.skipped, skipped = self.skipped + skipped, 0
@@ -167,34 +180,70 @@ class Feed:
             self.rows += writing.commit()
             self.skipped, skipped = self.skipped + skipped, 0
             if not found:
+                self._report_waiting(at_once=not follow)
                 if not follow:
                     return
                 stop.wait(every.total_seconds())
 
+    def _report_waiting(self, *, at_once: bool) -> None:
+        """Log what a source does not read yet, once it has waited for a whole interval."""
+        waiting: Mapping[str, str] = getattr(self._source, "waiting", {})
+        for part, reason in waiting.items():
+            seen = self._waiting.get(part)
+            if seen != (reason, True) and (at_once or seen == (reason, False)):
+                self._log.warning("rows_waiting", part=part, reason=reason)
+                self._waiting[part] = reason, True
+            elif seen != (reason, True):
+                self._waiting[part] = reason, False
+
     # -- what is written -----------------------------------------------------------------------
 
-    def _send(self, producer: TransactionalProducer, batch: Batch) -> None:
+    def _send(self, producer: TransactionalProducer, batch: Batch) -> list[SourceError]:
+        """Write rows; returns why those are left out that the topic does not take."""
+        refused: list[SourceError] = []
         for row in batch.rows:
-            key, value = self._written(row, batch.part)
-            time_ms = self._clock.now_ms() if row.timestamp_ms is None else row.timestamp_ms
-            producer.send(self._topic, value, key, -1, time_ms, list(row.headers) or None)
+            try:
+                self._send_row(producer, row, batch.part)
+            except SourceError as error:
+                if not self._skip_bad:
+                    raise
+                refused.append(error)
         producer.pressure(self._timeout_s)
+        return refused
+
+    def _send_row(self, producer: TransactionalProducer, row: Row, part: str) -> None:
+        key, value = self._written(row, part)
+        time_ms = self._clock.now_ms() if row.timestamp_ms is None else row.timestamp_ms
+        size, most = len(key or b"") + len(value or b""), self._row_bytes
+        try:
+            if most is not None and size > most:
+                raise RecordTooLargeError(self._topic, size, most)
+            producer.send(self._topic, value, key, -1, time_ms, list(row.headers) or None)
+        except RecordTooLargeError as error:
+            where = str(row.where) or f"a row of {part!r}"
+            raise SourceError(
+                f"{where} has {size} bytes as a record, and {self._topic} or the producer takes "
+                "fewer; set max.message.bytes of the topic and producer.message.max.bytes higher, "
+                "or leave it out"
+            ) from error
 
     def _written(self, row: Row, part: str) -> tuple[bytes | None, bytes | None]:
         try:
             key = None if row.key is None else self._key.serialize(row.key)
             return key, None if row.value is None else self._value.serialize(row.value)
-        except SerdeError as error:
+        except (SerdeError, RecursionError) as error:
             where = str(row.where) or f"a row of {part!r}"
+            reason = error if isinstance(error, SerdeError) else "it is nested too deeply"
             raise SourceError(
-                f"{where} cannot be written to {self._topic}: {error}; have the source make it a "
+                f"{where} cannot be written to {self._topic}: {reason}; have the source make it a "
                 "value of the serde, or leave it out"
             ) from error
 
     def _commit_row(self, producer: TransactionalProducer, part: str, position: Position) -> None:
         value = json.dumps(position).encode()
         now_ms = self._clock.now_ms()
-        producer.send(self._positions_topic, value, part.encode(), 0, now_ms, None)
+        name = part.encode(errors="surrogateescape")  # a file's name may be any bytes
+        producer.send(self._positions_topic, value, name, 0, now_ms, None)
 
     def _make_producer(self) -> TransactionalProducer:
         config = {
@@ -215,6 +264,8 @@ class Feed:
                 f"{self._topic}",
                 topics=[self._topic],
             )
+        limit = found[self._topic].max_message_bytes
+        self._row_bytes = None if limit is None else limit - _RECORD_BYTES
         own = found.get(self._positions_topic)
         if own is None:
             new = NewTopic(
@@ -244,7 +295,8 @@ class Feed:
         positions: dict[str, Position] = {}
         try:
             for message in reader.read(begins, ends):
-                positions[(message.key() or b"").decode()] = json.loads(message.value() or b"null")
+                part = (message.key() or b"").decode(errors="surrogateescape")
+                positions[part] = json.loads(message.value() or b"null")
         finally:
             reader.close()
         self._log.info("feed_positions_read", parts=len(positions))
@@ -280,15 +332,22 @@ class _Writing:
         """Fence whoever had the name, and decide what that one left open."""
         self._producer.init()
 
-    def add(self, batch: Batch, send: Callable[[TransactionalProducer, Batch], None]) -> None:
-        """Write a batch."""
+    def add(
+        self, batch: Batch, send: Callable[[TransactionalProducer, Batch], list[SourceError]]
+    ) -> list[SourceError]:
+        """Write a batch; returns why rows of it are left out."""
         if not self._positions:
             self._producer.begin()
             self._begun_s = self._clock.monotonic_s()
             self._waited_s = self._producer.waited_s
         self._positions[batch.part] = batch.position
-        send(self._producer, batch)
-        self._rows += len(batch.rows)
+        try:
+            refused = send(self._producer, batch)
+        except SourceError:
+            self._producer.abort()
+            raise
+        self._rows += len(batch.rows) - len(refused)
+        return refused
 
     def or_void(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """The batches of a source; where it fails, what is not committed is aborted at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ _DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 @click.option("--timestamp", metavar="FIELD", help="The field that is the time.")
 @click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--complete", is_flag=True, help="Files grow no more: the last line needs no end.")
-@click.option("--skip-bad", is_flag=True, help="Leave out lines that cannot be read.")
+@click.option("--skip-bad", is_flag=True, help="Leave out rows that cannot be read or written.")
+@click.option("--rewritten", is_flag=True, help="Read a file again that was written again.")
 @settings_option
 def feed(
     files: str | None,
@@ -47,6 +49,7 @@ def feed(
     follow: bool,
     complete: bool,
     skip_bad: bool,
+    rewritten: bool,
     settings: dict[str, Any],
 ) -> None:
     """Write the rows of files or of a database to a topic, each of them once.
@@ -67,16 +70,38 @@ def feed(
             timestamp,
             grows=not complete,
             skip_bad=skip_bad,
+            rewritten=rewritten,
             follow=follow,
         )
         made = Feed(
-            source, topic=topic, name=name or f"feed-{topic}", settings=over(_DEFAULTS, settings)
+            source,
+            topic=topic,
+            name=name or f"feed-{topic}",
+            settings=over(_DEFAULTS, settings),
+            skip_bad=skip_bad,
         )
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         rows = made.run(follow=follow, stop=stop, every=timedelta(seconds=1))
     left_out = f"; {made.skipped} left out, see rows_skipped in the log" if made.skipped else ""
     click.echo(f"Written: {topic} ({rows} row{'' if rows == 1 else 's'}{left_out})")
+    if not follow:
+        with said_errors():
+            _report_waiting(getattr(source, "waiting", {}))
+
+
+def _report_waiting(waiting: Mapping[str, str]) -> None:
+    """Say what was not read; an open quote is as a rule one that nobody is going to close."""
+    from headrace.streams.sources.files import OPEN_QUOTE
+    from headrace.streams.sources.source import SourceError
+
+    for reason in waiting.values():
+        click.echo(f"Not read yet: {reason}", err=True)
+    for reason in waiting.values():
+        if OPEN_QUOTE in reason:
+            raise SourceError(
+                f"{reason}; correct the row, or leave it out with --complete --skip-bad"
+            )
 
 
 def _source(
@@ -89,6 +114,7 @@ def _source(
     *,
     grows: bool,
     skip_bad: bool,
+    rewritten: bool,
     follow: bool,
 ) -> Source:
     from headrace.streams.sources.files import Files
@@ -99,7 +125,14 @@ def _source(
     if (files is None) == (sql is None):
         raise click.UsageError("give --files or --sql, one of both")
     if files is not None:
-        found = Files(files, key=key, timestamp=timestamp, grows=grows, skip_bad=skip_bad)
+        found = Files(
+            files,
+            key=key,
+            timestamp=timestamp,
+            grows=grows,
+            skip_bad=skip_bad,
+            rewritten=rewritten,
+        )
         if not found.paths():
             if not follow:
                 raise SourceError(
@@ -107,8 +140,8 @@ def _source(
                 )
             click.echo(f"No file matches {files} now; it waits for one that does", err=True)
         return found
-    if skip_bad:
-        raise click.UsageError("--skip-bad is for --files; leave rows out in the query")
+    if rewritten:
+        raise click.UsageError("--rewritten is for --files")
     if connect is None or column is None or sql is None:
         raise click.UsageError("--sql wants --connect MODULE:FUNCTION and --column NAME")
     return Query(load_function(connect), sql, column, key=key, timestamp=timestamp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -139,3 +140,71 @@ def test_a_feed_goes_on_under_a_quota(topics: Topics, tmp_path: Path) -> None:
     with produce_quota(topics.bootstrap, f"{name}-producer", 500_000):
         assert feed.run() == rows
     assert [row["n"] for row in _values(topics, topic)] == list(range(rows))
+
+
+def _fed(topics: Topics, pattern: Path, topic: str, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable, "-m", "headrace", "feed", "--files", str(pattern), "--to", topic,
+        "--name", f"{topic}-feed", "--bootstrap-servers", topics.bootstrap, *more,
+    ]  # fmt: skip
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+
+REFUSED = {
+    "a large integer": '{"n": 123456789012345678901234567890}',
+    "half a surrogate pair": '{"n": "\\ud800"}',
+    "depth": '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    "two megabytes": '{"n": "' + "x" * 2_000_000 + '"}',
+    "no JSON": "[",
+}
+
+
+def test_rows_that_the_topic_does_not_take_are_skipped_and_counted(
+    topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create("rows")
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"n": {n}}}\n{bad}\n' for n, bad in enumerate(REFUSED.values())))
+    refused = _fed(topics, file, topic)
+    assert refused.returncode != 0
+    assert f" of {file}, before byte " in refused.stderr
+    assert "Traceback" not in refused.stderr
+    done = _fed(topics, file, topic, "--skip-bad")
+    assert done.returncode == 0, done.stderr
+    counted = f"{len(REFUSED)} rows; {len(REFUSED)} left out, see rows_skipped in the log"
+    assert done.stdout == f"Written: {topic} ({counted})\n"
+    assert [row["n"] for row in _values(topics, topic)] == list(range(len(REFUSED)))
+
+
+def test_a_row_that_is_larger_than_the_topic_takes_is_named(topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create("rows", config={"max.message.bytes": "20000"})
+    file = tmp_path / "a.csv"
+    file.write_text(f"n\n1\n{random.Random(1).randbytes(15_000).hex()}\n2\n")
+    refused = _fed(topics, file, topic)
+    assert refused.returncode != 0
+    assert f"line 3 of {file}" in refused.stderr
+    done = _fed(topics, file, topic, "--skip-bad")
+    assert done.returncode == 0, done.stderr
+    assert [row["n"] for row in _values(topics, topic)] == ["1", "2"]
+
+
+def test_an_open_quote_and_a_file_that_was_written_again_end_a_feed(
+    topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.create("rows")
+    file = tmp_path / os.fsdecode(b"\xff.csv")
+    file.write_text('n\n1\n"2\n3\n')
+    opened = _fed(topics, tmp_path / "*.csv", topic)
+    assert opened.returncode != 0
+    assert opened.stdout == f"Written: {topic} (1 row)\n"
+    assert "line 3 of" in opened.stderr
+    assert "a quote is opened and not closed; correct the row" in opened.stderr
+    file.write_text("n\n" + "".join(f"{n}\n" for n in range(10, 200)))
+    again = _fed(topics, tmp_path / "*.csv", topic)
+    assert again.returncode != 0
+    assert "was cut or written again" in again.stderr
+    done = _fed(topics, tmp_path / "*.csv", topic, "--rewritten")
+    assert done.returncode == 0, done.stderr
+    assert [row["n"] for row in _values(topics, topic)] == ["1", *map(str, range(10, 200))]
