@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -36,13 +36,19 @@ class Given:
     file: str
 
     @contextmanager
-    def opened(self) -> Iterator[TextIO]:
+    def opened(self) -> Iterator[IO[str]]:
         """Its lines."""
+        from headrace.streams.lines.record_lines import text_of
+
         if self.file == STANDARD_INPUT:
-            yield sys.stdin
-        else:
-            with Path(self.file).open(encoding="utf-8") as file:
-                yield file
+            yield text_of(sys.stdin.buffer)
+            return
+        try:
+            file = Path(self.file).open("rb")  # noqa: SIM115
+        except OSError as error:
+            raise click.UsageError(f"{self.file} cannot be read: {error.strerror}") from error
+        with file:
+            yield text_of(file)
 
 
 def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Given, ...]:

@@ -7,11 +7,12 @@ a record. Every other line is a value alone. So what is printed can be read agai
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import IO, Any, NoReturn
 
 import msgspec
 
@@ -81,13 +82,26 @@ def read_records(
     """
     for number, line in enumerate(lines, 1):
         text = line.rstrip("\r\n")
+        if number == 1:
+            text = text.removeprefix("\ufeff")  # a mark of byte order
         if text.strip():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise LineError(file, number, "is not UTF-8; convert the file") from error
             yield _record(text, number, file, key, value)
+
+
+def text_of(stream: IO[bytes]) -> IO[str]:
+    """Return the text of a file or of standard input; `read_records` refuses what is not UTF-8."""
+    return io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape")
 
 
 def _record(text: str, number: int, file: str, key: Serde[Any], value: Serde[Any]) -> LineRecord:
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise LineError(file, number, "is nested too deeply; make it flat") from error
     except ValueError as error:
         if value is string_serde:
             return LineRecord(number, None, text.encode())
@@ -105,6 +119,10 @@ def _record(text: str, number: int, file: str, key: Serde[Any], value: Serde[Any
     )
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON; write null, or a number")
+
+
 def _is_record(document: object) -> bool:
     return isinstance(document, dict) and "value" in document and document.keys() <= _FIELDS
 
@@ -114,6 +132,8 @@ def _part(document: Any, serde: Serde[Any], name: str, file: str, number: int) -
         return None
     try:
         return to_bytes(document, serde)
+    except RecursionError as error:
+        raise LineError(file, number, f"the {name} is nested too deeply; make it flat") from error
     except SerdeError as error:
         reason = (
             f"the {name} does not suit the topic's serde {serde.name}: {error}; or correct the line"

@@ -63,8 +63,8 @@ class Query:
         """The rows behind the position.
 
         Raises:
-            SourceError: the database cannot be asked, a value is repeated or null, or a row cannot
-                be read.
+            SourceError: the database cannot be asked, a value is repeated or null, the largest
+                value went back, or a row cannot be read.
         """
         after = _read_back(positions.get(PART))
         with closing(self._connected()) as connection, closing(connection.cursor()) as cursor:
@@ -78,6 +78,7 @@ class Query:
                 with _refused():
                     cursor.execute(f"{text} WHERE {self.column} > {mark}{order}", given)
             names = [str(one[0]) for one in cursor.description]
+            begin = after
             while found := _fetched(cursor):
                 rows: list[Row] = []
                 size = 0
@@ -91,6 +92,21 @@ class Query:
                         rows, size = [], 0
                 if rows:
                     yield Batch(PART, _kept(after), rows)
+            if after is not None and after == begin:
+                self._require_largest(cursor, after)
+
+    def _require_largest(self, cursor: Any, after: Any) -> None:
+        """Require that no rows are left that come before the position alone, as after a restore."""
+        text = f"SELECT MAX({self.column}) FROM ({self.sql}) AS headrace_rows"  # noqa: S608 - as above
+        with _refused():
+            cursor.execute(text)
+        ((largest,),) = _fetched(cursor)
+        if largest is not None and largest != after:
+            raise SourceError(
+                f"the largest {self.column} is {largest}, and {after} was read: the table was "
+                "filled again or restored, or its newest rows were deleted; give the feed another "
+                f"name to read all rows again, or start it when there is a larger {self.column}"
+            )
 
     def _connected(self) -> Any:
         with _said("no connection to the database", "see that it runs, and what connect= does"):

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import click
 
@@ -24,7 +24,8 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.lines.record_lines import LineError, read_records
+from headrace.streams.lines.record_lines import LineError, read_records, text_of
+from headrace.streams.worker_errors import RecordTooLargeError
 
 STANDARD_INPUT = "-"
 Producer = PlainProducer | TransactionalProducer
@@ -110,29 +111,32 @@ class _Writing:
                     f"{form.topic} has {self._partitions} partitions, and no {record.partition}"
                 )
                 raise LineError(file, record.line, reason)
-            self._producer.send(
-                form.topic,
-                record.value,
-                record.key,
-                -1 if record.partition is None else record.partition,
-                time.time_ns() // 1_000_000 if record.timestamp is None else record.timestamp,
-                list(record.headers) or None,
-            )
+            try:
+                self._producer.send(
+                    form.topic,
+                    record.value,
+                    record.key,
+                    -1 if record.partition is None else record.partition,
+                    time.time_ns() // 1_000_000 if record.timestamp is None else record.timestamp,
+                    list(record.headers) or None,
+                )
+            except RecordTooLargeError as error:
+                raise LineError(file, record.line, f"is too large: {error}") from error
             self._producer.pressure(1.0)
             self.count += 1
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[TextIO]:
+def _opened(file: str) -> Iterator[IO[str]]:
     if file == STANDARD_INPUT:
-        yield sys.stdin
+        yield text_of(sys.stdin.buffer)
         return
     with ExitStack() as stack:
         try:
-            lines = stack.enter_context(Path(file).open(encoding="utf-8"))
+            lines = stack.enter_context(Path(file).open("rb"))
         except OSError as error:
             raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
-        yield lines
+        yield text_of(lines)
 
 
 @contextmanager

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace import serdes
-from headrace.streams.lines.record_lines import LineError, LineRecord, read_records, record_line
+from headrace.streams.lines.record_lines import (
+    LineError,
+    LineRecord,
+    read_records,
+    record_line,
+    text_of,
+)
 from headrace.topology.serdes import Serde, avro
 from headrace.topology.windows import Window, Windowed
 
@@ -128,3 +138,34 @@ def test_what_is_printed_can_be_read_again(serde: Serde[Any]) -> None:
     assert serde.deserialize(record.value) == value
     assert (record.key, record.timestamp, record.partition) == (serdes.long.serialize(7), 5, 1)
     assert record.headers == (("h", b"x"),)
+
+
+def test_a_header_that_is_bytes_is_printed_and_read_again() -> None:
+    headers = [("gr\udcf6\udcdfe", b"\xff"), ("größe", None), ("n", b"1")]
+    line = record_line("k", "v", headers=headers)
+    assert json.loads(line)["headers"] == [
+        [{"base64": "Z3L232U="}, {"base64": "/w=="}], ["größe", None], ["n", "1"]
+    ]  # fmt: skip
+    (read,) = read_records([line], "x", key=serdes.string, value=serdes.string)
+    assert list(read.headers) == headers
+
+
+PIECES = [
+    b"a", b'"', b"\n", b"\n", b"\r\n", b"\r", b"\0", b"\xff", b"\xef\xbb\xbf", b"[", b"]", b'{"a":',
+    b"}", b'{"a": 1}\n', b'"\\ud800"\n', b"NaN", b"9" * 5000, b"1e999\n", b"[" * 100_000, b"null\n",
+    b'{"key": "k", "value": 1}\n', b'{"value": 1, "headers": {"\\ud800": "x"}}\n', b"123456789" * 9,
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
+@pytest.mark.parametrize("serde", [serdes.json, serdes.string, serdes.long], ids=str)
+def test_random_bytes_are_records_or_an_error_with_its_line(serde: Serde[Any], data: bytes) -> None:
+    count = 0
+    lines = text_of(io.BytesIO(data))
+    with suppress(LineError):
+        for record in read_records(lines, "x", key=serdes.string, value=serde):
+            count += 1
+            assert record.value is None or isinstance(record.value, bytes)
+        text = data.decode(errors="replace").removeprefix("\ufeff")
+        written = io.StringIO(text, newline=None).readlines()
+        assert count == sum(bool(line.strip()) for line in written)

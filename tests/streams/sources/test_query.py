@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -97,3 +98,36 @@ def test_a_database_that_is_not_there_is_said_without_the_password() -> None:
 def test_a_column_is_a_name(connect: Callable[[], Any]) -> None:
     with pytest.raises(SourceError, match="must be the name of a column"):
         Query(connect, "SELECT 1", "id; DROP TABLE orders")
+
+
+def test_a_largest_value_that_went_back_is_refused(connect: Callable[[], Any]) -> None:
+    source, positions = Query(connect, "SELECT * FROM orders", "id"), dict[str, Any]()
+    read(source, positions)
+    with connect() as connection:
+        connection.execute("DELETE FROM orders WHERE id > 10")
+    with pytest.raises(SourceError, match="the largest id is 10, and 2499 was read: the table"):
+        read(source, positions)
+    with connect() as connection:
+        connection.execute("DELETE FROM orders")
+    assert read(source, positions) == []
+    with connect() as connection:
+        connection.execute("INSERT INTO orders VALUES (1, 'tea')")
+    with pytest.raises(SourceError, match="the largest id is 1, and 2499 was read"):
+        read(source, positions)
+    with connect() as connection:
+        connection.execute("INSERT INTO orders VALUES (3000, 'tea')")
+    assert [row["id"] for row in read(source, positions)] == [3000]
+
+
+@pytest.mark.parametrize("column", ["price", "day", "name"])
+def test_a_largest_value_of_any_type_is_known_again(tmp_path: Path, column: str) -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "any.db", detect_types=sqlite3.PARSE_DECLTYPES)
+
+    with connect() as connection:
+        connection.execute("CREATE TABLE t (price REAL, day TEXT, name TEXT)")
+        rows = [(0.1 * n, f"2024-05-{n:02}", f"é{n:02}") for n in range(1, 9)]
+        connection.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    source, positions = Query(connect, "SELECT * FROM t", column), dict[str, Any]()
+    assert len(read(source, positions)) == 8
+    assert read(source, json.loads(json.dumps(positions))) == []
