@@ -77,25 +77,30 @@ class Turns:
         """Have the other lanes end what they do and begin nothing, from within `together`.
 
         Args:
-            seconds: how long to wait for them; False if they did not end in time.
+            seconds: how long to wait for them; False if they did not end in time, or if another
+                lane waits to be alone.
         """
         deadline = time.monotonic() + seconds
         with self._changed:
-            self._is_closed = True
-            while self._striking > 1 and time.monotonic() < deadline:
-                self._changed.wait(0.1)
-            is_alone = self._striking == 1
-            if not is_alone:
-                self._open()
+            if self._is_closed:  # another lane waits for this one
+                is_mine = is_alone = False
+            else:
+                is_mine = self._is_closed = True
+                while self._striking > 1 and time.monotonic() < deadline:
+                    self._changed.wait(0.1)
+                is_alone = self._striking == 1
         try:
+            if is_mine and not is_alone:
+                self._open()
             yield is_alone
         finally:
-            with self._changed:
+            if is_mine:
                 self._open()
 
     def _open(self) -> None:
-        self._is_closed = False
-        self._changed.notify_all()
+        with self._changed:
+            self._is_closed = False
+            self._changed.notify_all()
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -127,6 +128,51 @@ def test_a_seed_strikes_the_same_faults_in_the_same_order(field: Battlefield) ->
 
     assert struck(1) == struck(1)
     assert struck(1) != struck(2)
+
+
+def test_a_fault_that_measures_is_alone() -> None:
+    turns, stop, log = Turns(), threading.Event(), []
+
+    def strike(name: str, seconds: float) -> None:
+        with turns.together(stop):
+            log.append(f"{name} begins")
+            time.sleep(seconds)
+            log.append(f"{name} ends")
+
+    first = threading.Thread(target=strike, args=("first", 0.3))
+    first.start()
+    second = threading.Thread(target=strike, args=("second", 0.0))
+    with turns.together(stop), turns.alone(seconds=60) as is_alone:
+        assert is_alone
+        assert log == ["first begins", "first ends"]
+        second.start()
+        time.sleep(0.2)
+        assert len(log) == 2, "nothing begins meanwhile"
+    second.join()
+    first.join()
+    assert log[2:] == ["second begins", "second ends"]
+
+
+def test_who_waits_to_be_alone_is_not_waited_for_by_another() -> None:
+    turns, stop = Turns(), threading.Event()
+    inside, over = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with turns.together(stop), turns.alone(seconds=60):
+            inside.set()
+            over.wait(60)
+
+    with turns.together(stop):
+        thread = threading.Thread(target=other)
+        thread.start()
+        while not turns._is_closed:
+            time.sleep(0.01)
+        with turns.alone(seconds=60) as is_alone:
+            assert not is_alone
+            assert not inside.is_set()
+    assert inside.wait(60), "it is alone now"
+    over.set()
+    thread.join()
 
 
 def test_a_fault_that_breaks_fails_the_run(field: Battlefield) -> None:
