@@ -208,8 +208,8 @@ class Worker:
         ):
             try:
                 step()
-            except Exception as error:
-                reason = describe_failure(error, full=self._config.log_errors == "full").reason
+            except Exception as failure:
+                reason = describe_failure(failure, full=self._config.log_errors == "full").reason
                 self._log.warning("close_failed", reason=reason)
 
     # -- the group's word (RebalanceListener) --------------------------------------------------

@@ -433,6 +433,21 @@ def test_after_an_error_the_group_is_left_unless_the_partitions_are_held_back(
     assert (left, asked) == ([not holds], [error])
 
 
+def test_the_consumer_is_closed_where_the_abort_fails(
+    bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+
+    def fail() -> None:
+        raise OutcomeUnknownError("timed out")
+
+    monkeypatch.setattr(bench.worker._transactions, "forget", fail)
+    monkeypatch.setattr(bench.worker._consumer, "close", lambda *, leave: closed.append(leave))
+    bench.worker.give_up(ZeroDivisionError())
+    assert closed == [True]
+    assert [e["event"] for e in bench.log.events].count("close_failed") == 1
+
+
 def test_a_close_that_fails_after_an_error_is_logged_without_a_text_that_may_quote_a_record(
     bench: WorkerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
