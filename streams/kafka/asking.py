@@ -23,7 +23,7 @@ from headrace.streams.errors import (
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.group_offsets import OpenGroup
 from headrace.streams.kafka.kafka_clients import answered, new_admin
-from headrace.streams.kafka.reactions import Reaction, reaction_to
+from headrace.streams.kafka.reactions import Reaction, reaction_to, wrong_setting
 from headrace.streams.seams.clients import TopicPartition
 
 K = TypeVar("K", bound=Hashable)
@@ -203,6 +203,8 @@ _RIGHTS = {
 def _raise(action: str, item: object, error: KafkaError, elapsed_s: float, why: str) -> NoReturn:
     what = f"cannot {action} {item}: {error.str()}"
     code = error.code()
+    if reaction_to(error, "query") is Reaction.MISCONFIGURED:
+        raise wrong_setting(error, f"cannot {action} {item}")
     if code in GONE:
         raise MissingTopicError(f"{what}; was the topic deleted?", topics=[_topic(item)])
     if code == KafkaError.INVALID_REPLICATION_FACTOR:

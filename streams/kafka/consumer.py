@@ -22,7 +22,7 @@ from headrace.streams.errors import FatalClientError, MissingTopicError, StopReq
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.kafka_clients import new_consumer
-from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
+from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
 from headrace.streams.seams.clients import (
     Clock,
     CommittedOffset,
@@ -463,6 +463,8 @@ def _raise(
     reaction = reaction_to(error, call)
     if reaction is Reaction.DENIED:
         raise denial(error, config, topic=topic, right="Read")
+    if reaction is Reaction.MISCONFIGURED:
+        raise wrong_setting(error, f"consumer, {where}")
     if reaction is Reaction.REJOIN:
         raise MemberFencedError(f"consumer, {where}: {error.str()}")
     if reaction is Reaction.MIGRATED:

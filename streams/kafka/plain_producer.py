@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from headrace.streams.contact.denials import denial
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.producer import GONE, LiveProducer, Rows, missing
-from headrace.streams.kafka.reactions import Reaction, reaction_to
+from headrace.streams.kafka.reactions import Reaction, reaction_to, wrong_setting
 from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
 from headrace.streams.worker_errors import OutcomeUnknownError
 from headrace.topology.context.environment import Headers
@@ -113,6 +113,8 @@ class PlainProducer(LiveProducer):
             raise self._refused(failure, topic, partition)
         if failure.code() in GONE:
             raise missing(topic, failure)
+        if reaction is Reaction.MISCONFIGURED:
+            raise wrong_setting(failure, f"a record for {topic}-{partition}")
         if reaction is Reaction.DENIED:
             raise denial(failure, self._config, topic=topic)
         raise FatalClientError(f"a record for {topic}-{partition} failed: {failure.str()}")

@@ -24,7 +24,7 @@ from headrace.streams.errors import FatalClientError, MissingTopicError, StopReq
 from headrace.streams.kafka.broker_contact import Heard, not_admitted
 from headrace.streams.kafka.headers import are_plain, produce_any
 from headrace.streams.kafka.kafka_clients import new_producer
-from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
+from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
 from headrace.streams.seams.clients import Clock, TopicPartition
 from headrace.streams.seams.refused_times import REFUSED
 from headrace.streams.seams.system_clock import SystemClock
@@ -294,6 +294,8 @@ class LiveProducer:
             self._poll_quietly()
             topic = self._contact.denied_topic
             raise denial(cause, self._config, topic=topic, group=self._group) from error
+        if reaction is Reaction.MISCONFIGURED:
+            raise wrong_setting(cause, f"producer, {call}") from error
         if reaction is Reaction.REJOIN:
             raise MemberFencedError(f"producer, {call}: {cause.str()}") from error
         if reaction is Reaction.FENCED:

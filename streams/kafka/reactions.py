@@ -13,7 +13,7 @@ call that failed and the error. The page docs/guarantees.md shows the same table
 | the same | all others | `REJOIN` |
 | a record is too large, or not as its topic wants it | any | `REFUSED` |
 | not authorised, or the password is wrong | any | `DENIED` |
-| unsupported version, bad configuration | any | `STOP` |
+| a setting or a version that the brokers do not take | any | `MISCONFIGURED` |
 | marked fatal | any | `REPLACE` |
 | marked abortable | transaction | `ABORT` |
 | anything that is no clean first answer | commit | `REPLACE`: the outcome is unknown |
@@ -29,6 +29,7 @@ from typing import Literal
 from confluent_kafka import KafkaError
 
 from headrace.streams.contact.denials import DENIED
+from headrace.streams.errors import ConfigError
 
 Call = Literal["init", "send", "offsets", "commit", "abort", "consumer", "query"]
 
@@ -44,6 +45,7 @@ class Reaction(Enum):
     REJOIN = "drop the tasks without a commit, join anew; stop at the sixth within a minute"
     REFUSED = "stop: the same input would write the same record again"
     DENIED = "stop, and do not start again: a person has to give the right"
+    MISCONFIGURED = "stop, and do not start again: a person has to change a setting"
     STOP = "stop: nothing here can put it right"
 
 
@@ -74,13 +76,24 @@ _REFUSED = frozenset(
         KafkaError.INVALID_TIMESTAMP,
     }
 )
-_UNFIT = frozenset(
-    {
-        KafkaError.UNSUPPORTED_VERSION,
-        KafkaError._UNSUPPORTED_FEATURE,
-        KafkaError._INVALID_ARG,
-    }
-)
+_TOO_OLD = "Use brokers and a confluent-kafka of versions that support each other."
+_SETTINGS = {
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "Set producer.transaction.timeout.ms to no more than "
+    "the brokers' transaction.max.timeout.ms, or raise that.",
+    KafkaError.INVALID_SESSION_TIMEOUT: "Set consumer.session.timeout.ms between the brokers' "
+    "group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    KafkaError.INVALID_GROUP_ID: "Correct application.id.",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "Stop the other program whose group has the name "
+    "of this application.id, or change application.id.",
+    KafkaError.INVALID_REQUIRED_ACKS: "Set producer.acks to all.",
+    KafkaError.OFFSET_METADATA_TOO_LARGE: "Raise the brokers' offset.metadata.max.bytes to 4096.",
+    KafkaError.UNSUPPORTED_COMPRESSION_TYPE: "Set producer.compression.type to one that the "
+    "brokers have.",
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "Raise the topic's message.format.version.",
+    KafkaError.UNSUPPORTED_VERSION: _TOO_OLD,
+    KafkaError._UNSUPPORTED_FEATURE: _TOO_OLD,
+}
+"""Errors that the same settings meet again at each start, and what to do."""
 _PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -128,7 +141,9 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
         return Reaction.REFUSED
     if code in DENIED:
         return Reaction.DENIED
-    if code in _UNFIT:
+    if code in _SETTINGS:
+        return Reaction.MISCONFIGURED
+    if code == KafkaError._INVALID_ARG:
         return Reaction.STOP
     if code in _FENCED:
         return Reaction.FENCED
@@ -148,3 +163,14 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     if error.retriable() or code in _PASSING:
         return Reaction.RETRY
     return Reaction.STOP
+
+
+def wrong_setting(error: KafkaError, where: str) -> ConfigError:
+    """Name the setting that an error is about.
+
+    Example:
+        >>> error = KafkaError(KafkaError.INVALID_GROUP_ID, "The group is invalid")
+        >>> print(wrong_setting(error, "consumer, the cluster"))
+        The group is invalid (consumer, the cluster). Correct application.id.
+    """
+    return ConfigError(f"{error.str().rstrip('.')} ({where}). {_SETTINGS[error.code()]}")

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.streams.kafka.reactions import Call, Reaction, reaction_to
+from headrace.streams.kafka.reactions import (
+    _SETTINGS,
+    Call,
+    Reaction,
+    reaction_to,
+    wrong_setting,
+)
+from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
 
 STALE = (
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -59,4 +68,12 @@ def test_what_a_person_must_put_right_is_not_tried_again() -> None:
     for call in ("offsets", "commit", "consumer", "query"):
         assert reaction_to(denied, call) is Reaction.DENIED
     assert reaction_to(KafkaError(KafkaError.INVALID_RECORD), "send") is Reaction.REFUSED
-    assert reaction_to(KafkaError(KafkaError.UNSUPPORTED_VERSION), "init") is Reaction.STOP
+
+
+@pytest.mark.parametrize("call", get_args(Call))
+@pytest.mark.parametrize("code", _SETTINGS)
+def test_what_the_same_settings_meet_again_is_not_an_outage(code: int, call: Call) -> None:
+    """The client marks the first of them as fatal, and others as retriable."""
+    for marks in ((False, False), (True, False), (False, True)):
+        assert reaction_to(KafkaError(code, "", *marks), call) is Reaction.MISCONFIGURED
+    assert exit_code_of(wrong_setting(KafkaError(code), "here")) is ExitCode.CONFIGURATION
