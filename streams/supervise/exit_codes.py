@@ -124,7 +124,7 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.LOCAL_STATE, "after following the message"),
     Ending(FatalClientError, "a Kafka client cannot go on, or the brokers do not answer",
            ExitCode.CLIENT, "yes, by the supervisor"),
-    Ending(None, "any other error, or a signal ended a worker", ExitCode.CRASHED,
+    Ending(None, "any other error, or a signal or `os._exit` ended a worker", ExitCode.CRASHED,
            "yes, by the supervisor"),
     Ending(None, "a crash to which the `uncaught_error_handler` has answered to shut down",
            ExitCode.SHUT_DOWN, "after finding out why"),

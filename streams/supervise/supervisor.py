@@ -32,7 +32,7 @@ from headrace.streams.supervise.exit_codes import TABLE, ExitCode, is_crash
 from headrace.streams.supervise.restarts import RestartLimits, Restarts
 from headrace.streams.supervise.silence import Silences
 from headrace.streams.supervise.status import WorkerStatus
-from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Told
+from headrace.streams.supervise.worker_reports import Ended, Failed, Loaded, Report, Told
 from headrace.topology.show.picture import Picture
 
 WORKERS_MAX = 1_000
@@ -46,6 +46,10 @@ AGAIN_AFTER_S = 0.25
 """Programs between a terminal and this one pass on a Ctrl-C that has already come directly."""
 
 
+_NOT_REPORTED = (
+    "the process ended with exit code {code} and had not closed: look for os._exit in the "
+    "application, or for a library that ends the process"
+)
 _NOT_CLOSED = "it did not close within shutdown.timeout.ms"
 
 
@@ -99,6 +103,8 @@ class _Slot:
     process: WorkerProcess | None = None
     started_s: float = 0.0
     killed: bool = False
+    reported_end: int | None = None
+    """The exit code that its process has reported before it ended."""
     leave_by_s: float | None = None
     """When to kill it, of one that was told to leave."""
 
@@ -237,6 +243,7 @@ class Supervisor:
 
     def _start(self, slot: _Slot) -> None:
         slot.start_at_s = None
+        slot.reported_end = None
         slot.started_s = self.monotonic()
         try:
             slot.process = self.start(slot.index)
@@ -263,6 +270,8 @@ class Supervisor:
                 self._failed(slot, report.failure())
             elif isinstance(report, Unreached):
                 self._unreached(slot, report)
+            elif isinstance(report, Ended):
+                slot.reported_end = report.code
             elif isinstance(report, Told):
                 slot.status.told(report.facts)
             else:
@@ -277,22 +286,27 @@ class Supervisor:
 
     def _ended(self, slot: _Slot, code: int, last_words: Sequence[str]) -> None:
         log_fields: dict[str, object] = {"worker_index": slot.index, "exit_code": code}
-        log_fields["outcome"] = _outcome(code)
+        outcome = _outcome(code)
+        if not is_crash(code) and slot.reported_end != code:
+            outcome = "ended without closing"
+            log_fields["advice"] = _NOT_REPORTED.format(code=code)
+            code = ExitCode.CRASHED
+        log_fields["outcome"] = outcome
         if last_words:
             log_fields["said"] = list(last_words)
-        slot.status.ended(_outcome(code))
+        slot.status.ended(outcome)
         if code == ExitCode.STOPPED or slot.killed:
             self.log.info("worker_ended", **log_fields)
         elif self._code is not None or slot.leave_by_s is not None:
             self.log.warning("worker_ended", **log_fields)
             if self._code is ExitCode.STOPPED and code != -signal.SIGTERM:
                 self._code = _as_exit_code(code)
-                self._why = f"worker {slot.index} did not close cleanly ({_outcome(code)})"
+                self._why = f"worker {slot.index} did not close cleanly ({outcome})"
         elif is_crash(code):
             self._crashed(slot, log_fields)
         else:
             self.log.error("worker_failed", **log_fields, start_again=_again(code))
-            self._why = f"worker {slot.index} failed ({_outcome(code)}), and all are stopped"
+            self._why = f"worker {slot.index} failed ({outcome}), and all are stopped"
             if code == ExitCode.SHUT_DOWN:
                 self._why = "the application was shut down after an error"
             self._stop_all(_as_exit_code(code), f"worker {slot.index} failed")

@@ -38,8 +38,11 @@ from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_cra
 from headrace.streams.supervise.report_sender import Reporter, ReportSender
 from headrace.streams.supervise.supervisor import SHUTDOWN_TIMEOUT_S
 from headrace.streams.supervise.worker_handle import LEAVE, LEVEL, STDERR, STOP, Launch
-from headrace.streams.supervise.worker_reports import Activity, Failed, Loaded, Status
+from headrace.streams.supervise.worker_reports import Activity, Ended, Failed, Loaded, Status
 from headrace.topology.show.picture import picture_of
+
+_ENDING_S = 5.0
+"""How long a worker waits for room to report how it ends."""
 
 
 class StopSwitch:
@@ -236,6 +239,7 @@ def main() -> None:
     says = _Says(full, target, launch.again)
     asked = socket.socket(fileno=questions)
     code = _exit_code(lambda: _work(launch, index, control, sender, says, asked), sender, says)
+    sender.send_surely(Ended(code), within_s=_ENDING_S)
     if code is not ExitCode.STOPPED:
         # A thread of the user's must not keep alive what has failed.
         with suppress(OSError, ValueError):

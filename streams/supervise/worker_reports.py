@@ -99,12 +99,23 @@ class Told:
     facts: WorkerSnapshot
 
 
-Report = Loaded | Status | Failed | Unreached | Told
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The worker has closed, and ends its process with this code.
+
+    The code alone proves nothing: user code and libraries may end a process with any.
+    """
+
+    code: int
+
+
+Report = Loaded | Status | Failed | Unreached | Told | Ended
 _KINDS: dict[str, type[Report]] = {
     "loaded": Loaded,
     "status": Status,
     "failed": Failed,
     "unreached": Unreached,
+    "ended": Ended,
 }
 _TOLD = b'{"told": '
 

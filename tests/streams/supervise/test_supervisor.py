@@ -15,7 +15,7 @@ from headrace.streams.supervise.exit_codes import ExitCode
 from headrace.streams.supervise.restarts import RestartLimits
 from headrace.streams.supervise.status import WorkerStatus
 from headrace.streams.supervise.supervisor import Supervisor
-from headrace.streams.supervise.worker_reports import Failed, Loaded, Report, Status, Told
+from headrace.streams.supervise.worker_reports import Ended, Failed, Loaded, Report, Status, Told
 from tests.support.snapshots import worker_snapshot
 
 TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
@@ -26,14 +26,29 @@ class Process:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.code: int | None = None
+        self.unread: list[Report] = []
+        self.code = None
         self.obeys = True
         self.stops = 0
         self.leaves = 0
         self.levels: list[str] = []
         self.closed = False
-        self.unread: list[Report] = []
         self.words: list[str] = []
+
+    @property
+    def code(self) -> int | None:
+        return self._code
+
+    @code.setter
+    def code(self, code: int | None) -> None:
+        """Let it end; unless it is killed, it reports how."""
+        self._code = code
+        if code is not None and code >= 0:
+            self.unread.append(Ended(code))
+
+    def exit_unseen(self, code: int) -> None:
+        """Let it end as by `os._exit`."""
+        self._code = code
 
     def last_words(self) -> list[str]:
         return self.words
@@ -572,3 +587,36 @@ def test_the_board_says_what_has_stopped_all_workers(code: ExitCode, why: str) -
     scene.turn()
     assert scene.supervisor.board.is_given_up
     assert scene.supervisor.board.why == why
+
+
+@pytest.mark.parametrize("code", [0, 3, 5, 14])
+def test_a_process_that_ends_without_closing_has_crashed(code: int) -> None:
+    """User code may end the process with any exit code, also with one of the table."""
+    scene = Scene(workers=2)
+    scene.all_running()
+    scene.process(1).exit_unseen(code)
+    scene.turn()
+    (crash,) = scene.log.named("worker_crashed")
+    assert (crash["exit_code"], crash["outcome"]) == (code, "ended without closing")
+    assert "os._exit" in crash["advice"]
+    scene.turn(60)
+    assert scene.indices == [0, 1, 1]
+
+
+def test_a_stop_in_which_a_process_ends_without_closing_is_not_clean() -> None:
+    scene = Scene(workers=2)
+    scene.all_running()
+    scene.process(1).obeys = False
+    scene.supervisor.signalled(TERM)
+    scene.turn()
+    scene.process(1).exit_unseen(0)
+    assert scene.outcome() is ExitCode.CRASHED
+
+
+def test_a_process_that_has_closed_and_reported_it_is_not_started_again() -> None:
+    scene = Scene(workers=2)
+    scene.all_running()
+    scene.process(1).code = 0
+    scene.turn(60)
+    assert scene.indices == [0, 1]
+    assert not scene.log.named("worker_crashed")
