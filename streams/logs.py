@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Literal, Protocol, get_args
+from contextlib import suppress
+from typing import Literal, Protocol, TextIO, get_args
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from headrace.state.events.log import LINES, keep_places_only
+from headrace.state.events.log import LINES, get_logger, keep_places_only
+from headrace.streams.bounded_writer import BoundedWriter
 
 LogFormat = Literal["console", "json"]
 
@@ -90,6 +92,21 @@ def configure(
         logger_factory=structlog.WriteLoggerFactory(_Forgiving(target)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
+
+
+def bounded(stream: TextIO) -> BoundedWriter:
+    """A stream to give to `configure` for which nothing waits if it has no reader."""
+
+    def say(lines: int) -> None:
+        get_logger().warning(
+            "log_lines_dropped",
+            lines=lines,
+            reason="nothing read the log for a while, and more came than waits in memory",
+        )
+
+    with suppress(OSError, ValueError):
+        stream.flush()
+    return BoundedWriter(stream.fileno(), on_dropped=say, is_terminal=stream.isatty())
 
 
 def set_level(level: str) -> None:

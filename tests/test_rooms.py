@@ -40,6 +40,7 @@ topology/show/
 topology/processor_topology.py topology/topology.py
 topology/dsl/
 topology/__init__.py
+streams/bounded_writer.py
 streams/client_names.py streams/collector.py streams/errors.py streams/loading.py streams/logs.py \
     streams/secrets.py streams/settings.py streams/signals.py streams/start_errors.py \
     streams/states.py streams/worker_errors.py

@@ -94,8 +94,9 @@ def run(
         colors=colors,
         terminal=terminal,
     )
-    line = StatusLine(sys.stderr) if terminal else None
-    logs.configure(chosen, level=log_level, stream=line or sys.stderr, colors=colors)
+    written = logs.bounded(sys.stderr)
+    line = StatusLine(written) if terminal else None
+    logs.configure(chosen, level=log_level, stream=line or written, colors=colors)
     log = get_logger().bind(supervisor=os.getpid())
     display: StatusDisplay = line or LoggedStatus(log, status_every)
     processes = Processes(launch, output=None if line is None else line.print)
@@ -129,8 +130,7 @@ def run(
             code = supervisor.run(processes.wait)
     finally:
         door.close()
-        if line is not None:
-            line.close()
+        (line or written).close()
     sys.exit(code)
 
 

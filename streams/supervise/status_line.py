@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TextIO
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from headrace.streams.bounded_writer import BoundedWriter
 from headrace.streams.seams.clients import Log
 from headrace.streams.supervise.status import WorkerStatus
 
@@ -68,8 +69,11 @@ class StatusLine:
         width: of the table, for tests.
     """
 
-    def __init__(self, terminal: TextIO, *, width: int | None = None) -> None:
-        self._console = Console(file=terminal, width=width, force_terminal=True, highlight=False)
+    def __init__(self, terminal: TextIO | BoundedWriter, *, width: int | None = None) -> None:
+        self._terminal = terminal
+        self._console = Console(
+            file=cast(TextIO, terminal), width=width, force_terminal=True, highlight=False
+        )
         self._live = Live(console=self._console, auto_refresh=False, transient=True,
                           redirect_stdout=False, redirect_stderr=False)  # fmt: skip
         self._next_s: float | None = None
@@ -106,6 +110,8 @@ class StatusLine:
         """Take the table away and leave the terminal as it was."""
         with suppress(OSError):
             self._live.stop()
+        if isinstance(self._terminal, BoundedWriter):
+            self._terminal.close()
 
 
 def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:

@@ -41,6 +41,7 @@ from headrace.streams.supervise.worker_handle import LEAVE, LEVEL, STDERR, STOP,
 from headrace.streams.supervise.worker_reports import Activity, Ended, Failed, Loaded, Status
 from headrace.topology.show.picture import picture_of
 
+_FLUSH_S = 1.0
 _ENDING_S = 5.0
 """How long a worker waits for room to report how it ends."""
 
@@ -74,12 +75,13 @@ class StopSwitch:
 class _Leash(threading.Thread):
     """Follows what the supervisor says, and notices its death."""
 
-    def __init__(self, control: int, switch: StopSwitch) -> None:
+    def __init__(self, control: int, switch: StopSwitch, flush_log: Callable[[], None]) -> None:
         super().__init__(name="headrace-leash", daemon=True)
         self._control = control
         self._switch = switch
         self.timeout_s = SHUTDOWN_TIMEOUT_S
         self.ended = threading.Event()
+        self.flush_log = flush_log
 
     def run(self) -> None:
         """Follow words until one says stop, or there are no more."""
@@ -98,6 +100,7 @@ class _Leash(threading.Thread):
         # Nobody else is left to bound this.
         if not self.ended.wait(self.timeout_s):
             log.error("worker_killed", reason="it did not close within shutdown.timeout.ms")
+            self.flush_log()
             os._exit(ExitCode.STOP_TIMEOUT)
 
 
@@ -143,10 +146,11 @@ def _work(
     reports: ReportSender,
     says: _Says,
     questions: socket.socket,
+    flush_log: Callable[[], None],
 ) -> None:
     switch = StopSwitch()
     _stop_on_sigterm(switch)
-    leash = _Leash(control, switch)
+    leash = _Leash(control, switch, flush_log)
     leash.start()
     try:
         activity = Activity(SystemClock())
@@ -228,9 +232,11 @@ def main() -> None:
     sys.argv = [target]
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is seen at once
+    written = logs.bounded(sys.stderr)
     logs.configure(
         launch.log_format,
         level=launch.log_level,
+        stream=written,
         colors=launch.colors,
         fields={"worker_index": index},
     )
@@ -238,10 +244,24 @@ def main() -> None:
     full = launch.settings.get("log.errors", "full" if launch.terminal else "places") == "full"
     says = _Says(full, target, launch.again)
     asked = socket.socket(fileno=questions)
-    code = _exit_code(lambda: _work(launch, index, control, sender, says, asked), sender, says)
+    code = _exit_code(
+        lambda: _work(launch, index, control, sender, says, asked, written.close), sender, says
+    )
     sender.send_surely(Ended(code), within_s=_ENDING_S)
+    written.close()
     if code is not ExitCode.STOPPED:
         # A thread of the user's must not keep alive what has failed.
+        _flush_output()
+        os._exit(code)
+
+
+def _flush_output() -> None:
+    """Write what the user's code has printed, if anybody reads it."""
+
+    def flush() -> None:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        os._exit(code)
+
+    flushing = threading.Thread(target=flush, daemon=True)
+    flushing.start()
+    flushing.join(_FLUSH_S)
