@@ -27,7 +27,7 @@ from headrace.streams.kafka.broker_contact import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.loading import completed, refuse_while_loading
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
-from headrace.streams.plan.plan import SubPlan, plan_application
+from headrace.streams.plan.plan import SubPlan, plan_application, refuse_other_than_topology
 from headrace.streams.plan.plan_notes import log_plan_notes
 from headrace.streams.records.failures import describe_failure, log_failure
 from headrace.streams.seams.background import at_the_same_time
@@ -103,6 +103,7 @@ class KafkaStreams(Crewed):
         probe: Probe = no_probe,
     ) -> None:
         super().__init__()
+        refuse_other_than_topology(topology)
         settings = completed(guarded(settings), REQUIRED_NAMES)
         self.config = StreamsConfig.parse(settings)
         check_clients(self.config, origins_of(settings))

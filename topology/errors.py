@@ -383,7 +383,10 @@ class NoTopicError(ReturnedError):
     """
 
     def __str__(self) -> str:
-        return f"the function returned {self.returned} where a topic's name belongs; return a str"
+        return (
+            f"the function returned {self.returned} where a topic's name belongs; return a str of "
+            "at most 249 letters, digits, '.', '_' and '-'"
+        )
 
 
 class FutureTimestampError(BadRecordError):

@@ -66,13 +66,26 @@ def repartition_topic(prefix: str) -> str:
     return prefix if prefix.endswith(_REPARTITION) else prefix + _REPARTITION
 
 
+def is_legal_topic(name: str) -> bool:
+    """Whether brokers take a name for a topic.
+
+    >>> is_legal_topic("orders.v1"), is_legal_topic("orders v1"), is_legal_topic("..")
+    (True, False, False)
+    """
+    return _is_legal(name) and len(name) <= _LENGTH_MAX
+
+
+def _is_legal(name: str) -> bool:
+    return _LEGAL.fullmatch(name) is not None and name not in (".", "..")
+
+
 def legal(name: str, what: str = "name") -> str:
     """Return `name` if Kafka allows it for a topic.
 
     Raises:
         TopologyError: naming the name and what is allowed.
     """
-    if not isinstance(name, str) or not _LEGAL.fullmatch(name) or name in (".", ".."):
+    if not isinstance(name, str) or not _is_legal(name):
         raise TopologyError(
             f"{what} {name!r} is not legal: use letters, digits, '.', '_' and '-' (and not '.' or "
             "'..' alone), as topics are named after it"

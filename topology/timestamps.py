@@ -19,6 +19,7 @@ the order of the offsets, before the task chooses among its partitions by the ti
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -234,11 +235,18 @@ class Stamped:
                 stamper.now_ms,
             )
             found = _milliseconds(stamper.extract(record, stamper.partition_time))
-        except (Exception, SystemExit) as error:  # raised again where the record is processed
-            self._error = error
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and _ends_python():
+                raise
+            self._error = error  # raised again where the record is processed
             return -1
         self._timestamp = found
         return found
+
+
+def _ends_python() -> bool:
+    """Whether Ctrl-C raises, so that a KeyboardInterrupt is not the user's."""
+    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _possible(timestamp: int) -> int:

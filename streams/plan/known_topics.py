@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.topology.context.environment import Send
 from headrace.topology.errors import NoTopicError, type_of
+from headrace.topology.naming import is_legal_topic
 
 
 def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
@@ -26,6 +27,8 @@ def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
         if topic not in known:
             if not isinstance(topic, str):
                 raise NoTopicError(type_of(topic))
+            if not is_legal_topic(topic):
+                raise NoTopicError("a str that is not the name of a topic")
             find(topic)
             known.add(topic)
         send(topic, *record)

@@ -117,13 +117,20 @@ class SubPlan:
         )
 
 
-def _refuse_other_than_topology(given: object) -> None:
+def refuse_other_than_topology(given: object) -> None:
+    """Raise if something else than a topology was given.
+
+    Raises:
+        TopologyError: naming what was given, and what to write.
+    """
     if isinstance(given, Topology):
         return
     name = getattr(given, "__name__", "the function")
     advice = "give what StreamsBuilder().build() returns"
     if isinstance(given, StreamsBuilder):
         advice = "write builder.build()"
+    elif isinstance(given, Mapping):
+        advice = "the topology comes before the settings: swap the two arguments"
     elif given is None:
         advice += "; a function that makes it returns None where its last line has no return"
     elif callable(given):
@@ -139,7 +146,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
         TopologyError: the topology has nothing to read, joins keys of unequal bytes, or writes to
             a changelog or repartition topic of its own.
     """
-    _refuse_other_than_topology(topology)
+    refuse_other_than_topology(topology)
     refuse_loops(topology.nodes)
     if not topology.sub_topologies:
         raise TopologyError("the topology reads no topic; begin with builder.stream or .table")

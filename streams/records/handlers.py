@@ -27,6 +27,7 @@ from headrace.topology.context.context import is_header_name
 from headrace.topology.context.environment import Headers, Part
 from headrace.topology.errors import type_of
 from headrace.topology.functions import Place, place_of
+from headrace.topology.naming import is_legal_topic
 
 Stage = Literal["deserialization", "processing", "production"]
 
@@ -265,6 +266,8 @@ def _wrong_part(letter: DeadLetter) -> str | None:
     if not isinstance(topic, str) or not topic:
         is_ = "empty" if topic == "" else type_of(topic)
         return f"topic is {is_} where the name of a topic belongs"
+    if not is_legal_topic(topic):
+        return "topic is not a name that brokers take"
     if type(timestamp) is not int or not 0 <= timestamp < 2**63:
         is_ = "out of range" if type(timestamp) is int else type_of(timestamp)
         return f"timestamp is {is_} where milliseconds since 1970 belong"

@@ -344,7 +344,7 @@ class Task:
         for held in partials_among(self._bound.pending):
             try:
                 held.send()
-            except Exception as error:
+            except BaseException as error:
                 self._raise(error, held.node)
 
     def flush(self) -> None:
@@ -378,7 +378,9 @@ class Task:
             return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
         except ValueEncodingError as error:
             raise range_error(self.suspect(), str(error), node=None, store=error.store) from error
-        except SystemExit as error:  # of a serde of the user
+        except Exception:
+            raise
+        except BaseException as error:  # of a serde of the user
             self._raise(error)
 
     def oldest_times(self) -> dict[str, int]:

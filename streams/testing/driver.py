@@ -18,7 +18,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.external.connections import RETRY_MAX_S, SinkFailedError, open_sink
 from headrace.streams.local.driver_disk import MemoryDisk, RocksDisk
 from headrace.streams.plan.global_plan import plan_global_tables
-from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.plan import plan_application, refuse_other_than_topology
 from headrace.streams.plan.plan_notes import warn_of_keys
 from headrace.streams.testing.driver_names import Names
 from headrace.streams.testing.driver_store import Stores, StoreView
@@ -155,6 +155,7 @@ class TopologyTestDriver:
         real_sinks: bool = False,
         seed: int = 0,
     ) -> None:
+        refuse_other_than_topology(topology)
         config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
         self._config = _paced(config, commit)
         self._topology = topology

@@ -23,6 +23,8 @@ from headrace.state.codec import partition_for_key
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.testing.partition_log import PartitionLog
 from headrace.topology.context.environment import Headers
+from headrace.topology.errors import TopologyError
+from headrace.topology.naming import legal
 
 CREATE_TIME = 1
 """Kafka's mark for a timestamp that the producer set."""
@@ -155,12 +157,26 @@ class MemoryCluster:
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
     ) -> Topic:
-        """Create a topic, or return the one that is there."""
+        """Create a topic, or return the one that is there.
+
+        Raises:
+            TopologyError: brokers would refuse the name.
+        """
         if name not in self.topics:
+            self._refuse_as_brokers_do(legal(name, "topic"))
             count = self.default_partitions(name) if partitions is None else partitions
             self.topics[name] = Topic(name, [Log() for _ in range(count)], dict(config or {}))
             self.changes += 1
         return self.topics[name]
+
+    def _refuse_as_brokers_do(self, name: str) -> None:
+        unified = name.replace(".", "_")
+        other = next((topic for topic in self.topics if topic.replace(".", "_") == unified), None)
+        if other is not None:
+            raise TopologyError(
+                f"topic {name!r} collides with topic {other!r}, as brokers take '.' and '_' for "
+                "one another; rename one of them"
+            )
 
     def delete(self, name: str) -> None:
         """Delete a topic, and what groups have committed for it, as a broker does."""

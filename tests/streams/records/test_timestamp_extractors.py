@@ -283,3 +283,22 @@ def test_what_is_no_time_is_said_in_the_message(returned: Any, said: str) -> Non
     with pytest.raises(RecordError) as raised:
         driver.input("in").send("k", {"at": 5})
     assert f"a timestamp extractor returned {said}; it must return an int" in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, BaseException, pytest.fail.Exception])
+def test_what_an_extractor_raises_names_the_record_whatever_it_is(
+    kind: type[BaseException],
+) -> None:
+    def extract(record: Any, _: int) -> int:
+        if record.value == 13:
+            raise kind("13")
+        return 5
+
+    builder = StreamsBuilder()
+    builder.stream("in", key=serdes.string, timestamps=extract).to("out")
+    driver = TopologyTestDriver(builder.build(), partitions=1)
+    driver.input("in").send("k", 1)
+    with pytest.raises(RecordError, match=f"raised {kind.__name__}, which ends") as caught:
+        driver.input("in").send("k", 13)
+    assert (caught.value.topic, caught.value.offset) == ("in", 1)
+    assert caught.value.node == "KSTREAM-SOURCE-0000000000"

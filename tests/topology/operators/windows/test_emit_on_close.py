@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -263,3 +264,17 @@ def test_what_stream_time_lets_go_has_no_headers_of_the_record_that_moves_it() -
         "suppressed": [("k", [("trace", b"of k")])],
         "joined": [("k", [])],
     }
+
+
+def test_closed_windows_are_emitted_again_after_a_takeover_from_kafka_streams() -> None:
+    """Its offsets do not say which windows it has emitted; docs/compatibility.md says so."""
+    driver = driver_of(joined(TEN, **CLOSE), settings=NO_CACHE, partitions=1)
+    send(driver, [("a", "x", 1), ("b", "y", 15)])
+    first = Got("a", 0, 10, "x", 1)
+    assert got(driver) == [first]
+    driver.crash(keep=False)
+    for offsets in driver.cluster.offsets.values():
+        for place, committed in offsets.items():
+            offsets[place] = replace(committed, metadata="")
+    send(driver, [("b", "z", 25)])
+    assert got(driver) == [first, first, Got("b", 10, 20, "y", 15)]
