@@ -208,6 +208,13 @@ whoever starts it by a command does: --set bootstrap.servers=...
         "records had come; records that come for them after that are late. 0 leaves them open.",
         default=0,
     )
+    stream_time: Literal["slowest", "fastest"] = setting(
+        choice("slowest", "fastest"),
+        "Which upstream task the stream time of a repartition topic follows: with slowest no "
+        "record is late that came in order, whatever the speed of partitions and workers; fastest "
+        "is the rule of Kafka Streams. See [Event time and backlogs](event-time.md).",
+        default="slowest",
+    )
     buffered_records_per_partition: int = setting(
         integer(1), "Queued records at which an input partition is paused.", default=10_000
     )

@@ -331,15 +331,19 @@ class LiveAdmin(Asking):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """What a group has committed, whatever is about to be; without what it never has."""
-        return {place: found.offset for place, found in self._read(group, partitions).items()}
+        return {
+            place: found.offset
+            for place, found in self.committed_offsets(group, partitions).items()
+        }
 
     def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
         """Whether a worker committed one of these offsets, as it notes something beside each."""
-        return any(found.metadata for found in self._read(group, partitions).values())
+        return any(found.metadata for found in self.committed_offsets(group, partitions).values())
 
-    def _read(
+    def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
+        """What a group has committed, whatever is about to be, with the text beside each offset."""
         # An admin client that asks ends the process as the coordinator moves: see `group_offsets`.
         reader = self._readers.get(group)
         if reader is None:

@@ -27,6 +27,14 @@ that the client puts behind it."""
 
 COMMIT_ID = "headrace.commit.id"
 
+WATERMARK = "headrace.watermark"
+"""The time up to which all records of a repartition topic's partition had been read (see
+`headrace.streams.tasks.upstream_times`)."""
+
+HELD = "headrace.held"
+"""The earliest time of the results for a repartition topic that a task holds back, as windows do
+until they close. The topic's name follows."""
+
 INPUTS = "headrace.inputs"
 """Stands for the topics whose offsets are committed together (see `inputs_number`)."""
 

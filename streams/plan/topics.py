@@ -29,7 +29,7 @@ from headrace.streams.plan.topic_plan import (
     plan_internal_topics,
     topic_names,
 )
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 _LOOK_AGAIN_S = 0.1
@@ -87,6 +87,11 @@ class TopicAdmin(Protocol):
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
         """The partitions that a group's members have, or None while the group is not stable."""
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """What a group has committed, with the text beside it; without what it never has."""
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]

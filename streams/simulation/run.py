@@ -31,6 +31,8 @@ TROUBLE_S = 14.0
 """How long faults happen, in virtual seconds."""
 DRAIN_S = 180.0
 """How long all that is left may take afterwards."""
+SETTLE_S = 10
+"""How long stream time may take to reach the end of a backlog that was read."""
 STOP_S = 60.0
 
 
@@ -92,7 +94,8 @@ class Run:
             for key, value, at_ms in rows:
                 place = self.cluster.route(topic, key, -1)
                 self.cluster.append(place, key, value, START_MS + at_ms, None, None)
-        feed = Feed(self.cluster, self.setup.rows, plan, seconds * 0.8)
+        feed_s = 0.0 if plan.backlog else seconds * 0.8
+        feed = Feed(self.cluster, self.setup.rows, plan, feed_s)
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
         plan_trouble(
             self.faults, self.cluster, self.slots, self._hosts, changelogs, seconds, self._seed
@@ -110,6 +113,8 @@ class Run:
                     slot.restart()
                 kernel.sleep(20 * SECOND)
                 self._drain(feed)
+            if plan.backlog:
+                kernel.sleep(SETTLE_S * SECOND)
             self._look_at_states()
             self._stop()
         except StuckError as error:

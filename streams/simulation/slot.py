@@ -424,6 +424,15 @@ class FaultyAdmin(SimulatedAdmin):
         )
         return found
 
+    def committed_offsets(
+        self, group: str, partitions: Any
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed, with the text beside each offset."""
+        found: dict[TopicPartition, CommittedOffset] = self._ask(
+            "end_offsets", partial(super().committed_offsets, group, list(partitions))
+        )
+        return found
+
     def delete_records(self, before: Any) -> None:
         """Delete the records before these offsets."""
         effect = partial(super().delete_records, dict(before))

@@ -43,14 +43,26 @@ class CommittedNumbers:
             known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
         return known
 
+    def forget(self, name: str) -> None:
+        """Do not commit a number again."""
+        self._extra_values.pop(name, None)
+
     def require_room(
-        self, task_id: TaskId, changelog_ids: Mapping[str, str], log: Log | None
+        self,
+        task_id: TaskId,
+        changelog_ids: Mapping[str, str],
+        log: Log | None,
+        *,
+        of_inputs: Iterable[str] = (),
     ) -> None:
         """Refuse, before the first record, more numbers than fit beside an offset.
 
         Of the changelogs' ids those are committed that find room beside all else.
+
+        Args:
+            of_inputs: numbers of single inputs.
         """
-        own = dict.fromkeys((*self._numbers, INPUTS, COMMIT_ID), 0)
+        own = dict.fromkeys((*self._numbers, *of_inputs, INPUTS, COMMIT_ID), 0)
         values = {**self._extra_values, **own, **id_values("", "")}
         try:
             Progress(0, values).encode()

@@ -8,6 +8,7 @@ from types import FrameType
 
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.compile.compiler import Program
+from headrace.topology.context.punctuation import NEVER_MS
 
 _LATE = (
     "its window is closed: the time of its task is stream_time, and grace is over. Where that is "
@@ -21,6 +22,7 @@ def dropped_record(
     frame: FrameType,
     reason: str,
     times: Mapping[TopicPartition, int],
+    watermark: int = NEVER_MS,
 ) -> dict[str, object]:
     """The fields of the event that tells of it; none where no record is being processed.
 
@@ -29,6 +31,7 @@ def dropped_record(
         frame: where it was left out, or what was called from there.
         reason: why.
         times: the largest time of each input before the batch that it is in, in milliseconds.
+        watermark: what stream time is not later than.
     """
     record = program.current(frame)
     if record is None:
@@ -40,7 +43,7 @@ def dropped_record(
         "record_time": moment(record.timestamp()[1]),
     }
     if reason.startswith("late"):
-        stream_time = max([program.stream_time(frame), *times.values()])
+        stream_time = min(watermark, max([program.stream_time(frame), *times.values()]))
         said |= {"stream_time": moment(stream_time), "advice": _LATE}
     return said
 

@@ -20,7 +20,7 @@ from headrace.state.buffer import Buffer
 from headrace.state.errors import ValueEncodingError
 from headrace.state.store import Position, TaskState
 from headrace.streams.errors import StreamsError
-from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.progress import WATERMARK, Progress
 from headrace.streams.plan.task_spec import TaskId, TaskSpec
 from headrace.streams.records.blame import Suspect
 from headrace.streams.records.handlers import Handlers
@@ -43,11 +43,17 @@ from headrace.streams.task.task_failures import corruption_of, raise_for, range_
 from headrace.streams.task.waiting import Waiting
 from headrace.streams.worker_errors import RecordTooLargeError
 from headrace.topology.compile.compiler import BoundProgram
-from headrace.topology.context.context import TableView
+from headrace.topology.context.context import Number, Operator, TableView
 from headrace.topology.context.environment import Send, TaskEnvironment
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
-from headrace.topology.operators.closing import close_idle
+from headrace.topology.operators.closing import (
+    advance,
+    close_idle,
+    held_from,
+    holds_results,
+    is_due,
+)
 from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
 from headrace.topology.timestamps import Stamper
 
@@ -75,6 +81,12 @@ class Task:
     """The ids of its input topics, where they are known."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
     """Those of its changelogs."""
+    followed: frozenset[str] = frozenset()
+    """The repartition topics among its inputs whose writers' times it follows."""
+    is_time_bounded: bool = False
+    """Whether its stream time waits for them."""
+    holders: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By number: the nodes of which others must know which results they hold back."""
     is_committed: bool = True
     """Whether its offsets need not be committed as long as nothing happens."""
     phase: Phase = Phase.CREATED
@@ -90,6 +102,9 @@ class Task:
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
     _beside: CommittedNumbers = field(init=False)
+    watermarks: dict[TopicPartition, int] = field(init=False)
+    """By repartition topic: the time up to which none of its records is outstanding."""
+    _holders: Sequence[tuple[Number, Sequence[Operator]]] = field(init=False)
     _passed_over: PassedOver = field(init=False)
     _stampers: dict[TopicPartition, Stamper] = field(init=False)
 
@@ -103,15 +118,36 @@ class Task:
         self._beside = CommittedNumbers(progress, self.topic_ids)
         self._passed_over = PassedOver(progress, str(self.id), self.log)
         errors = self._record_errors()
-        self.facts.stream_time = max(self.partition_time.values(), default=-1)
+        self.watermarks = {
+            # What is not known is committed too, and is no time of a worker that does not follow.
+            place: max(0, p.values.get(WATERMARK, 0))
+            for place, p in progress.items()
+            if place.topic in self.followed
+        }
+        self._beside.forget(WATERMARK)
+        if self.is_time_bounded:
+            self.facts.watermark = self.watermark
+        latest = max(self.partition_time.values(), default=-1)
+        self.facts.stream_time = min(latest, self.facts.watermark)
         self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
-        self._beside.require_room(self.id, self.changelog_ids, self.log)
+        self._holders = self._held_numbers()
+        of_inputs = [WATERMARK] if self.followed else []
+        self._beside.require_room(self.id, self.changelog_ids, self.log, of_inputs=of_inputs)
         self._stampers = {
             place: self._bound.stampers[place.topic](self.partition_time[place])
             for place in self.start
             if place.topic in self._bound.stampers
         }
+
+    def _held_numbers(self) -> list[tuple[Number, Sequence[Operator]]]:
+        found: list[tuple[Number, Sequence[Operator]]] = []
+        for name, nodes in self.holders.items():
+            above = [self._bound.operators[n] for n in nodes if n in self._bound.operators]
+            holding = [operator for operator in above if holds_results(operator)]
+            if holding:
+                found.append((self._beside.number(name), holding))
+        return found
 
     def _bind(self, errors: RecordErrors) -> BoundProgram:
         environment = TaskEnvironment(
@@ -354,6 +390,30 @@ class Task:
         except BaseException as error:
             self._raise(error)
 
+    @property
+    def watermark(self) -> int:
+        """The time up to which no record of its repartition topics is outstanding."""
+        return min(self.watermarks.values(), default=NEVER_MS)
+
+    def advance_watermarks(self, times: Mapping[TopicPartition, int]) -> None:
+        """Advance the watermarks of inputs, and stream time to the least: close what it passes."""
+        self.watermarks.update(times)
+        self.moved = True
+        time = self.watermark
+        if not self.is_time_bounded or time <= self.facts.watermark:
+            return
+        self.facts.watermark = time
+        operators = self._bound.operators.values()
+        try:
+            emits = any(is_due(operator, time) for operator in operators)
+            for operator in operators:
+                while emits and self.held_back():
+                    self._bound.flush()
+                advance(operator, time)
+            self.facts.advance(time)
+        except BaseException as error:
+            self._raise(error)
+
     def close_idle(self) -> None:
         """Close what windows are open, as if stream time had passed them.
 
@@ -398,12 +458,17 @@ class Task:
             positions: the consumer's positions. Where no record waits they say the same, past
                 control records; where records wait they are too far and are not used.
         """
+        for number, operators in self._holders:
+            times = [time for time in map(held_from, operators) if time is not None]
+            number.value = min(times, default=-1)
         values = self._beside.values((place.topic for place in self.start), commit_id)
         result = {}
         for place, offset in self.next_offset.items():
             if not self._queues[place]:
                 offset = max(offset, positions.get(place, offset))
             beside = {**values, **self._passed_over.values(place, offset)}
+            if place in self.watermarks:
+                beside[WATERMARK] = self.watermarks[place]
             progress = self._beside.progress(place.topic, self.partition_time[place], beside)
             result[place] = CommittedOffset(offset, progress.encode())
         return result

@@ -21,6 +21,7 @@ from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.known_topics import known_topics_alone
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.upstream import Upstream
 from headrace.streams.records.handlers import Handlers
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import (
@@ -52,6 +53,7 @@ from headrace.streams.tasks.slot import (
 )
 from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send
+from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 
 MakeSend = Callable[[], Send]
@@ -70,6 +72,7 @@ class Tasks:
         sinks: the tables outside of Kafka.
         send_letter: what their tasks send with.
         record_limit: returns the bytes of the largest record that a topic takes, if known.
+        upstream: the inputs whose times bound the stream time of tasks.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Tasks:
         sinks: SinkConnections,
         send_letter: Send,
         record_limit: Callable[[str], int | None] = lambda _: None,
+        upstream: Upstream | None = None,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
         self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
@@ -115,6 +119,7 @@ class Tasks:
         self._sinks = sinks
         self._send_letter = send_letter
         self._record_limit = record_limit
+        self._upstream = upstream or Upstream()
         self._handlers = handlers or Handlers()
         self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
         self._global_views = global_views or {}
@@ -379,6 +384,11 @@ class Tasks:
         assert slot.home is not None
         with corruption_of(slot.id):
             drop_unlogged(slot, committed, self._log)
+        writers = {
+            topic.name: self._upstream.writers[topic.name]
+            for topic in slot.plan.topics.repartition_sources
+            if topic.name in self._upstream.writers
+        }
         slot.task = Task(
             spec=slot.plan.task(
                 slot.id.partition,
@@ -397,6 +407,9 @@ class Tasks:
             log=self._log,
             topic_ids=slot.topic_ids,
             changelog_ids=slot.changelog_ids,
+            followed=frozenset(writers),
+            is_time_bounded=any(w.are_many(self._partitions) for w in writers.values()),
+            holders=self._upstream.holders(slot.plan.id),
             is_committed=slot.is_committed,
         )
         if slot.beginning is not None:
@@ -461,7 +474,8 @@ class Tasks:
         # Powers of two: seen at once, and never a flood. The last one of them is named.
         if count & (count - 1) == 0:
             times = {} if slot.task is None else slot.task.partition_time
-            last = dropped_record(slot.plan.program, sys._getframe(), reason, times)
+            watermark = NEVER_MS if slot.task is None else slot.task.facts.watermark
+            last = dropped_record(slot.plan.program, sys._getframe(), reason, times, watermark)
             self._log.warning(
                 "records_dropped",
                 node=node,

@@ -18,6 +18,7 @@ class IdleWindows:
 
     Args:
         idle_ms: window.close.idle.ms; 0 closes nothing.
+        is_behind: whether upstream tasks have more to read.
     """
 
     def __init__(
@@ -25,12 +26,14 @@ class IdleWindows:
         idle_ms: int,
         consumer: Consumer,
         running: Callable[[], Sequence[Task]],
+        is_behind: Callable[[Task], bool],
         *,
         clock: Clock,
     ) -> None:
         self._idle_s = idle_ms / 1000
         self._consumer = consumer
         self._running = running
+        self._is_behind = is_behind
         self._clock = clock
         self._since_s: dict[TaskId, float] = {}
         self._closed: dict[TaskId, Task] = {}
@@ -66,7 +69,9 @@ class IdleWindows:
             self._closed.pop(task.id, None)
 
     def _has_read_all(self, task: Task) -> bool:
-        """Whether the broker is known to have no more for a task."""
+        """Whether the broker is known to have no more for a task, nor for those upstream."""
+        if self._is_behind(task):
+            return False
         positions = self._consumer.positions(task.inputs)
         return all(
             self._consumer.lag(place, max(positions.get(place, 0), task.next_offset[place])) == 0

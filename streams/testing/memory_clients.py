@@ -386,5 +386,11 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """What a group has committed."""
+        return {place: c.offset for place, c in self.committed_offsets(group, partitions).items()}
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What a group has committed, with the text beside each offset."""
         known = self._cluster.offsets.get(group, {})
-        return {place: known[place].offset for place in partitions if place in known}
+        return {place: known[place] for place in partitions if place in known}

@@ -202,6 +202,7 @@ def make_memory_worker(
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
         open_sink=open_sink,
+        times_interval_s=0,  # time passes only when it is told to
     )
     return wire(application, seams)
 

@@ -21,6 +21,7 @@ from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.tasks.upstream_times import UpstreamTimes
 from headrace.streams.tasks.window_idle import IdleWindows
 from headrace.streams.worker_errors import RecordRefusedError
 
@@ -44,6 +45,7 @@ class Processing:
         backlog: Backlog,
         effort: Effort,
         counters: Counters,
+        upstream_times: UpstreamTimes,
         idle_windows: IdleWindows,
         sinks: SinkWrites,
         tracer: Tracer,
@@ -57,6 +59,7 @@ class Processing:
         self._backlog = backlog
         self._effort = effort
         self._counters = counters
+        self._upstream_times = upstream_times
         self._idle_windows = idle_windows
         self._sinks = sinks
         self._tracer = tracer
@@ -100,6 +103,7 @@ class Processing:
         self._sinks.write_full()
         if not self._config.exactly_once:
             self._send_partials(processed)
+        self._advance_watermarks()
         self._close_idle_windows()
         return processed
 
@@ -160,6 +164,13 @@ class Processing:
             with self.blaming_inputs(), self.working():
                 task.punctuate()
         return bool(due)
+
+    def _advance_watermarks(self) -> None:
+        """Advance the stream time of tasks whose upstream tasks have all come further."""
+        for task, times in self._upstream_times.turn():
+            self._transactions.begin()
+            with self.blaming_inputs(), self.working():
+                task.advance_watermarks(times)
 
     def _close_idle_windows(self) -> None:
         """Close the windows of tasks that have had nothing to read for long."""

@@ -27,6 +27,7 @@ from headrace.streams.tasks.cluster_facts import ClusterFacts
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.slot import OpenHome
+from headrace.streams.tasks.upstream_times import INTERVAL_S
 from headrace.streams.worker.listeners import WorkerListener
 from headrace.topology.context.calls import Caller
 from headrace.topology.processors.store import Store
@@ -76,6 +77,7 @@ class Seams:
         tracer: hears of commits.
         open_sink: connects with tables outside of Kafka.
         desk: takes questions about rows in the worker's memory.
+        times_interval_s: how often to ask for the times of upstream tasks, at most.
     """
 
     admin: TopicAdmin
@@ -101,3 +103,4 @@ class Seams:
     tracer: Tracer = field(default_factory=NoTracer)
     open_sink: OpenSink = open_sink
     desk: Desk = field(default_factory=Desk)
+    times_interval_s: float = INTERVAL_S

@@ -20,7 +20,9 @@ from headrace.streams.facts.own_numbers import OwnNumbers
 from headrace.streams.global_tables.global_errors import RowErrors
 from headrace.streams.global_tables.global_tables import GlobalTables
 from headrace.streams.plan.flow import flow_of
+from headrace.streams.plan.upstream import Upstream, upstream_of
 from headrace.streams.questions.answering import Answering
+from headrace.streams.seams.background import Background
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.input_identity import InputIdentity
@@ -28,6 +30,7 @@ from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.tasks.upstream_times import UpstreamTimes
 from headrace.streams.tasks.window_idle import IdleWindows
 from headrace.streams.upkeep.retention import RetentionGuard
 from headrace.streams.upkeep.topic_watch import TopicWatch
@@ -162,7 +165,36 @@ class _Wiring:
             sinks=self.sink_connections,
             send_letter=self.letters.send,
             record_limit=lambda topic: self.transactions.producer.limit_of(topic),
+            upstream=self.upstream,
         )
+
+    @cached_property
+    def upstream(self) -> Upstream:
+        is_slowest = self._config.stream_time == "slowest"
+        return upstream_of(self._application.plans) if is_slowest else Upstream()
+
+    @cached_property
+    def upstream_times(self) -> UpstreamTimes:
+        seams = self._seams
+        return UpstreamTimes(
+            self.upstream,
+            seams.consumer,
+            self.tasks,
+            partitions=self._partitions,
+            committed=partial(seams.admin.committed_offsets, self._config.application_id),
+            end_offsets=seams.admin.end_offsets,
+            start_offsets=seams.admin.start_offsets,
+            idle_s=self._config.max_task_idle_ms / 1000,
+            interval_s=seams.times_interval_s,
+            background=self._ask_background,
+            clock=seams.clock,
+            log=seams.log,
+        )
+
+    @cached_property
+    def _ask_background(self) -> Background:
+        """For what is asked again and again; one thread for all, which takes turns."""
+        return self._seams.background("headrace-lag")
 
     @cached_property
     def sink_connections(self) -> SinkConnections:
@@ -210,7 +242,7 @@ class _Wiring:
             partitions=self._partitions,
             end_offsets=seams.admin.end_offsets,
             committed=partial(seams.admin.progress, self._config.application_id),
-            background=seams.background("headrace-lag"),
+            background=self._ask_background,
             clock=seams.clock,
             log=seams.log,
         )
@@ -277,8 +309,13 @@ class _Wiring:
             backlog=self.backlog,
             effort=self.effort,
             counters=self.counters,
+            upstream_times=self.upstream_times,
             idle_windows=IdleWindows(
-                idle_ms, seams.consumer, lambda: self.tasks.running, clock=seams.clock
+                idle_ms,
+                seams.consumer,
+                lambda: self.tasks.running,
+                self.upstream_times.is_behind,
+                clock=seams.clock,
             ),
             sinks=self.sink_writes,
             tracer=seams.tracer,

@@ -29,9 +29,11 @@ from headrace.streams.task import task_buffers
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.tasks.upstream_times import Answer, UpstreamTimes
 from headrace.streams.upgrade.start_check import StartCheck
 from headrace.streams.worker.worker import Worker
 from headrace.streams.worker_errors import OutcomeUnknownError
+from headrace.topology.context.punctuation import NEVER_MS
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
@@ -47,6 +49,13 @@ BUGS_OF_LEAVING: dict[str, Plant] = {}
 
 BUGS_OF_SNAPSHOTS: dict[str, Plant] = {}
 """Those that need a cluster that is restored from a snapshot."""
+BUGS_OF_SKEW: dict[str, Plant] = {}
+"""Those that only partitions far apart in event time show."""
+
+
+def bug_of_skew(plant: Plant) -> Plant:
+    BUGS_OF_SKEW[plant.__name__] = plant
+    return plant
 
 
 def bug(plant: Plant) -> Plant:
@@ -89,6 +98,7 @@ def planted(name: str) -> Iterator[None]:
             BUGS_OF_STRIKES,
             BUGS_OF_LEAVING,
             BUGS_OF_SNAPSHOTS,
+            BUGS_OF_SKEW,
         )
         next(family[name] for family in families if name in family)(patch)
         yield
@@ -383,3 +393,71 @@ def what_a_client_drops_is_passed_in_its_last_callback(patch: pytest.MonkeyPatch
     patch.setattr(LiveConsumer, "_calling_back", lambda self: nullcontext())
     never = property(lambda self: False, lambda self, _: None)
     patch.setattr(LiveConsumer, "_is_closing", never, raising=False)
+
+
+@bug_of_skew
+def ends_read_before_the_times(patch: pytest.MonkeyPatch) -> None:
+    """A time is visible before the records that were written with it."""
+    right = UpstreamTimes._look
+
+    def look(self: UpstreamTimes, inputs: Any, own: Any) -> Answer | None:
+        early = right(self, inputs, own)
+        late = right(self, inputs, own)
+        return late if early is None or late is None else Answer(late.inputs, early.ends)
+
+    patch.setattr(UpstreamTimes, "_look", look)
+
+
+@bug_of_skew
+def times_hold_up_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    """Offsets may be visible before the records of their transaction."""
+    right = UpstreamTimes._look
+
+    def look(self: UpstreamTimes, inputs: Any, own: Any) -> Answer | None:
+        found = right(self, inputs, own)
+        admin: Any = getattr(self._end_offsets, "__self__")  # noqa: B009
+        return None if found is None else Answer(found.inputs, admin.stable_offsets(own))
+
+    patch.setattr(UpstreamTimes, "_look", look)
+
+
+@bug_of_skew
+def idle_inputs_hold_time_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(UpstreamTimes, "_idle", lambda _, __: frozenset())
+
+
+@bug_of_skew
+def the_watermark_is_not_restored(patch: pytest.MonkeyPatch) -> None:
+    """A task that begins again goes by the largest timestamp until it is told better."""
+    right = Task.__post_init__
+
+    def begin(self: Task) -> None:
+        right(self)
+        self.facts.watermark = NEVER_MS
+
+    patch.setattr(Task, "__post_init__", begin)
+
+
+@bug_of_skew
+def results_that_wait_do_not_hold_time_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Task, "_held_numbers", lambda _: [])
+
+
+@bug_of_skew
+def a_watermark_outlives_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """Records are read again from before it."""
+    latest: dict[Any, int] = {}
+    right, right_advance = Task.__post_init__, Task.advance_watermarks
+
+    def begin(self: Task) -> None:
+        right(self)
+        if self.is_time_bounded:
+            self.facts.watermark = max(self.facts.watermark, latest.get(self.id, 0))
+
+    def advance(self: Task, times: Mapping[TopicPartition, int]) -> None:
+        right_advance(self, times)
+        if self.is_time_bounded:
+            latest[self.id] = max(self.facts.watermark, latest.get(self.id, 0))
+
+    patch.setattr(Task, "__post_init__", begin)
+    patch.setattr(Task, "advance_watermarks", advance)

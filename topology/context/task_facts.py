@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.topology.context.calls import Caller, NoCaller
-from headrace.topology.context.punctuation import Schedule, Schedules
+from headrace.topology.context.punctuation import NEVER_MS, Schedule, Schedules
 from headrace.topology.external_sink import SinkRow
 from headrace.topology.first_result import refuse_never_run
 
@@ -47,7 +47,10 @@ class TaskFacts:
         now_ms: tells the wall-clock time in milliseconds since 1970.
         request_commit: asks for a commit soon.
         count: adds to a number of a node, by its name.
-        stream_time: the largest timestamp that the task has seen, in milliseconds, or -1.
+        stream_time: the largest timestamp that the task has seen, in milliseconds, or -1; not
+            later than `watermark`.
+        watermark: the time up to which no record is outstanding: stream time is never later.
+            `NEVER_MS` where the task's own records alone decide.
         failed: called with the node and the error where a punctuator fails; returns where the
             task is to go on.
         calls: makes the calls of steps that gather records.
@@ -61,6 +64,7 @@ class TaskFacts:
     request_commit: Callable[[], None] = lambda: None
     count: Callable[[str, str, float], None] = lambda *_: None
     stream_time: int = -1
+    watermark: int = NEVER_MS
     failed: Callable[[str, BaseException], None] = _fail
     calls: Caller = field(default_factory=NoCaller)
     has_waited: bool = False
@@ -91,14 +95,20 @@ class TaskFacts:
         """A record is processed now."""
         self.record = record
         self.timestamp = timestamp
-        if timestamp > self.stream_time:
-            self.stream_time = timestamp
+        if timestamp > self.stream_time < self.watermark:
+            self.stream_time = min(timestamp, self.watermark)
 
     def end(self) -> None:
         """The record is done, with all that followed from it: let punctuators run that are due."""
         self.record = None
         if self._by_stream_time.due_ms <= self.stream_time >= 0:
             self._by_stream_time.run(self.stream_time, self._call)
+
+    def advance(self, time: int) -> None:
+        """Advance stream time without a record, and call the punctuators that are due."""
+        if time > self.stream_time:
+            self.stream_time = time
+            self.end()
 
     # -- the life of the processors ------------------------------------------------------------
 

@@ -157,6 +157,7 @@ class _Deduplicating(AtOnce):
         "_identify",
         "_prefix",
         "_retention_ms",
+        "_task",
         "_time",
         "_with_key",
         "_within_ms",
@@ -174,6 +175,7 @@ class _Deduplicating(AtOnce):
         self._with_key = spec.with_key
         self._within_ms = spec.within_ms
         self._retention_ms = spec.retention_ms
+        self._task = context.task
         self._time = context.number("time", owner=spec.store)
         self._expire()
 
@@ -186,8 +188,8 @@ class _Deduplicating(AtOnce):
             self._forward(key, value, None, timestamp, headers)
             return
         prefix = self._prefix(key, identity)
-        if timestamp > self._time.value:
-            self._time.value = timestamp
+        if timestamp > self._time.value < self._task.watermark:
+            self._time.value = min(timestamp, self._task.watermark)
             self._expire()
         if not self._is_near(prefix, timestamp):
             # One that is as old as what is forgotten is not remembered, either.

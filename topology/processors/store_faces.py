@@ -21,6 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from headrace.state.buffer import Buffer
 from headrace.state.codec import prefix_end
 from headrace.topology.context.number import Number
+from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.errors import LAST_TIME_MS, MisuseTypeError, MisuseValueError, type_of
 from headrace.topology.serdes._serde import Serde
 
@@ -48,6 +49,7 @@ class Rows:
         timestamp: the time of the record or of the punctuation at hand.
         number: a number of this store that is kept, by its name; it begins at -1.
         dropped: to be called with the reason for each write that is left out.
+        watermark: the task's: the store's stream time is not later.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Rows:
     timestamp: Callable[[], int]
     number: Callable[[str], Number]
     dropped: Callable[[str], None]
+    watermark: Callable[[], int] = lambda: NEVER_MS
 
     def encoded(self, key: Any, serde: AnySerde | None = None) -> bytes:
         """The bytes of a key.

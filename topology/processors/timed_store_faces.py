@@ -56,7 +56,7 @@ class _Timed(Generic[K]):
         """Take note of a time that is put; returns whether it is within the retention."""
         self._rows.time(time)
         if time > self._latest.value:
-            self._latest.value = time
+            self._latest.value = max(self._latest.value, min(time, self._rows.watermark()))
             self._expire()
         if time >= self._buffer.horizon:
             return True

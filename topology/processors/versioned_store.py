@@ -71,8 +71,8 @@ class VersionedStore(Generic[K, V]):
             self._rows.dropped("older than the history of the store")
             return NOT_PUT, None
         if timestamp > self._latest.value:
-            self._latest.value = timestamp
-            self._buffer.expire(timestamp - self._history_ms)
+            self._latest.value = max(self._latest.value, min(timestamp, self._rows.watermark()))
+            self._buffer.expire(self._latest.value - self._history_ms)
         before = self._buffer.get_as_of(row, timestamp)[0]
         return self._buffer.put_version(row, value, timestamp), before
 

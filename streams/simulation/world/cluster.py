@@ -193,6 +193,15 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """What the group has committed."""
+        return {
+            p: c.offset
+            for p, c in SimulatedAdmin.committed_offsets(self, group, partitions).items()
+        }
+
+    def committed_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed, with the text beside each offset."""
         found = self._cluster.group
         assert group == found.name
-        return {p: found.offsets[p].offset for p in partitions if p in found.offsets}
+        return {p: found.offsets[p] for p in partitions if p in found.offsets}

@@ -128,6 +128,7 @@ class FaultPlan:
         slow_markers: how likely a transaction's marker is written seconds late.
         foreign_transactions: whether the input has open and aborted transactions of others; only
             under exactly-once.
+        backlog: whether all input is there before the first worker starts.
         compaction: how many times changelogs are compacted, on average.
         full_disks: how many times a host's disk is full for a while, on average.
         clock_jumps: how many times the clock on the wall jumps, back or forth, on average.
@@ -160,6 +161,7 @@ class FaultPlan:
     lost_state: float = 0.15
     slow_markers: float = 0.08
     foreign_transactions: bool = True
+    backlog: bool = False
     compaction: float = 0.5
     full_disks: float = 0.0
     clock_jumps: float = 0.0

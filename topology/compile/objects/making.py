@@ -177,6 +177,7 @@ class OperatorMaker:
                 timestamp=lambda: environment.task.timestamp,
                 number=partial(self._number, f"store {name}"),
                 dropped=partial(environment.dropped, name),
+                watermark=lambda: environment.task.watermark,
             )
             opened = self._shared["open store", name] = open_store(self._stores[name], rows)
         return opened

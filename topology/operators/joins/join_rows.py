@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from headrace.state.buffer import ATOMS
 from headrace.state.timed import TimedBuffer
-from headrace.topology.context.context import Number, OperatorContext
+from headrace.topology.context.context import Number, OperatorContext, TaskFacts
 from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.join_serdes import KEPT, SEQUENCE, KeptKeySerde
 
@@ -60,6 +60,7 @@ class SideRows:
         "_recent",
         "_retention_ms",
         "_sequence",
+        "_task",
         "_time",
         "encode",
         "is_told",
@@ -72,6 +73,7 @@ class SideRows:
         retention_ms: int,
         time: Number,
         sequence: Number,
+        task: TaskFacts | None = None,
     ) -> None:
         self._buffer = buffer
         self._recent: RecentRows | None = None
@@ -79,6 +81,7 @@ class SideRows:
         self._retention_ms = retention_ms
         self._time = time
         self._sequence = sequence
+        self._task = task or TaskFacts()
         self.is_told = False
         """Whether the record under way got its null result and is to match nothing any more."""
         if time.value >= 0:
@@ -98,14 +101,14 @@ class SideRows:
                 retention_ms,
                 context.number("time", owner=store),
                 context.number("sequence", owner=store),
+                context.task,
             )
         return cast("SideRows", shared[known])
 
     def add(self, key: Any, value: Any, timestamp: int) -> bool:
         """Keep a record; returns whether it came in time to be kept."""
         if timestamp > self._time.value:
-            self._time.value = timestamp
-            self._buffer.expire(timestamp - self._retention_ms)
+            self.advance(min(timestamp, self._task.watermark))
         elif timestamp < self._buffer.horizon:
             return False
         encode, sequence = self.encode, self._sequence
@@ -118,6 +121,12 @@ class SideRows:
         held = self._buffer.put_unexpired(data + KEPT.pack(timestamp, number), value, timestamp)
         recent.add(data, timestamp, number, timestamp, held)
         return True
+
+    def advance(self, time: int) -> None:
+        """Advance the stream time of this side."""
+        if time > self._time.value:
+            self._time.value = time
+            self._buffer.expire(time - self._retention_ms)
 
     def is_past(self, timestamp: int) -> bool:
         """Whether a record of this time comes too late to be kept."""

@@ -101,6 +101,15 @@ class Waiting:
             self._forget()
             raise
 
+    def is_due(self, time: int) -> bool:
+        """Return whether a record may get its null result when stream time reaches `time`."""
+        return time > self.time.value and time > self._next
+
+    def held_from(self) -> int | None:
+        """Return the time of the earliest record that waits."""
+        first = next(iter(self._buffer.scan()), None)
+        return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
+
     def hold(self, is_left: bool, key: Any, value: Any, timestamp: int) -> bool:
         """Let a record wait; returns whether something may still match it in time."""
         end = timestamp + self._spans_ms[is_left]

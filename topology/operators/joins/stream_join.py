@@ -150,6 +150,7 @@ class _Join(AtOnce):
         "_is_left",
         "_join",
         "_other",
+        "_task",
         "_waiting",
     )
 
@@ -162,12 +163,26 @@ class _Join(AtOnce):
         self._drop = context.dropped
         self._join = _from_side(spec)
         self._other = SideRows.of(context, spec.other, spec.retention_ms)
+        self._task = context.task
         self._waiting = _waiting(spec, context)
+
+    def is_due(self, time: int, /) -> bool:
+        """Return whether a record may get its null result when stream time reaches `time`."""
+        return self._waiting is not None and self._waiting.is_due(time)
+
+    def held_from(self) -> int | None:
+        """Return the time of the earliest record that waits for its null result."""
+        return None if self._waiting is None else self._waiting.held_from()
+
+    def advance(self, time: int, /) -> None:
+        """Advance stream time without a record."""
+        if self._waiting is not None and time > self._waiting.time.value:
+            self._waiting.advance(time, self._forward)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         waiting, forward = self._waiting, self._forward
-        if waiting is not None and timestamp > waiting.time.value:
-            waiting.advance(timestamp, forward)
+        if waiting is not None and timestamp > waiting.time.value < self._task.watermark:
+            waiting.advance(min(timestamp, self._task.watermark), forward)
         if value is None:
             self._drop("null value")
             return

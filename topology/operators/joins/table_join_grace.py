@@ -69,6 +69,7 @@ class _Join(AtOnce):
         "_joiner",
         "_left",
         "_sequence",
+        "_task",
         "_time",
         "_with_key",
     )
@@ -87,6 +88,7 @@ class _Join(AtOnce):
         self._failed = context.failed
         super().__init__(context.forward)
         self._drop = context.dropped
+        self._task = context.task
         self._time = context.number("time")
         self._sequence = context.number("sequence")
         self._earliest = 0
@@ -94,7 +96,8 @@ class _Join(AtOnce):
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Let a record wait, and join those that have waited long enough."""
-        self._time.value = now = max(self._time.value, timestamp)
+        now = max(self._time.value, min(timestamp, self._task.watermark))
+        self._time.value = now
         if value is None:
             self._drop("null value")
         elif key is None:
@@ -108,6 +111,22 @@ class _Join(AtOnce):
             self._hold(key, value, timestamp, headers)
         if now - self._grace_ms >= self._earliest:
             self._join_until(now - self._grace_ms)
+
+    def is_due(self, time: int, /) -> bool:
+        """Return whether waiting records are joined when stream time reaches `time`."""
+        return time > self._time.value and time - self._grace_ms >= self._earliest
+
+    def held_from(self) -> int | None:
+        """Return the time of the earliest record that waits."""
+        first = next(iter(self._buffer.scan()), None)
+        return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
+
+    def advance(self, time: int, /) -> None:
+        """Advance stream time without a record."""
+        if time > self._time.value:
+            self._time.value = time
+            if time - self._grace_ms >= self._earliest:
+                self._join_until(time - self._grace_ms)
 
     def _hold(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         last = self._sequence.value

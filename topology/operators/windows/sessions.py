@@ -27,6 +27,9 @@ from headrace.topology.windows import SessionWindows, Window, Windowed
 _KEYS_KNOWN = 50_000
 """Of so many keys the open sessions are remembered; the others are looked up in the store."""
 
+NEVER = 2**63
+"""Later than the end of every session."""
+
 _BOUNDS = struct.Struct(">qq")
 """The end and the start of a session, as they stand behind the key of its row."""
 
@@ -134,8 +137,9 @@ class Sessions(LastChanges):
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take a record into its session."""
-        if timestamp > self._time.value:
-            self._time.value = timestamp
+        watermark = self._context.task.watermark
+        if timestamp > self._time.value < watermark:
+            self._time.value = min(timestamp, watermark)
             self._advance()
         key_bytes = self._encode(key)
         closed_before = self._closed_before
@@ -274,6 +278,26 @@ class Sessions(LastChanges):
             horizon = min(horizon, self._emitted.value)
         self._rows.expire(horizon)
 
+    def is_due(self, time: int, /) -> bool:
+        """Return whether sessions are emitted when stream time reaches `time`."""
+        if self._emitted is None or time <= self._time.value:
+            return False
+        return self._earliest is None or self._earliest < time - self._closing_ms
+
+    def held_from(self) -> int | None:
+        """Return the end of the earliest session that waits until it is closed."""
+        if self._emitted is None:
+            return None
+        if self._earliest is None:
+            self._find_earliest(self._emitted.value)
+        return None if self._earliest == NEVER else self._earliest
+
+    def advance(self, time: int, /) -> None:
+        """Advance stream time without a record."""
+        if time > self._time.value:
+            self._time.value = time
+            self._advance()
+
     def close_idle(self) -> None:
         """Close the sessions that are open, as if stream time had passed the last one's end."""
         first = max(self._closed_before, 0)
@@ -301,7 +325,7 @@ class Sessions(LastChanges):
 
     def _find_earliest(self, start_ms: int) -> None:
         found = self._rows.earliest(max(start_ms, 0))
-        self._earliest = 2**63 if found is None else found
+        self._earliest = NEVER if found is None else found
 
     # -- what goes on --------------------------------------------------------------------------
 

@@ -102,8 +102,8 @@ class SlidingOperator(WindowedOperator):
         if value is None:
             self._dropped("null value")
             return
-        if timestamp > self._now:
-            self._pass_time(timestamp)
+        if timestamp > self._now < self._task.watermark:
+            self._pass_time(min(timestamp, self._task.watermark))
         if timestamp <= self._closed_to:  # no window that holds it begins later
             self._too_late(key, value, timestamp, headers)
             return

@@ -95,6 +95,7 @@ class Suppressing:
         "_rows",
         "_serde",
         "_spec",
+        "_task",
         "_time",
         "pending",
     )
@@ -108,6 +109,7 @@ class Suppressing:
         self._keys, serde = context.serdes(spec.store)
         assert isinstance(serde, BufferedSerde), spec.store
         self._serde = serde
+        self._task = context.task
         self._time = context.number("time")
         self._deferred = context.caching
         self._loaded = False
@@ -122,8 +124,8 @@ class Suppressing:
         """Take a change of the table."""
         if not self._loaded:
             self._load()
-        if timestamp > self._time.value:
-            self._time.value = timestamp
+        if timestamp > self._time.value < self._task.watermark:
+            self._time.value = min(timestamp, self._task.watermark)
         self._hold(key, value, old, timestamp, headers)
         if self._deferred:
             self.pending[None] = None
@@ -134,6 +136,32 @@ class Suppressing:
         """Send on what is due, after the last update of this flush has come."""
         if self.pending:
             self.pending.clear()
+            self._enforce()
+
+    def is_due(self, time: int, /) -> bool:
+        """Return whether rows are emitted when stream time reaches `time`."""
+        if not self._loaded:
+            self._load()
+        return bool(self._due) and self._due[0][0] <= time - self._spec.wait_ms
+
+    def held_from(self) -> int | None:
+        """Return the time of the earliest row that is held back."""
+        if not self._loaded:
+            self._load()
+        while self._due and self._places.get(self._due[0][1], (None,))[0] != self._due[0][0]:
+            heappop(self._due)
+        if not self._due:
+            return None
+        time, row_key = self._due[0]
+        if self._spec.final:
+            start: int = self._keys.deserialize(row_key).window.start_ms
+            return start
+        return time
+
+    def advance(self, time: int, /) -> None:
+        """Advance stream time without a change of the table."""
+        if time > self._time.value:
+            self._time.value = time
             self._enforce()
 
     def close_idle(self) -> None:

@@ -1,7 +1,8 @@
 """Folds over windows of time: what all of them do as stream time goes on, and aligned windows.
 
-Stream time is the operator's own: the largest timestamp that it has seen (trap 1). When a record
-moves it on, this happens in order, before the record itself is looked at:
+Stream time is the operator's own: the largest timestamp that it has seen (trap 1), and not later
+than the task's watermark. When a record or the watermark advances it, this happens in order, before
+the record itself is looked at:
 
 1. Windows that are closed now are emitted, if windows are emitted on close. However far stream
    time jumps, their rows are all still there.
@@ -67,6 +68,7 @@ class WindowedOperator:
         "_late",
         "_now",
         "_rows",
+        "_task",
         "_time",
         "pending",
     )
@@ -84,6 +86,7 @@ class WindowedOperator:
         )
         self.pending: MutableMapping[Any, Any] = self._rows.pending
         self._dropped = context.dropped
+        self._task = context.task
         self._closes_after_ms = spec.closes_after_ms
         self._keep_ms = spec.keep_ms
         self._emit_to = results if emits_closed else None
@@ -111,6 +114,28 @@ class WindowedOperator:
         last = max((start for start, _ in self._rows.buffer.by_time(first, NEVER - 1)), default=-1)
         if last >= 0:
             self._pass_time(max(self._now, last + self._closes_after_ms))
+
+    def is_due(self, time: int, /) -> bool:
+        """Return whether windows are emitted when stream time reaches `time`."""
+        if self._emit_to is None:
+            return False
+        return time > self._now and not (
+            self._known and self._rows.earliest > time - self._closes_after_ms
+        )
+
+    def held_from(self) -> int | None:
+        """Return the start of the earliest window that waits for its end."""
+        if self._emitted is None:
+            return None
+        if not self._known:
+            self._known = True
+            self._rows.earliest = self._earliest(self._emitted.value + 1)
+        return None if self._rows.earliest == NEVER else self._rows.earliest
+
+    def advance(self, time: int, /) -> None:
+        """Advance stream time without a record."""
+        if time > self._now:
+            self._pass_time(time)
 
     def _pass_time(self, timestamp: int) -> None:
         """Let stream time go on: emit what is closed now, then let go of what is too old."""
@@ -217,8 +242,8 @@ class AlignedOperator(WindowedOperator):
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Take one record."""
-        if timestamp > self._now:
-            self._pass_time(timestamp)
+        if timestamp > self._now < self._task.watermark:
+            self._pass_time(min(timestamp, self._task.watermark))
         starts = self._starts(timestamp)
         if not starts or starts[0] <= self._closed_to:
             starts = self._open(starts, key, value, timestamp, headers)

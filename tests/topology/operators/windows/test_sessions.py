@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, assert_type, cast
+from typing import Any, assert_type
 
 import pytest
 
@@ -24,6 +24,7 @@ from headrace.topology import (
 )
 from headrace.topology.context.context import OperatorContext, no_stores
 from headrace.topology.context.number import Number
+from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.dsl.session_windowed import SessionWindowedKStream
 from headrace.topology.graph.fold import Aggregating
 from headrace.topology.operators.windows.sessions import SessionFold
@@ -340,7 +341,7 @@ def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
         shared={},
         dropped=sent.append,
         caching=True,
-        task=cast(Any, None),
+        task=TaskFacts(),
     )
     windows = SessionWindows(inactivity_gap=5 * MS)
     fold = SessionFold(

@@ -1,0 +1,125 @@
+"""Which inputs bound stream time after a repartition topic: those of the tasks that write it.
+
+Only repartition topics have any, and only where an operator in the sub-topology that reads them, or
+downstream of it, depends on stream time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.streams.plan.flow import reached
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.progress import HELD
+from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.graph.graph import Node, by_name
+
+
+@dataclass(frozen=True, slots=True)
+class Writers:
+    """The tasks that write a repartition topic.
+
+    Args:
+        topics: their input topics whose records reach it.
+        all_topics: all that each sub-topology of them reads.
+        holders: the nodes of each sub-topology between these inputs and the topic.
+        held: the name of the number that says what the holders hold back.
+    """
+
+    topics: tuple[str, ...]
+    all_topics: Sequence[tuple[str, ...]]
+    holders: Mapping[int, frozenset[str]]
+    held: str
+
+    def inputs(self, partitions: Mapping[str, int]) -> tuple[TopicPartition, ...]:
+        """The partitions of their inputs."""
+        return tuple(
+            TopicPartition(topic, partition)
+            for topic in self.topics
+            for partition in range(partitions[topic])
+        )
+
+    def are_many(self, partitions: Mapping[str, int]) -> bool:
+        """Return whether there is more than one task: what a single one writes is in order."""
+        return sum(max(partitions[t] for t in topics) for topics in self.all_topics) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """See the module.
+
+    Args:
+        writers: by repartition topic.
+    """
+
+    writers: Mapping[str, Writers] = field(default_factory=dict)
+
+    def holders(self, sub: int) -> Mapping[str, frozenset[str]]:
+        """By number: the nodes of a sub-topology that may hold back results."""
+        return {w.held: w.holders[sub] for w in self.writers.values() if sub in w.holders}
+
+
+def upstream_of(plans: Sequence[SubPlan]) -> Upstream:
+    """Follow the repartition topics of an application upstream."""
+    by_id = {plan.id: plan for plan in plans}
+    downstream = _downstream(plans)
+    followed = {
+        topic.name
+        for plan in plans
+        for topic in plan.topics.repartition_sources
+        if any(_is_timed(by_id[sub]) for sub in (plan.id, *downstream[plan.id]))
+    }
+    return Upstream({topic: _writers(plans, topic) for topic in sorted(followed)})
+
+
+def _is_timed(plan: SubPlan) -> bool:
+    nodes = plan.program.sub_topology.nodes
+    return any(node.is_timed or node.needs_record for node in nodes)
+
+
+def _downstream(plans: Sequence[SubPlan]) -> Mapping[int, Collection[int]]:
+    readers = {
+        plan.id: {
+            other.id
+            for other in plans
+            for topic in other.topics.repartition_sources
+            if topic.name in plan.topics.repartition_sinks
+        }
+        for plan in plans
+    }
+    return {sub: reached(readers, sub) for sub in readers}
+
+
+def _writers(plans: Sequence[SubPlan], topic: str) -> Writers:
+    writing = [plan for plan in plans if topic in plan.topics.repartition_sinks]
+    above = {plan.id: frozenset(_above(plan, topic)) for plan in writing}
+    topics = dict.fromkeys(
+        name
+        for plan in writing
+        for source in plan.program.sub_topology.sources
+        if source.name in above[plan.id]
+        for name in (_full_names(plan, source.topics) if source.internal else source.topics)
+    )
+    all_topics = [plan.topics.all_sources for plan in writing]
+    return Writers(tuple(topics), all_topics, above, f"{HELD}.{topic}")
+
+
+def _above(plan: SubPlan, topic: str) -> Iterator[str]:
+    """The nodes whose records reach a repartition topic; tables that are looked up are none."""
+    sub = plan.program.sub_topology
+    nodes = by_name(sub.nodes)
+    waiting: list[Node] = [
+        s for s in sub.sinks if s.internal and topic in _full_names(plan, [str(s.topic)])
+    ]
+    seen: set[str] = set()
+    while waiting:
+        node = waiting.pop()
+        if node.name not in seen:
+            seen.add(node.name)
+            yield node.name
+            waiting += [nodes[parent] for parent in node.parents]
+
+
+def _full_names(plan: SubPlan, topics: Sequence[str]) -> list[str]:
+    return [f"{plan.program.options.application_id}-{topic}" for topic in topics]

@@ -1,0 +1,342 @@
+"""How far upstream tasks are in event time: the watermark of tasks that read repartition topics.
+
+Upstream tasks read at different speeds, above all in a backlog. A task that reads what they write
+takes the time of the slowest one as its stream time, so no record is late that was in order where
+it came from:
+
+    1  read the committed offsets of the upstream inputs, with the time beside each
+    2  then read the ends of these inputs, and of the repartition topics
+    3  once a task has read up to these ends, the least of these times is its watermark
+
+All that an upstream task wrote before a commit lies before an end that is asked for after it, so it
+has been read by then. What the task writes later comes from records that are not before its time.
+The end is the high watermark, not the last stable offset: the offsets of a transaction may be
+visible before the records that were written in it are.
+
+An input of which nothing is left to read is idle. After max.task.idle.ms it does not hold time back
+any more. An input whose worker is dead has records left: it is behind, and not idle. Where all
+inputs are idle, the latest time counts.
+
+The time of an input that is a repartition topic itself is its own watermark. It advances without a
+record, so such an input is never idle. Neither is a task further than the oldest result that it
+holds back, as windows that are emitted when they close do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.plan.progress import HELD, WATERMARK, Progress
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.upstream import Upstream, Writers
+from headrace.streams.seams.background import Background
+from headrace.streams.seams.clients import Clock, CommittedOffset, Consumer, Log, TopicPartition
+from headrace.streams.task.task import Task
+from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.tasks import Tasks
+
+INTERVAL_S = 0.2
+"""How often the cluster is asked while tasks wait for their watermark."""
+QUIET_INTERVALS = 5
+"""So many intervals lie between two questions while nothing changes."""
+MARKS_MAX = 16
+"""How many answers are kept that a task has not reached yet; of more, every second one."""
+
+Committed = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
+Offsets = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class InputTime:
+    """How far an upstream input has been read and committed.
+
+    Args:
+        time: its event time in milliseconds, or -1.
+        has_more: whether records are left to read.
+        is_watermark: whether the time advances without a record.
+        held: by number: the earliest time of results that are held back.
+    """
+
+    time: int
+    has_more: bool
+    is_watermark: bool = False
+    held: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the cluster said: the times first, then the ends."""
+
+    inputs: Mapping[TopicPartition, InputTime]
+    ends: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A watermark that holds once a partition of a repartition topic is read up to an end.
+
+    Args:
+        time: the watermark.
+        is_least: whether what was read of the partition may be later, as all inputs are idle.
+        has_more: whether an upstream input has more to read.
+    """
+
+    time: int
+    is_least: bool
+    has_more: bool
+    end: int
+
+
+def mark_of(
+    inputs: Mapping[TopicPartition, InputTime],
+    idle: Collection[TopicPartition],
+    *,
+    held: str = "",
+    end: int = 0,
+) -> Mark:
+    """Return the watermark that holds once all is read up to an end.
+
+    Args:
+        inputs: the upstream inputs.
+        idle: those that do not hold time back.
+        held: the number that says what is held back of their results.
+
+    Example:
+        >>> slow, fast = TopicPartition("orders", 0), TopicPartition("orders", 1)
+        >>> inputs = {slow: InputTime(10, has_more=True), fast: InputTime(90, has_more=True)}
+        >>> mark_of(inputs, []).time, mark_of(inputs, [slow]).time
+        (10, 90)
+    """
+    has_more = not all(place in idle for place in inputs)
+    times = {place: min(f.time, f.held.get(held, f.time)) for place, f in inputs.items()}
+    active = [times[p] for p, found in inputs.items() if found.is_watermark or p not in idle]
+    if active:
+        return Mark(min(active), is_least=False, has_more=has_more, end=end)
+    return Mark(max(times.values(), default=-1), is_least=True, has_more=has_more, end=end)
+
+
+class Marks:
+    """The marks that are not reached yet of one partition of a repartition topic."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Mark] = deque()
+        self.has_more = True
+        """Whether an upstream input had more to read, by the mark that was reached last."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, mark: Mark) -> None:
+        """Wait for one more; every second one is left out where there are many."""
+        if len(self._waiting) >= MARKS_MAX:
+            self._waiting = deque(list(self._waiting)[1::2])
+        self._waiting.append(mark)
+
+    def reached(self, position: int, latest: int) -> int:
+        """Return the watermark at a position; -1 if no other mark is reached.
+
+        Args:
+            position: the next offset to process.
+            latest: the largest timestamp that was read.
+        """
+        watermark = -1
+        while self._waiting and self._waiting[0].end <= position:
+            mark = self._waiting.popleft()
+            self.has_more = mark.has_more
+            watermark = max(watermark, mark.time, latest if mark.is_least else -1)
+        return watermark
+
+
+@dataclass(slots=True)
+class _Followed:
+    """The inputs of a task whose writers are followed; another object of it begins again."""
+
+    task: Task
+    marks: Mapping[TopicPartition, Marks]
+
+    def positions(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
+        """The next offsets to process, past what comes to nothing."""
+        waiting = [place for place, marks in self.marks.items() if marks]
+        if not waiting:
+            return {}
+        task = self.task
+        positions = {place: task.next_offset[place] for place in waiting}
+        # The position passes markers and aborted records.
+        known = consumer.positions([place for place in waiting if not task.queued_in(place)])
+        return {p: max(offset, known.get(p, offset)) for p, offset in positions.items()}
+
+
+class UpstreamTimes:
+    """See the module.
+
+    Args:
+        upstream: whom tasks follow; nobody where stream.time is "fastest".
+        partitions: the partition count of each topic.
+        committed: asks what the group has committed, without waiting for what is undecided.
+        end_offsets: asks for the ends of partitions, the records of open transactions included.
+        start_offsets: asks for the first offsets of partitions.
+        idle_s: how long an input must have nothing left until it is idle.
+        interval_s: how often to ask at most.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        consumer: Consumer,
+        tasks: Tasks,
+        *,
+        partitions: Mapping[str, int],
+        committed: Committed,
+        end_offsets: Offsets,
+        start_offsets: Offsets,
+        idle_s: float,
+        interval_s: float,
+        background: Background,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._upstream = upstream
+        self._consumer = consumer
+        self._tasks = tasks
+        self._partitions = partitions
+        self._committed = committed
+        self._end_offsets = end_offsets
+        self._start_offsets = start_offsets
+        self._idle_s = max(0.0, idle_s)
+        self._interval_s = interval_s
+        self._clock = clock
+        self._log = log
+        self._inquiry = Inquiry[Answer | None](background)
+        self._followed: dict[TaskId, _Followed] = {}
+        self._asked_s = -math.inf
+        self._is_quiet = False
+        """Whether the last answer was that of before."""
+        self._idle_since_s: dict[TopicPartition, float] = {}
+        self.inputs: Mapping[TopicPartition, InputTime] = {}
+        """How far the upstream inputs are, as far as is known."""
+
+    def turn(self) -> list[tuple[Task, Mapping[TopicPartition, int]]]:
+        """Return the tasks whose watermarks have advanced, with the new ones by input."""
+        if not self._upstream.writers:
+            return []
+        self._keep_to(self._tasks.running)
+        if not self._followed:
+            return []
+        self._take()
+        self._ask()
+        found: list[tuple[Task, Mapping[TopicPartition, int]]] = []
+        for one in self._followed.values():
+            times = self._reached(one)
+            if times:
+                found.append((one.task, times))
+        return found
+
+    def is_behind(self, task: Task) -> bool:
+        """Return whether upstream inputs of a task may have more to read."""
+        followed = self._followed.get(task.id)
+        return followed is not None and any(marks.has_more for marks in followed.marks.values())
+
+    def writers_of(self, topic: str) -> Writers | None:
+        """The upstream tasks of a repartition topic, if their times are followed."""
+        return self._upstream.writers.get(topic)
+
+    def _keep_to(self, running: Sequence[Task]) -> None:
+        known = self._followed
+        self._followed = {}
+        for task in running:
+            if task.followed:
+                one = known.get(task.id)
+                if one is None or one.task is not task:
+                    one = _Followed(task, {place: Marks() for place in task.watermarks})
+                self._followed[task.id] = one
+
+    def _reached(self, one: _Followed) -> dict[TopicPartition, int]:
+        task, times = one.task, {}
+        for place, position in one.positions(self._consumer).items():
+            time = one.marks[place].reached(position, task.partition_time[place])
+            if time > task.watermarks[place]:
+                times[place] = time
+        return times
+
+    # -- what the cluster says -----------------------------------------------------------------
+
+    def _ask(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._inquiry.is_open or now_s - self._asked_s < self._wait_s():
+            return
+        self._asked_s = now_s
+        own = [place for one in self._followed.values() for place in one.marks]
+        inputs = dict.fromkeys(
+            place
+            for topic in dict.fromkeys(place.topic for place in own)
+            for place in self._upstream.writers[topic].inputs(self._partitions)
+        )
+        self._inquiry.ask(partial(self._look, list(inputs), own))
+        self._take()
+
+    def _wait_s(self) -> float:
+        is_quiet = self._is_quiet and not any(one.task.moved for one in self._followed.values())
+        return self._interval_s * (QUIET_INTERVALS if is_quiet else 1)
+
+    def _take(self) -> None:
+        answer = self._inquiry.take() if self._inquiry.is_open else None
+        if answer is None:
+            return
+        now_s = self._clock.monotonic_s()
+        self._is_quiet = answer.inputs == self.inputs
+        self.inputs = answer.inputs
+        idle = self._idle(now_s)
+        for one in self._followed.values():
+            for place, marks in one.marks.items():
+                if place in answer.ends:
+                    writers = self._upstream.writers[place.topic]
+                    known = {
+                        upstream: answer.inputs[upstream]
+                        for upstream in writers.inputs(self._partitions)
+                        if upstream in answer.inputs
+                    }
+                    marks.add(mark_of(known, idle, held=writers.held, end=answer.ends[place]))
+
+    def _idle(self, now_s: float) -> frozenset[TopicPartition]:
+        quiet = [place for place, found in self.inputs.items() if not found.has_more]
+        self._idle_since_s = {place: self._idle_since_s.get(place, now_s) for place in quiet}
+        return frozenset(
+            p for p, since_s in self._idle_since_s.items() if now_s - since_s >= self._idle_s
+        )
+
+    def _look(
+        self, inputs: Sequence[TopicPartition], own: Sequence[TopicPartition]
+    ) -> Answer | None:
+        """Ask the cluster; runs beside the worker."""
+        try:
+            committed = self._committed(inputs)
+            ends = self._end_offsets([*inputs, *own])
+            unread = [place for place in inputs if place not in committed]
+            starts = self._start_offsets(unread) if unread else {}
+        except StreamsError as error:
+            # Time waits meanwhile, and it is asked again.
+            self._log.info("upstream_times_unknown", reason=str(error))
+            return None
+        found = {}
+        for place in inputs:
+            if place in committed:
+                found[place] = _input_time(committed[place], ends[place])
+            else:
+                found[place] = InputTime(-1, has_more=starts[place] < ends[place])
+        return Answer(found, {place: ends[place] for place in own})
+
+
+def _input_time(committed: CommittedOffset, end: int) -> InputTime:
+    progress = Progress.decode(committed.metadata)
+    watermark = progress.values.get(WATERMARK)
+    return InputTime(
+        progress.partition_time if watermark is None else watermark,
+        has_more=committed.offset < end,
+        is_watermark=watermark is not None,
+        held={name: time for name, time in progress.values.items() if name.startswith(HELD)},
+    )
