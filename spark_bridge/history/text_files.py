@@ -6,7 +6,10 @@ times. What is no number or time becomes null, and is refused later.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
+
+from headrace.spark_bridge.errors import CannotBackfillError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +44,11 @@ def read_csv(spark: SparkSession, path: str) -> DataFrame:
 
     The separator is a comma, or the semicolon or tab that the header has. A mark of byte order is
     left out.
+
+    Raises:
+        CannotBackfillError: Spark would leave rows out or change them without an error.
     """
+    _require_csv(spark, path)
     for separator in _SEPARATORS:
         frame = _without_cr(spark.read.options(**_RFC_4180, sep=separator).csv(path))
         if set(NEEDED) <= set(frame.columns):
@@ -63,9 +70,89 @@ def _without_cr(frame: Any) -> Any:
 
 
 def read_json(spark: SparkSession, path: str) -> DataFrame:
-    """Read files with an object on each line; what is no text in it becomes text."""
+    """Read files with an object on each line; what is no text in it becomes text.
+
+    Raises:
+        CannotBackfillError: Spark would leave rows out or change them without an error.
+    """
+    _require_json(spark, path)
     frame = spark.read.option("mode", "FAILFAST").option("primitivesAsString", True).json(path)
     return _typed(frame)
+
+
+def _require_csv(spark: SparkSession, path: str) -> None:
+    """Require what Spark does not check: even quotes, lines that end in LF, and UTF-8."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    lines = spark.read.text(path, lineSep="\n")
+    quotes = F.length("value") - F.length(F.replace(F.col("value"), F.lit('"'), F.lit("")))
+    files = lines.groupBy(F.input_file_name().alias("file")).agg(
+        F.sum(quotes).alias("quotes"),
+        F.count("*").alias("lines"),
+        F.max(F.col("value").contains("\r")).alias("has_cr"),
+        F.sum((~F.is_valid_utf8("value")).cast("int")).alias("not_utf8"),
+    )
+    is_cr = (F.col("lines") == 1) & F.col("has_cr")
+    wrong = files.where((F.col("quotes") % 2 == 1) | (F.col("not_utf8") > 0) | is_cr).first()
+    if wrong is None:
+        return
+    if wrong.not_utf8:
+        raise _not_utf8(wrong.file, wrong.not_utf8)
+    if wrong.quotes % 2:
+        raise CannotBackfillError(
+            f"{wrong.file} has an odd number of quotes, so that one is opened and not closed, and "
+            "takes the rows behind it into its field; close it"
+        )
+    raise CannotBackfillError(
+        f"{wrong.file} ends lines with carriage returns alone; convert them to line feeds"
+    )
+
+
+def _require_json(spark: SparkSession, path: str) -> None:
+    """Require one whole value on each line: Spark leaves out what follows a value."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    lines = spark.read.text(path).select("value", F.input_file_name().alias("file"))
+    files = lines.groupBy("file").agg(
+        F.sum((~F.is_valid_utf8("value")).cast("int")).alias("not_utf8")
+    )
+    wrong = files.where("not_utf8 > 0").first()
+    if wrong is not None:
+        raise _not_utf8(wrong.file, wrong.not_utf8)
+    reason = F.udf(wrong_json, "string", useArrow=False)("value").alias("reason")
+    bad = lines.select("file", reason).where("reason IS NOT NULL").first()
+    if bad is not None:
+        raise CannotBackfillError(f"{bad.file} has a line that {bad.reason}; correct it")
+
+
+def wrong_json(line: str) -> str | None:
+    """Return what is wrong with a line of JSON that Spark may read without an error.
+
+    >>> wrong_json('{"a": 1} {"a": 2}'), wrong_json('{"a": "\\\\ud800"}'), wrong_json('{"a": 1}')
+    ('is not one value of JSON', 'has half of a surrogate pair, which is not text', None)
+    """
+    text = line.removeprefix("\ufeff").strip()
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        return "is nested too deeply"
+    except ValueError:
+        return "is not one value of JSON"
+    if "\\ud" not in text.lower():
+        return None
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "has half of a surrogate pair, which is not text"
+    return None
+
+
+def _not_utf8(file: str, lines: int) -> CannotBackfillError:
+    return CannotBackfillError(
+        f"{file} has {lines} line{'' if lines == 1 else 's'} that are not UTF-8; convert it"
+    )
 
 
 def _typed(frame: Any) -> DataFrame:

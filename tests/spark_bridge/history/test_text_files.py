@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from headrace.spark_bridge.cli.sources import FileSource, open_source
+from headrace.spark_bridge.errors import CannotBackfillError
 
 COLUMNS = ("key", "value", "timestamp")
 START_MS = 1_700_000_000_000
@@ -137,3 +138,28 @@ def test_json_by_lines_comes_in_with_the_same_bytes(spark: Any, tmp_path: Path) 
     lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in WITH_NULL]
     path.write_text("".join(line + "\n" for line in lines))
     assert read(spark, path) == WITH_NULL
+
+
+HEAD = b"timestamp,key,value\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.csv", HEAD + b'5,a,1\n6,b,"2\n7,c,3\n', "an odd number of quotes"),
+        ("a.csv", HEAD.replace(b"\n", b"\r") + b"5,a,1\r6,b,2\r", "carriage returns alone"),
+        ("a.csv", HEAD + b"5,a\xff,1\n", "1 line that are not UTF-8"),
+        ("a.jsonl", b'{"key":"a","value":"1","timestamp":5}{"key":"b"}\n', "is not one value"),
+        ("a.jsonl", b'{"key":"a","value":"1","timestamp":5} more\n', "is not one value"),
+        ("a.jsonl", b'{"key":"a","value":"\\ud800","timestamp":5}\n', "half of a surrogate pair"),
+        ("a.jsonl", b'{"key":"a\xff","value":"1","timestamp":5}\n', "not UTF-8"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", "nested too deeply|is not one value"),
+    ],
+)
+def test_what_spark_would_lose_or_change_is_an_error(
+    spark: Any, tmp_path: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(CannotBackfillError, match=said) as raised:
+        read(spark, tmp_path / name)
+    assert name in str(raised.value)
