@@ -17,6 +17,7 @@ from headrace.streams.config.config import REQUIRED_NAMES, StreamsConfig
 from headrace.streams.contact.unreached import Unreached
 from headrace.streams.crew import Crew, Crewed, Hand
 from headrace.streams.deployed.deployed import DeployedTopology
+from headrace.streams.deployed.live_versions import LiveVersions
 from headrace.streams.errors import StopRequestedError
 from headrace.streams.facts.embedded import digest_of, embedded
 from headrace.streams.facts.measures import Measures, Usage
@@ -453,6 +454,15 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         gate = BackfillGate(self.config.application_id, cluster, self._log)
         deployed = DeployedTopology(self.config, self._plans, cluster, self._log)
         at_the_same_time(self._connections.background("headrace-start"), deployed.check, gate.check)
+        versions = LiveVersions(
+            self.config,
+            self._plans,
+            deployed,
+            clock=self._clock,
+            log=self._log,
+            stopping=self._stopping.is_set,
+        )
+        topics = note_topics(self._plans, deployed.before)
         records = self._connections.committed_records(self.config, self._clock)
         parts = make_worker(
             self.config,
@@ -466,7 +476,13 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             global_plans=self._global_plans,
             connections=self._connections,
             deployed=deployed.before,
-            gate=self._watched(gate, note_topics(self._plans, deployed.before), contact),
+            gate=self._watched(
+                lambda: self._may_begin(gate, versions, topics),
+                versions.refuse_older,
+                deployed.running,
+                contact,
+            ),
+            versions=versions,
             before_start=StartCheck(
                 self.config, self._plans, cluster, records, deployed.before, self._log
             ).begin,
@@ -483,11 +499,22 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         finally:
             parts.close()
 
+    @staticmethod
+    def _may_begin(gate: BackfillGate, versions: LiveVersions, topics: Iterable[str]) -> bool:
+        gate.check_at(topics)
+        return versions.may_begin()
+
     def _watched(
-        self, gate: BackfillGate, topics: Iterable[str], contact: BrokerContact
+        self,
+        look: Callable[[], bool],
+        watch: Callable[[], None],
+        passed: Callable[[], None],
+        contact: BrokerContact,
     ) -> GateWatch:
         return GateWatch(
-            lambda: gate.check_at(topics),
+            look,
+            watch=watch,
+            passed=passed,
             make_background=lambda: self._connections.background("headrace-gate"),
             clock=self._clock,
             patience_s=self.config.task_timeout_ms / 1000,

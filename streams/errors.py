@@ -9,7 +9,7 @@ refuses a start is in `start_errors`, what the worker catches in `worker_errors`
 | `IdentityError`, `LocalStateError`, `RecordError` | nobody | stop, do not restart |
 | `ProcessorFailedError` | nobody | stop, do not restart |
 | `ResetUnfinishedError`, `TopologyChangedError` | nobody | stop, do not restart |
-| `BackfillOpenError` | nobody | stop, do not restart |
+| `BackfillOpenError`, `VersionConflictError` | nobody | stop, do not restart |
 | `ShutDownError` | nobody | stop, do not restart |
 | `AccessError` (in `headrace.streams.contact.access_errors`) | nobody | stop, do not restart |
 | `TopicReplacedError`, `ChangelogLostError` (`plan/topic_errors.py`) | nobody | the same |

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headrace.streams.errors import StreamsError
 
@@ -115,6 +115,40 @@ class TopologyChangedError(StreamsError):
         super().__init__(
             f"the topology does not fit what is deployed, and nothing was started:{lines}\n"
             f"To start all the same and lose that, set topology.change.accept={code}"
+        )
+
+
+class VersionConflictError(StreamsError):
+    """Live workers run another version, with which this one would own partitions twice.
+
+    Nobody catches it: the other workers must be stopped first.
+
+    Args:
+        application_id: the application.
+        members: the live members of the group that run another version.
+        reasons: what both versions would own, or why that is not known.
+
+    Example:
+        >>> print(VersionConflictError("shop", ["w1"], ["topic a is assigned with b here and with \
+a there"]))
+        1 live member of group shop runs another version of the topology, and no record was \
+processed: both versions would own the same partitions and double or lose output (topic a is \
+assigned with b here and with a there; members: w1). Stop all workers, then start the new version
+    """
+
+    def __init__(self, application_id: str, members: Sequence[str], reasons: Sequence[str]) -> None:
+        super().__init__(application_id, members, reasons)
+        self.members = tuple(members)
+        self.reasons = tuple(reasons)
+
+    def __str__(self) -> str:
+        application_id, members, reasons = self.args
+        who = "1 live member" if len(members) == 1 else f"{len(members)} live members"
+        return (
+            f"{who} of group {application_id} {'runs' if len(members) == 1 else 'run'} another "
+            "version of the topology, and no record was processed: both versions would own the "
+            f"same partitions and double or lose output ({'; '.join(reasons)}; members: "
+            f"{', '.join(members)}). Stop all workers, then start the new version"
         )
 
 

@@ -10,7 +10,7 @@ from headrace.streams.config.client_settings import (
     ClientSettings,
 )
 from headrace.streams.config.cross_checks import heartbeat_interval_ms, transaction_timeout_ms
-from headrace.streams.config.endpoints import with_endpoint
+from headrace.streams.config.endpoints import with_endpoint, with_version
 
 PRODUCER_QUEUE_KIB = 64 * 1024
 """What waits to be sent at most; a commit of large values may be more, and waits for room."""
@@ -62,8 +62,13 @@ class ClientConfigs:
         """After how many milliseconds the group gives up a worker that died."""
         return int(str(self.consumer_config("")["session.timeout.ms"]))
 
-    def consumer_config(self, instance_id: str) -> ClientConfig:
-        """librdkafka's settings for the consumer of the input, a static member of the group."""
+    def consumer_config(self, instance_id: str, *, version: str = "") -> ClientConfig:
+        """librdkafka's settings for the consumer of the input, a static member of the group.
+
+        Args:
+            version: a digest of how tasks own topics (see `headrace.streams.deployed.ownership`),
+                for the other members.
+        """
         chosen: ClientConfig = {
             **self._chosen_for_consumers(),
             # All inputs wait in one line: what is fetched ahead of one is waited for by the others.
@@ -82,7 +87,8 @@ class ClientConfigs:
             "partition.assignment.strategy": "cooperative-sticky",
         }
         config = self._clients.layered(("consumer.",), chosen, owned, role="consumer")
-        config["client.id"] = with_endpoint(str(config["client.id"]), self.application_server)
+        name = with_version(str(config["client.id"]), version)
+        config["client.id"] = with_endpoint(name, self.application_server)
         # A rebalance waits for everybody's next heartbeat, and what moves is nobody's until then.
         config.setdefault("heartbeat.interval.ms", heartbeat_interval_ms(self._clients))
         return config

@@ -1,9 +1,8 @@
-"""Where a worker's host can be asked for its stores, as the group's description carries it.
+"""What the consumer's client.id says of a worker: its version, and where its stores can be queried.
 
-The group tells everybody the client.id of each member beside what the member was given, so the
-endpoint stands at its end: nothing else has to be kept or to be told when tasks move. Brokers and
-their metrics name things after client ids, so it is written with letters, digits, ``.``, ``-`` and
-``_`` alone.
+The group's description has the client.id of each member beside its assignment, so both are at its
+end: nothing else has to be stored, or to be sent when tasks move. Brokers and their metrics name
+things after client ids, so it is written with letters, digits, ``.``, ``-`` and ``_`` alone.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import re
 from headrace.streams.settings import Kind
 
 _MARK = "_at_"
+_VERSION = re.compile(r"_v_([0-9a-f]{8})$")
 _ENDPOINT = re.compile(r"(\[[0-9a-fA-F:.%]+\]|[a-zA-Z0-9._-]+):(\d{1,5})", re.ASCII)
 _PLAIN = re.compile(r"[a-zA-Z0-9.-]", re.ASCII)
 _ESCAPED = re.compile(r"_([0-9a-f]{2})")
@@ -58,10 +58,33 @@ def endpoint_of(client_id: str) -> str | None:
     return text if mark and _ENDPOINT.fullmatch(text) else None
 
 
-def client_of(client_id: str) -> str:
-    """A client id without the endpoint in it.
+def with_version(client_id: str, version: str) -> str:
+    """A client id with the version of a worker's topology; "" adds none.
 
-    >>> client_of(with_endpoint("shop-consumer", "10.0.0.7:9464"))
+    >>> with_version("shop-consumer", "0a1b2c3d")
+    'shop-consumer_v_0a1b2c3d'
+    """
+    return f"{client_id}_v_{version}" if version else client_id
+
+
+def version_of(client_id: str) -> str:
+    """The version in a client id; "" where there is none.
+
+    >>> version_of(with_endpoint(with_version("shop-consumer", "0a1b2c3d"), "h:80"))
+    '0a1b2c3d'
+    """
+    found = _VERSION.search(_without_endpoint(client_id))
+    return "" if found is None else found[1]
+
+
+def client_of(client_id: str) -> str:
+    """A client id without the version and the endpoint in it.
+
+    >>> client_of(with_endpoint(with_version("shop-consumer", "0a1b2c3d"), "10.0.0.7:9464"))
     'shop-consumer'
     """
+    return _VERSION.sub("", _without_endpoint(client_id))
+
+
+def _without_endpoint(client_id: str) -> str:
     return client_id if endpoint_of(client_id) is None else client_id.rpartition(_MARK)[0]

@@ -13,15 +13,16 @@ application itself are gone too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.access_errors import AccessError, GroupDeniedError
 from headrace.streams.deployed.deployment import Deployment, change_code, is_accepted
 from headrace.streams.deployed.deployment_changes import changes
+from headrace.streams.deployed.ownership import Ownership
 from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
@@ -30,11 +31,15 @@ from headrace.streams.settings import TOPOLOGY_ENDING
 from headrace.streams.start_errors import ResetRefusedError, TopologyChangedError
 
 TRY_AGAIN_S = 600.0
+FRESH_S = 30.0
+"""How long until the next look whether topics that are new have committed offsets."""
 SHORTENED = (
     "the description of the topology does not fit beside an offset whole: changes of schemas, and "
     "perhaps of windows, cannot be judged at the next start; give stores shorter names, or serdes "
     "smaller schemas"
 )
+VERSIONS_MAX = 8
+"""How many other versions a description names; those that it does not name are refused."""
 LAST_WRITE_S = 5.0
 """How long a stop waits for a write that is under way."""
 
@@ -47,6 +52,15 @@ class GroupOffsets(Protocol):
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit offsets of a group without members."""
+
+
+class DescribedGroups(GroupOffsets, Protocol):
+    """What a description needs of a cluster; the live one is `MemberlessGroup`."""
+
+    def committed_at(
+        self, group: str, places: Iterable[TopicPartition], *, decided: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets of a group at some places."""
 
 
 class Groups(GroupOffsets, Protocol):
@@ -80,7 +94,7 @@ class DeployedTopology:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        cluster: GroupOffsets,
+        cluster: DescribedGroups,
         log: Log,
         *,
         wait: Callable[[float], bool] | None = None,
@@ -89,11 +103,18 @@ class DeployedTopology:
         self._application_id = config.application_id
         self._group = topology_group(config.application_id)
         self._place = next(TopicPartition(t, 0) for p in plans for t in p.topics.sources)
+        self._config = config
         self._present = Deployment.of(plans, config)
         self._cluster = cluster
         self._log = log
         self.before: Deployment | None = None
         """What `check` has found to be deployed, if that is known."""
+        self._partitions: dict[str, int] = {}
+        self.alongside: set[str] = set()
+        """The versions that this one may run beside, as far as they were compared."""
+        self._has_fresh = False
+        self._was_running = False
+        self._is_running = threading.Event()
         self._ended = threading.Event()
         self._wait = wait or self._ended.wait
         self._keep_every_s = TRY_AGAIN_S
@@ -105,6 +126,13 @@ class DeployedTopology:
     def present(self) -> Deployment:
         """What the program makes."""
         return self._present
+
+    def describe_subscriptions(
+        self, plans: Sequence[SubPlan], partitions: Mapping[str, int]
+    ) -> None:
+        """Add to the program's description what its workers subscribe to."""
+        self._partitions = dict(partitions)
+        self._present = self._present.with_subs(plans, partitions, self._config)
 
     def read(self) -> Deployment | None:
         """What the last version that started has kept, if that is known."""
@@ -143,16 +171,51 @@ class DeployedTopology:
     def keep(self) -> bool:
         """Write the program's description, now that its topics are there; whether that is done."""
         try:
-            kept, fitting = self._read(), self._present.fitting()
-            if fitting != self._present:
+            kept = self._read()
+            present = self._beside(kept.deployment)
+            fitting = present.fitting()
+            if fitting != present:
                 self._log.warning("topology_shortened", reason=SHORTENED)
             number = kept.number if kept.deployment == fitting else kept.number + 1
             offset = CommittedOffset(number, fitting.encode())
             self._cluster.set_offsets(self._group, {self._place: offset})
+            self._has_fresh = bool(fitting.fresh)
         except (AccessError, FatalClientError, ResetRefusedError, ValueError) as error:
             self._log.warning("topology_not_kept", reason=str(error))
             return False
         return True
+
+    def _beside(self, kept: Deployment | None) -> Deployment:
+        """The program's description, with what follows from the one that is there."""
+        known, fresh = set(self.alongside), frozenset[str]()
+        if kept is not None and kept.subs:
+            if self._is_owned_alike(kept):
+                known.update(kept.alongside)
+            fresh = self._uncommitted(self._present.reads - kept.reads.difference(kept.fresh))
+        return replace(
+            self._present,
+            alongside=tuple(sorted(known)[:VERSIONS_MAX]),
+            fresh=tuple(sorted(fresh)),
+        )
+
+    def _uncommitted(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of some topics of which a partition has no committed offset yet."""
+        places = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
+        if not places:
+            return frozenset()
+        there = self._cluster.committed_at(self._application_id, places, decided=False)
+        return frozenset(place.topic for place in places if place not in there)
+
+    def _is_owned_alike(self, kept: Deployment) -> bool:
+        if not self._present.subs:
+            return False
+        own, other = (Ownership.of(one, self._application_id) for one in (self._present, kept))
+        return own == other
+
+    def running(self) -> None:
+        """The first task may begin: the program is what is deployed from now on."""
+        self._was_running = True
+        self._is_running.set()
 
     def kept_every(self, seconds: float) -> Self:
         """The context in which it is written; how often follows from the brokers' retention."""
@@ -166,14 +229,20 @@ class DeployedTopology:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._is_running.set()
         self._keeping.join(LAST_WRITE_S)
 
     def _keep_on(self) -> None:
+        self._is_running.wait()
         with suppress(StopRequestedError):
+            if not self._was_running:
+                return  # it was refused, or has ended before
             while not self._wait(self._next_s(kept=self.keep())):
                 pass
 
     def _next_s(self, *, kept: bool) -> float:
+        if self._has_fresh:
+            return min(self._keep_every_s, FRESH_S)
         return self._keep_every_s if kept else min(self._keep_every_s, TRY_AGAIN_S)
 
 

@@ -108,6 +108,15 @@ class DeployedSink:
     reads: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DeployedSub:
+    """A sub-topology: its number, its subscribed topic, and all topics that it reads, in full."""
+
+    id: int
+    subscribed: str
+    reads: tuple[str, ...]
+
+
 _KNOWN_HERE = frozenset({"fixed", "unsaid"})
 """What is not kept, as it follows from the program."""
 
@@ -116,11 +125,30 @@ D = TypeVar("D", DeployedStore, DeployedTopic)
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The stores and repartition topics of an application, and sinks that have no such topic."""
+    """The stores and repartition topics of an application, and sinks that have no such topic.
+
+    Args:
+        subs: the sub-topologies; none where an older release described it, or where partition
+            counts are not known.
+        settings: those that live workers must have in common, by name.
+        alongside: the versions that this one may run beside (see
+            `headrace.streams.deployed.ownership`); "" is that of an older release.
+        fresh: topics that the version before did not read, until all of their partitions have
+            committed offsets: that they have none does not mean that they were lost.
+    """
 
     stores: tuple[DeployedStore, ...] = ()
     topics: tuple[DeployedTopic, ...] = ()
     sinks: tuple[DeployedSink, ...] = field(default=(), repr=False)
+    subs: tuple[DeployedSub, ...] = field(default=(), repr=False)
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    alongside: tuple[str, ...] = field(default=(), repr=False)
+    fresh: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """All topics that it reads, in full; nothing where an older release described it."""
+        return frozenset(topic for sub in self.subs for topic in sub.reads)
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], config: StreamsConfig) -> Deployment:
@@ -133,6 +161,22 @@ class Deployment:
                 DeployedSink(sub.outside.name, _reads(sub))
                 for sub in subs
                 if sub.outside is not None and sub.outside.reads_directly
+            ),
+        )
+
+    def with_subs(
+        self, plans: Sequence[SubPlan], partitions: Mapping[str, int], config: StreamsConfig
+    ) -> Deployment:
+        """The same, with what decides which worker owns which topic partition."""
+        return replace(
+            self,
+            subs=tuple(
+                DeployedSub(plan.id, plan.lead(partitions), plan.topics.all_sources)
+                for plan in plans
+            ),
+            settings=(
+                ("processing.guarantee", config.processing_guarantee),
+                ("consumer.isolation.level", str(config.consumer_config("")["isolation.level"])),
             ),
         )
 
@@ -155,6 +199,11 @@ class Deployment:
         }
         if self.sinks:  # older versions know of none
             plain["sinks"] = [asdict(sink) for sink in self.sinks]
+        if self.subs:  # nor of these
+            plain["subs"] = [[sub.id, sub.subscribed, sub.reads] for sub in self.subs]
+            plain["settings"] = self.settings
+            plain["alongside"] = self.alongside
+            plain["fresh"] = self.fresh
         data = json.dumps(plain, separators=(",", ":"), sort_keys=True).encode()
         return base64.b85encode(zlib.compress(data, 9)).decode() + _END
 
@@ -162,7 +211,8 @@ class Deployment:
         """The same, or as much of it as the broker takes beside an offset.
 
         Of the largest schemas a digest is left, which tells a change but not whether it matters;
-        then schemas, kinds of steps, spans and what is read in front of topics are left out.
+        then schemas, kinds of steps, spans and what is read in front of topics are left out. What
+        decides who owns a partition stays.
         """
         fitting = self
         described: list[DeployedStore | DeployedTopic] = [*self.stores, *self.topics]
@@ -174,10 +224,10 @@ class Deployment:
         if len(fitting._text()) <= MAX_BYTES:
             return fitting
         bare = self._changed(dict.fromkeys(schemas, ""))
-        return Deployment(
-            tuple(replace(store, step="", spans=()) for store in bare.stores),
-            tuple(replace(topic, reads=()) for topic in bare.topics),
-            self.sinks,
+        return replace(
+            bare,
+            stores=tuple(replace(store, step="", spans=()) for store in bare.stores),
+            topics=tuple(replace(topic, reads=()) for topic in bare.topics),
         )
 
     def _changed(self, instead: Mapping[str, str]) -> Deployment:
@@ -190,7 +240,7 @@ class Deployment:
             )
 
         stores, topics = tuple(map(changed, self.stores)), tuple(map(changed, self.topics))
-        return Deployment(stores, topics, self.sinks)
+        return replace(self, stores=stores, topics=topics)
 
     @classmethod
     def decode(cls, text: str) -> Deployment | None:
@@ -215,6 +265,13 @@ class Deployment:
                     DeployedSink(sink["name"], tuple(sink["reads"]))
                     for sink in plain.get("sinks", ())
                 ),
+                tuple(
+                    DeployedSub(int(number), str(topic), tuple(reads))
+                    for number, topic, reads in plain.get("subs", ())
+                ),
+                tuple((str(name), str(value)) for name, value in plain.get("settings", ())),
+                tuple(map(str, plain.get("alongside", ()))),
+                tuple(map(str, plain.get("fresh", ()))),
             )
         except (binascii.Error, zlib.error, ValueError, KeyError, TypeError):
             return None

@@ -40,6 +40,7 @@ class SubPlan:
         changelogs: the changelog topic of each logged store.
         value_serdes: the serde of each store's values.
         source_rows: the stores whose changelogs are topics that are read.
+        kept_lead: the topic that the deployed version subscribes to for these tasks.
     """
 
     program: Program
@@ -47,6 +48,7 @@ class SubPlan:
     changelogs: Mapping[str, str]
     value_serdes: Mapping[str, Any]
     source_rows: Mapping[str, SourceRows] = field(default_factory=dict)
+    kept_lead: str | None = None
 
     @property
     def id(self) -> int:
@@ -91,8 +93,13 @@ class SubPlan:
         return resets
 
     def lead(self, partitions: Mapping[str, int]) -> str:
-        """The input topic with most partitions, which the group assigns; the others follow it."""
-        return max(self.topics.all_sources, key=lambda t: (partitions[t], t))
+        """The subscribed topic: the group assigns it, and the other inputs follow.
+
+        It has the most partitions, so that each input partition has a task. Of several such topics
+        it is the one that the deployed version subscribes to: with another one, workers of both
+        versions would own each task.
+        """
+        return max(self.topics.all_sources, key=lambda t: (partitions[t], t == self.kept_lead, t))
 
     def inputs(self, partition: int, partitions: Mapping[str, int]) -> list[TopicPartition]:
         """The input partitions of one of its tasks."""

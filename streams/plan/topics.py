@@ -30,6 +30,7 @@ from headrace.streams.plan.topic_plan import (
     topic_names,
 )
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.seams.group_facts import GroupState
 from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 _LOOK_AGAIN_S = 0.1
@@ -92,6 +93,9 @@ class TopicAdmin(Protocol):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """What a group has committed, with the text beside it; without what it never has."""
+
+    def group_state(self, group: str) -> GroupState:
+        """The state of a group, and what its members were given."""
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]

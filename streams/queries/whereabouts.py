@@ -22,7 +22,7 @@ from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.seams.group_facts import GroupState, Member
-from headrace.streams.views.overview import owner_of
+from headrace.streams.views.overview import leads_of, owner_of
 
 KEPT_S = 2.0
 """So old may be what was heard of the group; a look costs brokers and this host some milliseconds
@@ -168,7 +168,7 @@ class Whereabouts:
             # No broker names it while its coordinator moves.
             raise FatalClientError(f"no broker knows the group {self._group} at this moment")
         there = [plan for plan in self._plans if all(t in counts for t in plan.topics.all_sources)]
-        found = owner_of({plan.id: plan.lead(counts) for plan in there}, group.members)
+        found = owner_of(leads_of(there, counts, group.members), group.members)
         owners = {
             (task.sub_topology, task.partition): endpoint_of(member.client_id)
             for task, member in found.items()

@@ -64,6 +64,7 @@ class SimulationResult:
             offsets committed by who did not own them, input left over.
         refusals: the errors that named a disaster and ended the application, which is right.
         faults: how often each fault happened, by call and kind.
+        conflicts: how many starts were refused as live workers ran another version.
         coverage: what was met in which phase of the workers.
         virtual_seconds: how long it took on the run's own clock.
     """
@@ -72,6 +73,7 @@ class SimulationResult:
     problems: Sequence[str]
     refusals: Sequence[str]
     faults: Counter[tuple[str, str]]
+    conflicts: int
     coverage: Coverage
     virtual_seconds: float
     _simulation: Simulation = field(repr=False)
@@ -186,7 +188,12 @@ class SimulationResult:
 
 
 class Simulation:
-    """A topology with its input, to be run with many seeds; see `simulate` for the arguments."""
+    """A topology with its input, to be run with many seeds; see `simulate` for the arguments.
+
+    Args:
+        next_version: a topology that the workers are upgraded to, one after the other. Its results
+            are compared by the caller, as they depend on when each worker is upgraded.
+    """
 
     def __init__(
         self,
@@ -197,11 +204,14 @@ class Simulation:
         workers: int = 2,
         partitions: int | Mapping[str, int] = 2,
         faults: FaultPlan | None = None,
+        next_version: Topology | None = None,
     ) -> None:
         config = StreamsConfig.parse({**DEFAULTS, **(settings or {})})
-        self.plans = plan_application(topology, config)
+        first = plan_application(topology, config)
+        upgraded = () if next_version is None else plan_application(next_version, config)
+        self.plans = upgraded or first
         global_plans = plan_global_tables(topology, config)
-        self.names = Names(self.plans, config, global_plans)
+        self.names = Names((*first, *upgraded), config, global_plans)
         self._config = config
         plan = faults or FaultPlan()
         if not config.exactly_once:
@@ -211,13 +221,14 @@ class Simulation:
         tables = {plan.topic for plan in global_plans}
         self._setup = Setup(
             config,
-            self.plans,
+            first,
             {topic: rows for topic, rows in encoded.items() if topic not in tables},
             self._count_partitions([*inputs, *tables], partitions),
             workers,
             plan,
             global_plans,
             {topic: rows for topic, rows in encoded.items() if topic in tables},
+            upgraded,
         )
         self._reference: SimulationResult | None = None
 
@@ -246,6 +257,7 @@ class Simulation:
             seed=seed,
             problems=tuple(outcome.problems),
             refusals=tuple(outcome.refusals),
+            conflicts=outcome.conflicts,
             faults=run.faults.counts,
             coverage=run.faults.coverage,
             virtual_seconds=run.kernel.now_us / 1e6,

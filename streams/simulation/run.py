@@ -6,6 +6,8 @@ import random
 from functools import partial
 from pathlib import Path
 
+from headrace.state.errors import UnknownStoreError
+from headrace.state.store import TaskState
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.topic_plan import plan_internal_topics
 from headrace.streams.seams.clients import TopicPartition
@@ -36,6 +38,15 @@ SETTLE_S = 10
 STOP_S = 60.0
 
 
+def _has(state: TaskState, store: str) -> bool:
+    """Whether a task that another version may have left has a store of this one."""
+    try:
+        state.position(store)
+    except UnknownStoreError:
+        return False
+    return True
+
+
 class Run:
     """See the module.
 
@@ -56,6 +67,7 @@ class Run:
         self.tables = Tables()
         self._seed = seed
         self._create_topics()
+        self._upgrades = random.Random(f"upgrade/{seed}")  # noqa: S311 - reproducible on purpose
         shared = dice.random() < 0.5
         count = 1 if shared else setup.workers
         # Twins live on a host of their own.
@@ -97,6 +109,7 @@ class Run:
         feed_s = 0.0 if plan.backlog else seconds * 0.8
         feed = Feed(self.cluster, self.setup.rows, plan, feed_s)
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
+        self._plan_upgrade(seconds)
         plan_trouble(
             self.faults, self.cluster, self.slots, self._hosts, changelogs, seconds, self._seed
         )
@@ -106,6 +119,7 @@ class Run:
                 slot.start()
             kernel.sleep(int(seconds * SECOND))
             self._calm_down()
+            self._end_upgrade()
             self._drain(feed)
             if self.disasters is not None and not self.outcome.refusals:
                 # What nobody has met yet is met at the next start.
@@ -139,14 +153,38 @@ class Run:
         )
         self.disasters.plan(name, seconds)
 
+    def _plan_upgrade(self, seconds: float) -> None:
+        """Restart one worker after the other with the next version; some go back meanwhile."""
+        if not self.setup.next_plans:
+            return
+        dice = self._upgrades
+        # Now and then the first one begins with the next version, beside others that begin.
+        at_s = 0.0 if dice.random() < 0.3 else dice.uniform(0.0, 0.5) * seconds
+        for slot in self.slots:
+            self.kernel.after(int(at_s * SECOND), partial(slot.deploy, self.setup.next_plans))
+            if dice.random() < 0.2:
+                back_s = min(at_s + dice.uniform(0.1, 5), 0.99 * seconds)
+                self.kernel.after(int(back_s * SECOND), partial(slot.deploy, self.setup.plans))
+            at_s = min(at_s + dice.choice((0.01, 0.3, 5.0)) * dice.random(), 0.9 * seconds)
+
+    def _end_upgrade(self) -> None:
+        """Stop all workers of the version before, and start the next one."""
+        if self.setup.next_plans:
+            for slot in self.slots:
+                slot.deploy(self.setup.next_plans)
+
     def refuse(self, error: BaseException) -> bool:
         """Whether an error names what has happened; the others end with it then."""
         if self.disasters is None or not self.disasters.is_named_by(error):
             return False
         self.outcome.refusals.append(f"{type(error).__name__}: {error}")
+        self.retire()
+        return True
+
+    def retire(self) -> None:
+        """Stop all workers for good."""
         for slot in self.slots:
             slot.retire()
-        return True
 
     def _calm_down(self) -> None:
         self.kernel.note("nemesis", "no more faults")
@@ -170,14 +208,16 @@ class Run:
     def _unrestored(self) -> str:
         """Which store is not where its changelog ends."""
         held = {t: s for host in self._hosts for t, s in host.held().items()}
-        for plan in self.setup.plans:
+        for plan in self.setup.last_plans:
             for store, topic in plan.changelogs.items():
                 for place in self.cluster.places(topic):
                     records = self.cluster.log(place).records()
                     if not records:
                         continue
                     state = held.get(TaskId(plan.id, place.partition))
-                    position = None if state is None else state.position(store)
+                    position = None
+                    if state is not None and _has(state, store):
+                        position = state.position(store)
                     if position is None or position.offset <= (records[-1].offset() or 0):
                         return f"{store} of partition {place.partition} at {position}"
         return ""
@@ -199,7 +239,7 @@ class Run:
 
     def input_places(self) -> list[TopicPartition]:
         """The input partitions of all tasks."""
-        topics = dict.fromkeys(t for plan in self.setup.plans for t in plan.topics.all_sources)
+        topics = dict.fromkeys(t for plan in self.setup.last_plans for t in plan.topics.all_sources)
         return [place for topic in topics for place in self.cluster.places(topic)]
 
     def _look_at_states(self) -> None:
@@ -207,17 +247,17 @@ class Run:
             plan.id: [
                 s.spec for s in plan.program.sub_topology.stores if s.spec.name in plan.changelogs
             ]
-            for plan in self.setup.plans
+            for plan in self.setup.last_plans
         }
         for host in self._hosts:
             for task_id, state in host.held().items():
                 specs = logged.get(task_id.sub_topology, [])
-                rows = {s.name: dict(s.rows.view(state.store(s.name)).scan()) for s in specs}
+                held = [spec for spec in specs if _has(state, spec.name)]
+                rows = {s.name: dict(s.rows.view(state.store(s.name)).scan()) for s in held}
                 self.outcome.states[task_id] = rows
 
     def _stop(self) -> None:
-        for slot in self.slots:
-            slot.retire()
+        self.retire()
         deadline_us = self.kernel.now_us + int(STOP_S * SECOND)
         while not all(slot.is_done for slot in self.slots):
             if self.kernel.now_us > deadline_us:

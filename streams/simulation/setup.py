@@ -22,6 +22,7 @@ class Setup:
         rows: the input, encoded.
         partitions: partition count of each topic that is not internal.
         global_rows: what these have when the first worker starts, encoded.
+        next_plans: the version that workers are upgraded to, one after the other; none without.
     """
 
     config: StreamsConfig
@@ -32,6 +33,12 @@ class Setup:
     plan: FaultPlan
     global_plans: Sequence[GlobalPlan] = ()
     global_rows: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    next_plans: Sequence[SubPlan] = ()
+
+    @property
+    def last_plans(self) -> Sequence[SubPlan]:
+        """The version that runs in the end."""
+        return self.next_plans or self.plans
 
 
 @dataclass(slots=True)
@@ -41,6 +48,8 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     """The errors that named a disaster and ended the application."""
+    conflicts: int = 0
+    """How many starts were refused because live workers ran another version."""
     lives: list[Life] = field(default_factory=list)
     """Those of all workers, in the order in which they began."""
     states: dict[TaskId, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)

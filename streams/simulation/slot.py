@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 from headrace.state.errors import StateError
 from headrace.streams.calls.one_by_one import OneByOne
+from headrace.streams.deployed.deployed import DeployedTopology
+from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.deployed.live_versions import LiveVersions
 from headrace.streams.errors import (
     FatalClientError,
     IdentityError,
@@ -17,9 +20,12 @@ from headrace.streams.errors import (
     StopRequestedError,
 )
 from headrace.streams.local.task_home import TaskHome
+from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.seams.background import Job
-from headrace.streams.seams.clients import CommittedOffset, Log, TopicPartition
+from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.seams.group_facts import GroupState
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.simulation.life import Life
 from headrace.streams.simulation.setup import Outcome, Setup
@@ -39,6 +45,10 @@ from headrace.streams.simulation.world.kernel import (
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
 from headrace.streams.simulation.world.tables import Tables
+from headrace.streams.start_errors import TopologyChangedError, VersionConflictError
+from headrace.streams.tasks.gate_watch import GateWatch
+from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.slot import OpenHome
 from headrace.streams.upgrade.committed_records import CommittedRecords
@@ -49,6 +59,8 @@ from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 
+_UNKNOWN_BEFORE = (ChangelogLostError, StateWithoutOffsetsError)
+"""What refuses a version where it is not known what the one before it had deployed."""
 _GLOBAL_TABLES = -1
 """What stands for a sub-topology where global tables are kept."""
 
@@ -72,6 +84,9 @@ class World(Protocol):
     outcome: Outcome
     beside: list[Actor]
     tables: Tables
+
+    def retire(self) -> None:
+        """Stop all workers for good."""
 
     def refuse(self, error: BaseException) -> bool:
         """Whether an error names what has happened; the others end with it then."""
@@ -176,6 +191,7 @@ class Slot:
         self._other_host = other_host
         self._actor: Actor | None = None
         self._twin: Actor | None = None
+        self._plans = run.setup.plans
         self._workers: dict[Process, Worker | None] = {}
         """The worker of each life that goes on now."""
         self.retired = False
@@ -203,6 +219,13 @@ class Slot:
             if worker is not None:
                 self._kernel.note(self.name, "! is told to stop")
                 worker.stop()
+
+    def deploy(self, plans: Sequence[SubPlan]) -> None:
+        """Start another version from the next life on; this life ends, unless it is of that one."""
+        if self._plans is not plans:
+            self._kernel.note(self.name, "! is upgraded")
+            self._plans = plans
+            self.restart()
 
     def retire(self) -> None:
         """Stop cleanly for good."""
@@ -262,9 +285,10 @@ class Slot:
         process.note(f"starts for the {self._lives}. time")
         try:
             watch = PhaseWatch(process, self._run.faults.coverage)
+            plans = self._plans
             parts = self._make(process, watch, host, life)
             self._workers[process] = life.worker = parts.worker
-            if not self.retired:
+            if not self.retired and plans is self._plans:
                 watch.joins()
                 parts.worker.run()
             life.has_stopped = True
@@ -273,7 +297,21 @@ class Slot:
             process.note("is dead")
         except _STOPPED_BY_TROUBLE as error:
             process.note(f"stops: {type(error).__name__}: {error}")
+        except VersionConflictError as error:
+            process.note(f"is refused: {error}")
+            self._run.outcome.conflicts += 1
+            if life.worker is not None and life.worker.processed:
+                self._run.outcome.problems.append(f"{self.name} is refused with work done")
         except BaseException as error:
+            if isinstance(error, TopologyChangedError) and self._run.setup.next_plans:
+                process.note(f"is refused: {error}")
+                return
+            if isinstance(error, _UNKNOWN_BEFORE) and self._run.setup.next_plans:
+                # It was killed before it could write the description of what it had deployed.
+                process.note(f"is refused: {error}")
+                self._run.outcome.refusals.append(f"{type(error).__name__}: {error}")
+                self._run.retire()
+                return
             if self._run.refuse(error):
                 process.note(f"refuses to go on: {type(error).__name__}: {error}")
                 return
@@ -325,9 +363,10 @@ class Slot:
                 process.settle()
 
         log = _Log(process, hear)
+        deployed, versions, gate = self._versions(process, connections, log)
         return make_worker(
             run.setup.config,
-            run.setup.plans,
+            self._plans,
             clock=VirtualClock(self._kernel, process.check),
             listener=watch,
             restore_listener=_Counted(life, watch),
@@ -335,11 +374,52 @@ class Slot:
             log=log,
             connections=connections,
             global_plans=run.setup.global_plans,
-            before_start=self._start_check(process, connections, log).begin,
+            before_start=self._start_check(process, connections, deployed, log).begin,
+            deployed=deployed,
+            versions=versions,
+            gate=gate,
         )
 
-    def _start_check(self, process: Process, connections: Connections, log: Log) -> StartCheck:
-        config, plans = self._run.setup.config, self._run.setup.plans
+    def _versions(
+        self, process: Process, connections: Connections, log: Log
+    ) -> tuple[Deployment | None, LiveVersions | None, GateWatch | None]:
+        """What is deployed, and what compares versions: where there are two of them."""
+        run = self._run
+        if not run.setup.next_plans:
+            return None, None, None
+        config, clock = run.setup.config, VirtualClock(self._kernel, process.check)
+        offsets = SimulatedOffsets(run.cluster, process)
+        deployed = DeployedTopology(config, self._plans, offsets, log)
+        deployed.check()
+        plans = self._plans
+        versions = LiveVersions(
+            config,
+            plans,
+            deployed,
+            clock=clock,
+            log=log,
+            stopping=lambda: self.retired or plans is not self._plans,
+        )
+        keeping = Inquiry[bool](connections.background("headrace-topology"))
+        gate = GateWatch(
+            versions.may_begin,
+            watch=versions.refuse_older,
+            passed=lambda: None if keeping.is_open else keeping.ask(deployed.keep),
+            make_background=lambda: connections.background("headrace-gate"),
+            clock=clock,
+            patience_s=config.task_timeout_ms / 1000,
+            log=log,
+        )
+        return deployed.before, versions, gate
+
+    def _start_check(
+        self,
+        process: Process,
+        connections: Connections,
+        deployed: Deployment | None,
+        log: Log,
+    ) -> StartCheck:
+        config, plans = self._run.setup.config, self._plans
         clock = VirtualClock(self._kernel, process.check)
         records = CommittedRecords(
             partial(connections.make_reader, config, clock),
@@ -347,7 +427,7 @@ class Slot:
             timeout_s=config.task_timeout_ms / 1000,
         )
         offsets = SimulatedOffsets(self._run.cluster, process)
-        return StartCheck(config, plans, offsets, records, None, log)
+        return StartCheck(config, plans, offsets, records, deployed, log)
 
     def _local(self, process: Process, host: Host) -> LocalState:
         homes = open_homes(host, process, self._run.faults)
@@ -355,9 +435,10 @@ class Slot:
 
 
 class SimulatedOffsets:
-    """The group's offsets, asked for from outside of it.
+    """The group's offsets, and those of groups without members, from outside of them.
 
-    See `headrace.streams.upgrade.lost_group.OffsetsAt`.
+    See `headrace.streams.upgrade.lost_group.OffsetsAt` and
+    `headrace.streams.deployed.deployed.GroupOffsets`.
     """
 
     def __init__(self, cluster: Cluster, process: Process) -> None:
@@ -375,6 +456,17 @@ class SimulatedOffsets:
         while decided and found.is_undecided(asked):
             self._process.sleep(100 * MS)
         return {place: found.offsets[place] for place in asked if place in found.offsets}
+
+    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
+        """All offsets of a group without members, which no transaction changes."""
+        del decided
+        self._process.sleep(self._process.kernel.between(200, 2 * MS))
+        return dict(self._cluster.memberless.get(group, {}))
+
+    def set_offsets(self, group: str, offsets: Offsets) -> None:
+        """Commit offsets of a group without members."""
+        self._process.sleep(self._process.kernel.between(200, 20 * MS))
+        self._cluster.memberless.setdefault(group, {}).update(offsets)
 
 
 class FaultyAdmin(SimulatedAdmin):
@@ -432,6 +524,11 @@ class FaultyAdmin(SimulatedAdmin):
             "end_offsets", partial(super().committed_offsets, group, list(partitions))
         )
         return found
+
+    def group_state(self, group: str) -> GroupState:
+        """The state of the group, and what its members were given."""
+        self._process.sleep(self._process.kernel.between(200, 2 * MS))
+        return super().group_state(group)
 
     def delete_records(self, before: Any) -> None:
         """Delete the records before these offsets."""

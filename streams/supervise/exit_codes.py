@@ -32,6 +32,7 @@ from headrace.streams.start_errors import (
     ResetUnfinishedError,
     ShutDownError,
     TopologyChangedError,
+    VersionConflictError,
 )
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.worker_errors import OffsetLostError
@@ -56,6 +57,7 @@ class ExitCode(IntEnum):
     BACKFILL = 12
     ACCESS = 13
     SHUT_DOWN = 14
+    VERSIONS = 15
     INTERRUPTED = 130
 
 
@@ -114,6 +116,9 @@ TABLE: tuple[Ending, ...] = (
            ExitCode.OFFSETS, "after `headrace reset`, again"),
     Ending(BackfillOpenError, "a backfill is being handed over, or was left half way",
            ExitCode.BACKFILL, "after finishing or dropping it"),
+    Ending(VersionConflictError,
+           "live workers run another version, which cannot share tasks with this one",
+           ExitCode.VERSIONS, "after [stopping all workers](#rolling-upgrades)"),
     Ending(AccessError,
            "the cluster does not let this client in, denies it a right, or is not trusted by it",
            ExitCode.ACCESS, "after correcting password, certificate or [rights](#rights)"),

@@ -106,7 +106,12 @@ def read_before(
             for some in read
             for topic in some
         )
-        found[plan.id] = ReadBefore(topics if read else None, bool(same) or not names)
+        if read or deployed.subs:
+            # A topic that no task of the deployed version read has no offsets to lose.
+            topics = (topics if read else deployed.reads) - frozenset(deployed.fresh)
+        found[plan.id] = ReadBefore(
+            topics if read or deployed.subs else None, bool(same) or not names
+        )
     return found
 
 

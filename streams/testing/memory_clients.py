@@ -17,6 +17,7 @@ from headrace.streams.seams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
+from headrace.streams.seams.group_facts import GroupState
 from headrace.streams.seams.refused_times import FAR_MS, advice, told
 from headrace.streams.testing.local_admin import LocalAdmin
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
@@ -381,6 +382,10 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
         """All of them: the only member has everything."""
         return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
+
+    def group_state(self, group: str) -> GroupState:  # noqa: ARG002
+        """No members: there is one worker, which nobody asks for."""
+        return GroupState("empty", {})
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]

@@ -11,7 +11,7 @@ from headrace.streams.plan.topics import describe_as
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.group_facts import GroupState
 from headrace.streams.seams.topic_facts import TopicFacts
-from headrace.streams.views.overview import InputLag, Overview, TaskView, owner_of
+from headrace.streams.views.overview import InputLag, Overview, TaskView, leads_of, owner_of
 
 
 class ViewedCluster(Protocol):
@@ -60,7 +60,7 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
     begins = cluster.start_offsets(places) if places else {}
     ends = cluster.stable_offsets(places) if places else {}
     present = [plan for plan in plans if all(t in counts for t in plan.topics.all_sources)]
-    owners = owner_of({plan.id: plan.lead(counts) for plan in present}, group.members)
+    owners = owner_of(leads_of(present, counts, group.members), group.members)
     tasks = [
         TaskView(
             task, owners.get(task), tuple(_inputs(plan, task, counts, committed, begins, ends))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.seams.group_facts import GroupState, Member
@@ -134,6 +135,25 @@ def by_topic(inputs: Iterable[InputLag]) -> list[TopicLag]:
         )
         for (sub_topology, topic), some in groups.items()
     ]
+
+
+def leads_of(
+    plans: Iterable[SubPlan],
+    partitions: Mapping[str, int],
+    members: Mapping[Member, Sequence[TopicPartition]],
+) -> dict[int, str]:
+    """The subscribed topic of each sub-topology: one that is assigned, if any of them is.
+
+    A version that was rolled out keeps the topic of the version before, which a fresh start would
+    not choose.
+    """
+    assigned = {place.topic for places in members.values() for place in places}
+    found = {}
+    for plan in plans:
+        lead = plan.lead(partitions)
+        kept = [topic for topic in plan.topics.all_sources if topic in assigned]
+        found[plan.id] = lead if lead in kept or not kept else kept[0]
+    return found
 
 
 def owner_of(

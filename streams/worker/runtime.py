@@ -11,6 +11,7 @@ from functools import partial
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.contact.contact import NoContact
 from headrace.streams.deployed.deployment import Deployment
+from headrace.streams.deployed.live_versions import LiveVersions
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import TopicPlan
@@ -68,6 +69,7 @@ def make_worker(
     global_plans: Sequence[GlobalPlan] = (),
     deployed: Deployment | None = None,
     gate: Gate | None = None,
+    versions: LiveVersions | None = None,
     before_start: BeforeStart = lambda _, __, ___: frozenset(),
 ) -> WorkerParts:
     """Check and create the topics, take an identity, and make a worker.
@@ -78,18 +80,23 @@ def make_worker(
         stopping: whether the application was asked to stop.
         deployed: what was deployed before this start, as far as that is known.
         gate: what tasks wait for before they begin.
+        versions: compares this version with that of live workers; None where there is one worker.
         before_start: looks at what is there before anything is made.
 
     Raises:
+        VersionConflictError: live workers run a version that conflicts with this one.
         MissingTopicError, MisconfiguredTopicError: the topics do not fit.
         IdentityError: another live process has the identity that the settings give.
         LocalStateError: the state directory cannot be used.
         StopRequestedError: `stopping` said so while the cluster did not answer.
     """
     admin = connections.make_admin(config, stopping)
-    topics, told = _prepare(config, plans, global_plans, admin, before_start)
+    topics, told = _prepare(config, plans, global_plans, admin, versions, before_start)
+    plans = plans if versions is None else versions.plans
     local = connections.local_state(config)
     with _given_back_on_error(local):
+        if versions is not None:
+            versions.take(local.instance_id)
         bound = _bind(log, local.instance_id)
         application = Application(
             config=config,
@@ -112,6 +119,7 @@ def make_worker(
             connections=connections,
             stopping=stopping,
             gate=gate or OpenGate(),
+            version="" if versions is None else versions.version,
         )
         worker = wire(application, seams)
         return WorkerParts(worker, local, application.keep_offsets_s, connections.desk)
@@ -132,17 +140,24 @@ def _prepare(
     plans: Sequence[SubPlan],
     global_plans: Sequence[GlobalPlan],
     admin: TopicAdmin,
+    versions: LiveVersions | None,
     before_start: BeforeStart,
 ) -> tuple[dict[str, TopicFacts], AbstractSet[TopicPartition]]:
     """Check and create the topics; returns them, and what `before_start` has said of."""
     told: set[TopicPartition] = set()
+
+    def before_create(plan: TopicPlan, found: Mapping[str, TopicFacts]) -> None:
+        if versions is not None:
+            versions.settle(admin, plan, found)
+        told.update(before_start(admin, plan, found))
+
     topics = prepare_topics(
         admin,
         [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)],
         replication_factor=config.replication_factor,
         topic_configs=config.topic_configs,
         timeout_s=config.task_timeout_ms / 1000,
-        before_create=lambda plan, found: told.update(before_start(admin, plan, found)),
+        before_create=before_create,
     )
     # Described on its own, as a dead-letter topic may be none of the topology's.
     topics.update(describe_dead_letters(admin, config))
@@ -162,10 +177,11 @@ def _seams(
     connections: Connections,
     stopping: Stopping,
     gate: Gate,
+    version: str,
 ) -> Seams:
     """What a worker of a cluster meets of the world outside."""
     config = application.config
-    settings = config.consumer_config(local.instance_id)
+    settings = config.consumer_config(local.instance_id, version=version)
     consumer = connections.make_consumer(config, settings, clock)
     return Seams(
         admin=admin,

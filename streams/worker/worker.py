@@ -217,6 +217,7 @@ class Worker:
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Own more tasks."""
         if self._membership.hear():
+            self._gate.on_new_membership()
             self._reactions.abort()
         self._membership.assigned()
         self._gathering.counters.rebalances += 1
@@ -231,6 +232,7 @@ class Worker:
         leaving = self.tasks.owned_of(partitions)
         self._log.info("partitions_revoked", partitions=self.tasks.told(partitions))
         if self._membership.hear():
+            self._gate.on_new_membership()
             self._reactions.abort()
         elif leaving:
             with self._reactions.reacting():

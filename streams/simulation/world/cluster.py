@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from confluent_kafka import KafkaError, Message
 
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.seams.group_facts import GroupState, Member
 from headrace.streams.simulation.world.groups import Group, Metadata
 from headrace.streams.simulation.world.kernel import Kernel
 from headrace.streams.simulation.world.log import Log, Topic, Txn
@@ -31,6 +32,8 @@ class Cluster:
         self.kernel = kernel
         self.topics: dict[str, Topic] = {}
         self.group = Group(kernel, group, self.places)
+        self.memberless: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        """The offsets of groups without members."""
         self.transactions = TransactionCoordinator(kernel, write_marker=self._mark, pend=self._pend)
         self.readers: list[tuple[Process, set[TopicPartition]]] = []
         """Processes that wait for records, and of which partitions."""
@@ -163,7 +166,10 @@ class Cluster:
     def _check_claims(
         self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
     ) -> None:
+        subscribed = {topic for m in self.group.members.values() for topic in m.topics}
         for place in offsets:
+            if place.topic not in subscribed:
+                continue  # nor is it once those that did subscribe to it are gone
             # The other partitions of a task go with that of its lead topic.
             generation, holder = self._claims.get(place, (-1, metadata.instance_id))
             if metadata.instance_id != holder and generation >= 0:
@@ -188,6 +194,19 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         if found.joining or not found.members:
             return None
         return frozenset(place for m in found.members.values() for place in m.partitions)
+
+    def group_state(self, group: str) -> GroupState:
+        """The state of the group; while it shares out, nothing is known of what members have."""
+        found = self._cluster.group
+        assert group == found.name
+        members = {
+            Member(m.instance_id, m.client_id, "/simulated"): ()
+            if found.joining
+            else tuple(m.partitions)
+            for m in found.members.values()
+        }
+        state = "preparing rebalance" if found.joining else "stable" if members else "empty"
+        return GroupState(state, members)
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]

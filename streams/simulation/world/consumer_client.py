@@ -40,6 +40,7 @@ class SimulatedConsumer:
         self.process = process
         self._faults = faults
         self._instance_id = str(config.get("group.instance.id", ""))
+        self.client_id = str(config.get("client.id", ""))
         committed_only = config.get("isolation.level") == "read_committed"
         self._reading = Reading(cluster, process, committed_only=committed_only)
         session_ms = config.get("session.timeout.ms", 45_000)

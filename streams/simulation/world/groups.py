@@ -38,6 +38,7 @@ class MemberClient(Protocol):
     """What the coordinator tells a member, some time later."""
 
     process: Process
+    client_id: str
 
     def must_rejoin(self) -> None:
         """A rebalance is under way."""
@@ -61,6 +62,8 @@ class Member:
     client: MemberClient
     topics: tuple[str, ...]
     session_us: int
+    client_id: str
+    """As long as it keeps its place: one that takes the place over does not change it."""
     has_joined: bool = False
     partitions: list[TopicPartition] = field(default_factory=list)
 
@@ -96,7 +99,10 @@ class Group:
         self._numbers += 1
         member_id = f"{instance_id}#{self._numbers}"
         before = self.members.get(instance_id)
-        member = Member(instance_id, member_id, client, tuple(topics), session_us, has_joined=True)
+        client_id = client.client_id if before is None else before.client_id
+        member = Member(
+            instance_id, member_id, client, tuple(topics), session_us, client_id, has_joined=True
+        )
         self.members[instance_id] = member
         client.process.when_it_stands.append(lambda: self._watch(member))
         if before is not None:
@@ -105,7 +111,7 @@ class Group:
             old = before.client
             if old is not client:
                 old.process.when_up(self._kernel.between(MS, 300 * MS), old.fenced)
-            if not self.joining and before.topics == member.topics:
+            if not self.joining:
                 self._send(member)
                 return member_id
         else:
@@ -242,13 +248,15 @@ class Group:
         free: list[TopicPartition] = []
         for place in places:
             keeper = owner.get(place)
-            if keeper is None:
+            others = [m for m in members if place.topic in m.topics and m is not keeper]
+            if keeper is None or place.topic not in keeper.topics:
                 free.append(place)
-            elif room[keeper.instance_id] > 0:
+            elif room[keeper.instance_id] > 0 or all(room[m.instance_id] <= 0 for m in others):
                 room[keeper.instance_id] -= 1
                 wanted[keeper.instance_id].append(place)
         for place in free:
-            m = max(members, key=lambda m: room[m.instance_id])
+            subscribed = [m for m in members if place.topic in m.topics]
+            m = max(subscribed, key=lambda m: room[m.instance_id])
             room[m.instance_id] -= 1
             wanted[m.instance_id].append(place)
         # What moves belongs to nobody in this generation; its owner joins again when it let go.

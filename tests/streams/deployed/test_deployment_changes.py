@@ -7,7 +7,7 @@ import json
 import random
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -829,6 +829,12 @@ class _Offsets:
     def committed(self, _: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         del decided
         return dict(self.kept)
+
+    def committed_at(
+        self, _: str, places: Iterable[TopicPartition], *, decided: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        del decided
+        return {place: self.kept[place] for place in places if place in self.kept}
 
     def set_offsets(self, _: str, offsets: Any) -> None:
         self.kept.update(offsets)

@@ -10,7 +10,7 @@ from headrace.streams.errors import FatalClientError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.background import Job
 from headrace.streams.start_errors import BackfillOpenError
-from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, GateWatch
+from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, ASK_SOON_S, GateWatch
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from headrace.streams.worker.seams import Seams
@@ -38,10 +38,20 @@ class Cluster:
 
     def __init__(self) -> None:
         self.is_open = False
-        self.looks = 0
+        self.may_begin = True
+        self.looks = self.passed = self.watched = 0
 
-    def look(self) -> None:
+    def look(self) -> bool:
         self.looks += 1
+        if self.is_open:
+            raise BackfillOpenError("app", "bf-1")
+        return self.may_begin
+
+    def pass_on(self) -> None:
+        self.passed += 1
+
+    def watch(self) -> None:
+        self.watched += 1
         if self.is_open:
             raise BackfillOpenError("app", "bf-1")
 
@@ -63,6 +73,8 @@ class Gated:
         self.clock, self.log = BackwardClock(), EventLog()
         self.watch = GateWatch(
             self.cluster.look,
+            passed=self.cluster.pass_on,
+            watch=self.cluster.watch,
             make_background=lambda: self.jobs,
             clock=self.clock,
             patience_s=60.0,
@@ -105,6 +117,47 @@ def test_it_is_asked_again_after_a_time_without_tasks_alone() -> None:
     assert gated.watch.is_passed()
     gated.watch.on_assignment([TASK])
     assert not gated.watch.is_passed()
+
+
+def test_tasks_that_may_not_begin_yet_wait_and_it_is_asked_again_soon() -> None:
+    gated = Gated()
+    gated.cluster.may_begin = False
+    gated.watch.on_assignment([TASK])
+    gated.jobs.answer()
+    assert not gated.watch.is_passed()
+    assert gated.jobs.waiting == []
+    assert not gated.wait(ASK_SOON_S)
+    gated.cluster.may_begin = True
+    assert gated.cluster.passed == 0
+    gated.jobs.answer()
+    assert gated.watch.is_passed()
+    assert (gated.cluster.looks, gated.cluster.passed) == (2, 1)
+
+
+def test_it_is_asked_again_under_another_membership() -> None:
+    gated = Gated()
+    gated.watch.on_assignment([TASK])
+    gated.jobs.answer()
+    assert gated.watch.is_passed()
+    gated.watch.on_new_membership()
+    gated.watch.on_assignment([TASK])
+    assert not gated.watch.is_passed()
+    gated.jobs.answer()
+    assert gated.watch.is_passed()
+
+
+def test_others_that_join_may_end_a_worker_whose_tasks_run() -> None:
+    gated = Gated()
+    gated.watch.on_assignment([TASK])
+    gated.jobs.answer()
+    assert gated.watch.is_passed()
+    gated.watch.on_assignment([TASK, TaskId(0, 1)])
+    gated.cluster.is_open = True
+    assert gated.watch.is_passed()
+    gated.jobs.answer()
+    assert (gated.cluster.looks, gated.cluster.watched) == (1, 1)
+    with pytest.raises(BackfillOpenError):
+        gated.watch.is_passed()
 
 
 def test_an_answer_from_before_the_assignment_does_not_count() -> None:

@@ -215,5 +215,5 @@ def test_without_a_right_on_the_group_it_runs_unguarded_and_says_so() -> None:
     deployed = DeployedTopology(config, plans, cluster, log)
     deployed.check()
     with deployed:
-        pass
+        deployed.running()
     assert log.events == ["topology_not_read", "topology_not_kept"]
