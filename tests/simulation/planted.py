@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from headrace.state.errors import StateError
 from headrace.state.rocks import RocksTaskState
 from headrace.streams.commit.commit import Commit
 from headrace.streams.commit.membership import Membership
+from headrace.streams.deployed.live_versions import LiveVersions
+from headrace.streams.deployed.ownership import Ownership
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
@@ -45,8 +48,8 @@ BUGS_OF_STRIKES: dict[str, Plant] = {}
 """Those that need a fault at a chosen call in a chosen phase, or a twin."""
 BUGS_OF_LEAVING: dict[str, Plant] = {}
 """Those that need workers that come and go all the time."""
-
-
+BUGS_OF_UPGRADES: dict[str, Plant] = {}
+"""Those that need two versions of a topology at once."""
 BUGS_OF_SNAPSHOTS: dict[str, Plant] = {}
 """Those that need a cluster that is restored from a snapshot."""
 BUGS_OF_SKEW: dict[str, Plant] = {}
@@ -88,6 +91,11 @@ def bug_of_snapshots(plant: Plant) -> Plant:
     return plant
 
 
+def bug_of_upgrades(plant: Plant) -> Plant:
+    BUGS_OF_UPGRADES[plant.__name__] = plant
+    return plant
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
@@ -99,6 +107,7 @@ def planted(name: str) -> Iterator[None]:
             BUGS_OF_LEAVING,
             BUGS_OF_SNAPSHOTS,
             BUGS_OF_SKEW,
+            BUGS_OF_UPGRADES,
         )
         next(family[name] for family in families if name in family)(patch)
         yield
@@ -120,6 +129,9 @@ SHOWN_BY: dict[str, int] = {
     "durations_by_the_clock_on_the_wall": 28,
     "a_write_that_fails_for_lack_of_room_taken_for_done": 98,
     "what_a_client_drops_is_passed_in_its_last_callback": 18,
+    "each_version_chooses_its_subscribed_topics": 10,
+    "stores_move_while_others_live": 26,
+    "versions_compared_before_they_join_alone": 122,
 }
 """A seed that has shown a bug that few show: tried first, which spares minutes."""
 
@@ -461,3 +473,29 @@ def a_watermark_outlives_an_abort(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Task, "__post_init__", begin)
     patch.setattr(Task, "advance_watermarks", advance)
+
+
+@bug_of_upgrades
+def each_version_chooses_its_subscribed_topics(patch: pytest.MonkeyPatch) -> None:
+    """As it was before versions were compared."""
+    patch.setattr(
+        "headrace.streams.deployed.live_versions.keep_subscribed", lambda plans, deployed: plans
+    )
+    patch.setattr(Ownership, "conflicts", lambda self, other: [])
+
+
+@bug_of_upgrades
+def stores_move_while_others_live(patch: pytest.MonkeyPatch) -> None:
+    """Inputs are compared, and changelogs are not."""
+    right = Ownership.conflicts
+
+    def conflicts(self: Ownership, other: Ownership) -> list[str]:
+        return right(replace(self, stores={}), replace(other, stores={}))
+
+    patch.setattr(Ownership, "conflicts", conflicts)
+
+
+@bug_of_upgrades
+def versions_compared_before_they_join_alone(patch: pytest.MonkeyPatch) -> None:
+    """Two versions that start at the same moment do not see each other then."""
+    patch.setattr(LiveVersions, "may_begin", lambda self: True)
