@@ -484,7 +484,13 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             ),
             versions=versions,
             before_start=StartCheck(
-                self.config, self._plans, cluster, records, deployed.before, self._log
+                self.config,
+                self._plans,
+                cluster,
+                records,
+                deployed.before,
+                self._log,
+                described=cluster,
             ).begin,
         )
         parts.worker.pausing.follow(self._pause, self._paused)

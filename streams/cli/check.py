@@ -112,7 +112,7 @@ def _compare(app: KafkaStreams) -> int:
         partial(LIVE.make_reader, config, clock), clock=clock, timeout_s=timeout_s
     )
     notes = _Notes()
-    start_check = StartCheck(config, app.plans, admin, records, before, notes)
+    start_check = StartCheck(config, app.plans, admin, records, before, notes, described=admin)
     refused += _wrong_topics(admin, app, start_check)
     for text in refused:
         click.echo(f"Refused: {text}")

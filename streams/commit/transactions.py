@@ -133,7 +133,8 @@ class Transactions:
         if fenced and self._fenced.is_too_much():
             raise IdentityError(
                 f"this worker's producer was fenced twice within a minute ({reason}): another live "
-                "worker has the same identity; give each worker its own worker.id"
+                "worker has the same identity, which is its application.id, a dash and its "
+                "worker.id; give each worker its own worker.id"
             ) from reason
         self.aborted += self._begun_s is not None and not in_doubt
         self._replaced += 1 + self.producer.given_up

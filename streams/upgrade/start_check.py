@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.deployed.deployed import GroupOffsets
 from headrace.streams.deployed.deployment import Deployment, is_accepted
 from headrace.streams.plan.changelog_identity import (
     committed_numbers,
@@ -31,6 +32,7 @@ from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.upgrade.committed_records import CommittedRecords
 from headrace.streams.upgrade.lost_group import LostGroup, OffsetsAt
 from headrace.streams.upgrade.reset_plan import ApplicationTopics
+from headrace.streams.upgrade.topic_owners import require_own_topics
 
 
 class StartCheck:
@@ -38,6 +40,7 @@ class StartCheck:
 
     Args:
         deployed: the version that started last, where it is known.
+        described: reads the descriptions of other applications; None if there are none.
     """
 
     def __init__(
@@ -48,7 +51,10 @@ class StartCheck:
         records: CommittedRecords,
         deployed: Deployment | None,
         log: Log,
+        *,
+        described: GroupOffsets | None = None,
     ) -> None:
+        self._described = described
         self.look_for_offsets = LostGroup(config, plans, offsets, records, deployed, log)
         self._group = config.application_id
         self._accepted = config.topology_change_accept
@@ -68,8 +74,11 @@ class StartCheck:
         Raises:
             StateWithoutOffsetsError: the group's offsets are gone (see
             `headrace.streams.upgrade.lost_group`). ChangelogLostError, TopologyChangedError: see
-            `__call__`.
+            `__call__`. MisconfiguredTopicError: see `headrace.streams.upgrade.topic_owners`.
         """
+        if self._described is not None:
+            internal = [topic.name for topic in plan.internal]
+            require_own_topics(self._group, internal, admin.groups(), self._described)
         told = self.look_for_offsets(admin, plan, facts)
         if plan.create:
             self(admin, plan)
