@@ -16,6 +16,7 @@ from headrace.streams.cli.topics.known_topics import Known, app_option
 from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.kafka_clients import answered, new_admin
 
 # The package offers these classes without declaring it, which a strict type check refuses.
@@ -138,10 +139,25 @@ def _create(
                 raise denial(cause, config, topic=name, right="Create") from error
             raise click.ClickException(f"cannot create {name}: {cause.str()}") from error
     _await(client, missing)
+    notes = dict.fromkeys({*missing} & tables, ", compacted, as it is read as a table")
+    notes |= _notes_on_tables(kept.keys() & tables, config)
     for name in names:
         word, has = ("Exists", kept[name]) if name in kept else ("Created", count)
-        policy = ", compacted, as it is read as a table" if name in {*missing} & tables else ""
-        click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''}{policy})")
+        more = notes.get(name, "")
+        click.echo(f"{word}: {name} ({has} partition{'s' if has > 1 else ''}{more})")
+
+
+def _notes_on_tables(names: AbstractSet[str], config: dict[str, Any]) -> dict[str, str]:
+    """Say of existing topics that their old rows are deleted, and how to keep them."""
+    if not names:
+        return {}
+    facts = GroupAdmin(config, timeout_s=_TIMEOUT_S).describe(names)
+    return {
+        name: ", not compacted, though it is read as a table: headrace topics set "
+        f"{name} cleanup.policy=compact"
+        for name, found in facts.items()
+        if found.cleanup_policy is not None and "compact" not in found.cleanup_policy
+    }
 
 
 def _await(client: Any, names: list[str]) -> None:

@@ -127,6 +127,24 @@ def test_an_error_that_quotes_a_large_value_becomes_a_dead_letter(
     assert all(message.endswith(b"left out]") for message in messages)
 
 
+def test_a_step_writes_dead_letters_with_its_reason(topics: Topics, tmp_path: Path) -> None:
+    source, sink, dead = (topics.create(prefix) for prefix in ("in", "out", "dead"))
+    builder = StreamsBuilder()
+    numbers = builder.stream(source, key=serdes.string, value=serdes.json)
+    numbers.filter(lambda _, n: n % 2 == 1).to_dead_letters(lambda key, n: f"{key}: {n} is odd")
+    numbers.filter(lambda _, n: n % 2 == 0).to(sink)
+    settings = {**settings_of(topics, tmp_path), "errors.dead.letter.queue.topic.name": dead}
+    kafka.write(topics.bootstrap, source, [(b"k", b"%d" % n) for n in range(6)])
+    aborts = Aborts(1, lambda: len(values(topics, dead, isolation="read_uncommitted")))
+    with live(builder.build(), settings, probe=aborts) as app:
+        app.wait_processed(6)
+    letters = kafka.read(topics.bootstrap, dead)
+    assert [letter.value for letter in letters] == [b"1", b"3", b"5"]
+    reasons = [dict(letter.headers or [])[PREFIX + "message"] for letter in letters]
+    assert reasons == [b"k: 1 is odd", b"k: 3 is odd", b"k: 5 is odd"]
+    assert values(topics, sink) == [b"0", b"2", b"4"]
+
+
 def test_no_dead_letter_of_an_aborted_transaction_is_visible(
     topics: Topics, tmp_path: Path
 ) -> None:

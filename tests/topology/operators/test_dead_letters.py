@@ -47,6 +47,32 @@ def test_a_letter_has_its_record_and_the_reason(reason: Any, said: bytes) -> Non
     assert driver.dropped == {("odd", "sent to the dead letters"): 1}
 
 
+def test_each_record_that_steps_in_between_have_made_is_a_letter_of_the_input() -> None:
+    def spread(stream: Stream) -> None:
+        parts = stream.flat_map_values(lambda n: [n, n + 10]).select_key(lambda k, n: f"{k}{n}")
+        parts.to_dead_letters(lambda k, n: f"{k} is {n}")
+
+    driver = driver_of(spread, settings=DEAD)
+    driver.input("in").send("k", 3)
+    found = letters(driver)
+    assert [(one.key, one.value) for one in found] == [(b"k", b"3")] * 2
+    reasons = [dict(one.headers)["__streams.errors.message"] for one in found]
+    assert reasons == [b"k3 is 3", b"k13 is 13"]
+
+
+def test_behind_a_cache_a_letter_has_the_reason_alone() -> None:
+    def counted(stream: Stream) -> None:
+        counts = stream.group_by_key().count(store="counts").to_stream()
+        counts.to_dead_letters(lambda k, n: f"{k}: {n}")
+
+    driver = driver_of(counted, settings=DEAD, commit="manual")
+    driver.input("in").send_many([("k", 1), ("k", 2)])
+    driver.commit()
+    (letter,) = letters(driver)
+    assert (letter.key, letter.value) == (None, None)
+    assert dict(letter.headers)["__streams.errors.message"] == b"k: 2"
+
+
 def test_the_reason_is_not_logged() -> None:
     driver = driver_of(lambda s: refuse_odd(s, lambda k, v: f"secret {v}"), settings=DEAD)
     driver.input("in").send("k", 3)
