@@ -68,7 +68,11 @@ _LOST = frozenset(
 
 
 class LiveConsumer:
-    """A confluent-kafka consumer that raises the runtime's own errors."""
+    """A confluent-kafka consumer that raises the runtime's own errors.
+
+    Args:
+        reads_headers: False where nothing may call `headers()` of the records.
+    """
 
     def __init__(
         self,
@@ -79,9 +83,11 @@ class LiveConsumer:
         make_client: MakeClient | None = None,
         contact: Heard | None = None,
         waiting: Callable[[], bool] = lambda: False,
+        reads_headers: bool = True,
     ) -> None:
         self._clock = clock or SystemClock()
         self._waiting = waiting
+        self._reads_headers = reads_headers
         # An offset that is not there must be an error: a silent reset would lose records.
         self._config = {**config, "auto.offset.reset": "error"}
         self._contact = contact or Heard()
@@ -198,6 +204,8 @@ class LiveConsumer:
             messages = [first, *self._client.consume(max_records - 1, 0)]
         if not messages:
             return _NOTHING
+        if self._reads_headers:
+            read_headers(messages)
         try:
             return by_partition(messages, self._config)
         except MissingTopicError:
@@ -379,7 +387,6 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
         messages = checked(messages, config)
         if not messages:
             return _NOTHING
-    read_headers(messages)
     topics = set(map(Message.topic, messages))
     partitions: list[Any] = list(map(Message.partition, messages))
     if len(topics) > 1:

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, Message
 
 from headrace.streams.kafka.broker_contact import Heard
 from headrace.streams.kafka.consumer import Batches, by_partition
+from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.kafka_clients import new_consumer
 from headrace.streams.seams.clients import GroupMetadata, TopicPartition
 
@@ -63,6 +64,7 @@ class SourceReader:
         if set(map(Message.error, messages)) != {None}:
             ends = {_place(m): m.offset() or 0 for m in messages if _is_end(m)}
             messages = [m for m in messages if not _is_end(m)]
+        read_headers(messages)
         batches = by_partition(messages, self._config) if messages else {}
         for place, batch in batches.items():
             self.positions[place] = batch[-1].offset() + 1

@@ -94,7 +94,12 @@ class Connections:
         )
 
     def make_consumer(
-        self, config: StreamsConfig, settings: dict[str, object], clock: Clock
+        self,
+        config: StreamsConfig,
+        settings: dict[str, object],
+        clock: Clock,
+        *,
+        reads_headers: bool = True,
     ) -> LiveConsumer:
         """Make a consumer, of the group or without one, as the settings are."""
         return LiveConsumer(
@@ -102,6 +107,7 @@ class Connections:
             timeout_s=config.task_timeout_ms / 1000,
             clock=clock,
             make_client=self.consumer_client,
+            reads_headers=reads_headers,
             **self.hearing(config),
         )
 
@@ -119,8 +125,9 @@ class Connections:
         return CommittedRecords(make_reader, clock=clock, timeout_s=timeout_s)
 
     def make_reader(self, config: StreamsConfig, clock: Clock) -> LiveConsumer:
-        """Make a consumer of committed records without a group."""
-        return self.make_consumer(config, config.restore_config(), clock)
+        """Make a consumer of committed records without a group, which reads no headers."""
+        settings = config.restore_config()
+        return self.make_consumer(config, settings, clock, reads_headers=False)
 
 
 LIVE = Connections()

@@ -187,6 +187,9 @@ def _seams(
         admin=admin,
         consumer=consumer,
         make_reader=partial(connections.make_reader, config, clock),
+        make_global_reader=partial(
+            connections.make_consumer, config, config.restore_config(), clock
+        ),
         make_producer=producer_maker(
             application,
             instance_id=local.instance_id,

@@ -59,7 +59,9 @@ class Seams:
 
     Args:
         admin: asks about topics, and changes them.
-        make_reader: makes a consumer without a group, for restores and global tables.
+        make_reader: makes a consumer without a group, for restores.
+        make_global_reader: the same for global tables, whose steps may read headers; None takes
+            the other one.
         make_producer: makes a producer of this worker's identity.
         facts: answers what tasks ask of the cluster.
         open_home: opens a task's local state; None while another worker has it.
@@ -104,3 +106,4 @@ class Seams:
     open_sink: OpenSink = open_sink
     desk: Desk = field(default_factory=Desk)
     times_interval_s: float = INTERVAL_S
+    make_global_reader: Callable[[], Consumer] | None = None

@@ -117,7 +117,7 @@ class _Wiring:
         config, seams = self._config, self._seams
         return GlobalTables(
             self._application.global_plans,
-            make_consumer=seams.make_reader,
+            make_consumer=seams.make_global_reader or seams.make_reader,
             open_home=seams.open_global_home,
             facts=seams.facts,
             topics=self._application.topics,

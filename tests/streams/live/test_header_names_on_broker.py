@@ -159,3 +159,27 @@ def test_a_name_that_nothing_can_encode_is_an_error_of_the_record(
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert r"a header with the name '\ud800', which UTF-8 cannot encode" in done.stderr
+
+
+def test_a_global_table_and_a_restore_take_the_names(topics: Topics, tmp_path: Path) -> None:
+    table, source, copied = fill(topics), topics.create(), topics.create()
+    write_raw(topics.bootstrap, source, [(b"\xff", b"1")], key=b"k")
+    builder = StreamsBuilder()
+    names = builder.global_table(table, key=serdes.string, value=serdes.string, store="names")
+    stream = builder.stream(source, key=serdes.string, value=serdes.string)
+    joined = stream.join(names, lambda value, name: value + name, key_mapper=lambda key, _: key)
+    joined.to(copied)
+    counts = stream.group_by_key().count(store="counts")
+    counts.to_stream().map_values(str).to(copied)
+    settings = settings_of(topics, tmp_path, **PLAIN)
+    with live(builder.build(), settings) as app:
+        app.wait_processed(1)
+    restored = settings | {"state.dir": str(tmp_path / "other")}
+    write_raw(topics.bootstrap, source, [(b"\xfe", b"2")], key=b"k")
+    with live(builder.build(), restored) as app:
+        app.wait_processed(1)
+    found = sorted(read_raw(topics.bootstrap, copied), key=str)
+    assert [((value or b"").strip(b'"'), headers) for _, value, headers in found] == [
+        (b"1", [(b"\xff", b"1")]), (b"2", [(b"\xfe", b"2")]),
+        (b"v7", [(b"\xfe", b"2")]), (b"v7", [(b"\xff", b"1")]),
+    ]  # fmt: skip
