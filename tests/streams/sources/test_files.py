@@ -21,6 +21,7 @@ from pyarrow import parquet
 
 from headrace import serdes
 from headrace.sources import Files, SourceError
+from headrace.topology.errors import SerdeError
 
 
 def read(source: Files, positions: dict[str, Any]) -> list[Any]:
@@ -381,6 +382,21 @@ def test_random_bytes_of_csv_are_rows_or_skipped_or_an_error(data: bytes, many: 
         is_open = data.count(b'"') % 2 == 1
         if not is_open and "\r" not in "".join(lines).replace("\r\n", ""):
             assert len(found) + skipped == len(independent)
+
+
+@given(st.sampled_from(["a.csv", "a.jsonl"]), st.sampled_from([b"", b"a,b\n"]), BYTES)
+def test_what_a_growing_file_keeps_back_is_said(name: str, head: bytes, data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / name
+        file.write_bytes(head + data)
+        with suppress(_OfFileError), _named(file):
+            growing = Files(str(file), skip_bad=True)
+            found, skipped = everything(growing)
+            whole, bad = everything(Files(str(file), grows=False, skip_bad=True))
+            assert growing.waiting or len(found) + skipped == len(whole) + bad
+            for row in whole:
+                with suppress(SerdeError, RecursionError):
+                    serdes.json.serialize(row)
 
 
 @given(BYTES, st.integers(1, 5))
