@@ -20,7 +20,8 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.deployed.deployed_steps import Spans, filler_of, row_kind_of
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import MAX_BYTES
-from headrace.topology.graph.graph import AnySerde, SubTopology
+from headrace.topology.graph.graph import SubTopology
+from headrace.topology.serdes._serde import completed
 from headrace.topology.serdes.serde_schemas import schema_of
 
 FORMAT = 1
@@ -329,8 +330,8 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
     for store in sub.stores:
         filler = filler_of(sub, store.name)
         rows = row_kind_of(filler, store)
-        key = _whole(store.key, config.default_key_serde)
-        value = _whole(store.value, config.default_value_serde)
+        key = completed(store.key, config.default_key_serde)
+        value = completed(store.value, config.default_value_serde)
         yield DeployedStore(
             name=store.name,
             sub=sub.id,
@@ -351,20 +352,14 @@ def _stores(sub: SubTopology, config: StreamsConfig) -> Iterator[DeployedStore]:
         )
 
 
-def _whole(serde: AnySerde | None, default: AnySerde) -> AnySerde:
-    """A serde with the default, also where one that is made of others lacks one."""
-    fill = getattr(serde, "with_inner_default", None)
-    return (serde or default) if fill is None else fill(default)
-
-
 def _topics(
     sub: SubTopology, subs: Sequence[SubTopology], config: StreamsConfig
 ) -> Iterator[DeployedTopic]:
     read_before = {s.topic: _reads(one) for one in subs for s in one.sinks if s.internal}
     for source in sub.sources:
         if source.internal:
-            key = _whole(source.key, config.default_key_serde)
-            value = _whole(source.value, config.default_value_serde)
+            key = completed(source.key, config.default_key_serde)
+            value = completed(source.value, config.default_value_serde)
             schemas = schema_of(key), schema_of(value)
             for topic in source.topics:
                 reads = read_before.get(topic, ())

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any
 
-from headrace.topology.windows import JoinWindows, TimeWindows
+from headrace.topology.windows import JoinWindows, TimeWindows, Windowed
 
 MS = timedelta(milliseconds=1)
 KEYS = ("a", "b", "c", "dd")
@@ -95,6 +95,23 @@ def join_windows_of(n: int) -> JoinWindows:
 def subtracted(key: str, value: int, old: int) -> int | None:
     """What takes away; not the opposite of adding, so that order shows."""
     return reduced(old - len(key), value + 5)
+
+
+def window_text(key: Any) -> Any:
+    """A plain key that says all windows of a key."""
+    if not isinstance(key, Windowed):
+        return key
+    return f"{window_text(key.key)}-{key.window.start_ms}-{key.window.end_ms}"
+
+
+def kept_window(key: Any, n: int) -> bool:
+    """Whether a filter keeps a windowed key."""
+    return (key.window.start_ms + n) % 3 > 0
+
+
+def windowed_total(key: Any, value: int, old: int) -> int | None:
+    """Like `aggregated`, of keys with windows."""
+    return reduced(old + key.window.start_ms, value)
 
 
 def unwindowed(stream: Any) -> Any:

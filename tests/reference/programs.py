@@ -23,6 +23,7 @@ from tests.reference.functions import (
     join_windows_of,
     joined,
     kept,
+    kept_window,
     key_of,
     last_of,
     last_of_both,
@@ -32,6 +33,8 @@ from tests.reference.functions import (
     subtracted,
     summed,
     unwindowed,
+    window_text,
+    windowed_total,
     windows_of,
 )
 
@@ -430,6 +433,40 @@ class Written:
             )
         self._windowed(table, place)
 
+    def windowed_keys(self, stream: Any, step: Step, place: int) -> None:
+        """Steps with stores whose keys are windowed already; then keys are plain again."""
+        if self._cached:
+            return
+        grouped, kept = self._grouped(stream, step, place), {"value": self._value}
+        gap = SessionWindows(inactivity_gap=(step.n % 5 + 1) * MS, grace=9 * MS)
+        folded = grouped.windowed_by(gap if step.index % 2 else windows_of(step.n))
+        one = folded.count(store=f"s{place}", **kept).to_stream()
+        again = one.group_by_key(name=f"g{place}w")
+        store, kind = f"s{place}w", step.n % 6
+        if kind == 0:
+            table = one.to_table(store=store, name=f"t{place}w", **kept)
+        elif kind == 1:
+            table = again.aggregate(
+                lambda: step.n, self._user(windowed_total, step), store=store, **kept
+            )
+        elif kind == 2:
+            table = again.windowed_by(windows_of(step.other)).count(store=store, **kept)
+        elif kind == 3:
+            table = again.windowed_by(gap).count(store=store, **kept)
+        elif kind == 4:
+            other = one.filter(lambda k, v: kept_window(k, step.n), name=f"n{place}w")
+            both = again.cogroup(windowed_total).cogroup(
+                other.group_by_key(name=f"g{place}x"), windowed_total
+            )
+            table = both.aggregate(lambda: step.n, store=store, **kept)
+        else:
+            past = Materialized(store, history=timedelta(hours=1))
+            versions = one.to_table(store=past, name=f"t{place}w", **kept)
+            joined_stream = one.left_join(versions, self._user(joined, step), name=f"j{place}w")
+            self._streams.append(joined_stream.select_key(lambda k, v: window_text(k)))
+            return
+        self._streams.append(table.to_stream().select_key(lambda k, v: window_text(k)))
+
     def late_windows(self, stream: Any, step: Step, place: int) -> None:
         """Other steps go on from the records that came too late."""
         windowed = self._grouped(stream, step, place).windowed_by(
@@ -612,14 +649,16 @@ class Written:
         return {"store": f"s{place}", "value": self._value, **self._key(step)}
 
 
-_APART = ("deduplicate", "sample", "late_windows", "late_sessions", "late_join")
+_APART = (
+    "deduplicate", "sample", "late_windows", "late_sessions", "late_join", "windowed_keys",
+)  # fmt: skip
 OPS = tuple(
     name
     for name in vars(Written)
     if not name.startswith("_") and name not in ("step", "end", *_APART)
 )
 """All calls that a program can consist of, but for those that have programs of their own."""
-FEWER_OPS, LATE_OPS = _APART[:2], _APART[2:]
+FEWER_OPS, LATE_OPS, NESTED_OPS = _APART[:2], _APART[2:5], _APART[5:]
 _OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
     op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from headrace.topology.serdes import Serde
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import Way, check, program_of
 from tests.reference.functions import KEYS
-from tests.reference.programs import FEWER_OPS, LATE_OPS, Event, Keys, Program, Step
+from tests.reference.programs import FEWER_OPS, LATE_OPS, NESTED_OPS, Event, Keys, Program, Step
 
 SEEDS = 300
 LAST = 2_000
@@ -203,5 +204,16 @@ def test_what_goes_on_from_late_records_is_as_the_interpreter_says() -> None:
     for seed in range(160):
         way = WAYS[seed % len(WAYS)]
         program = program_of(seed, way, (*LATE_OPS, *_AROUND))
+        outcomes[check(program, way)] += 1
+    assert outcomes["compared"] > 120, outcomes
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_steps_on_windowed_keys_are_as_the_interpreter_says(failing: bool) -> None:
+    """Tables, folds, windows in windows, cogroups and joins by keys that are windowed already."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(160):
+        way = replace(WAYS[seed % len(WAYS)], caching=False)
+        program = program_of(seed, way, (*NESTED_OPS, *_AROUND), failing=failing)
         outcomes[check(program, way)] += 1
     assert outcomes["compared"] > 120, outcomes

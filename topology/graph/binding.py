@@ -12,7 +12,7 @@ from dataclasses import replace
 from headrace.topology.graph.graph import G
 from headrace.topology.graph.node import AnySerde, Serdes
 from headrace.topology.processors.store import Store
-from headrace.topology.serdes._serde import for_topic
+from headrace.topology.serdes._serde import completed, for_topic
 
 
 def bound_to_topics(
@@ -74,9 +74,5 @@ def _bound(
     given: AnySerde | None, default: AnySerde, topic: str, *, is_key: bool
 ) -> AnySerde | None:
     """The serde for the topic; one that asks for no topic is left as it was, None included."""
-    serde = given or default
-    with_default = getattr(serde, "with_inner_default", None)
-    if with_default is not None:
-        serde = with_default(default)
-    told = for_topic(serde, topic, is_key=is_key)
+    told = for_topic(completed(given, default), topic, is_key=is_key)
     return given if told is given or told is default else told

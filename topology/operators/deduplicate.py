@@ -28,7 +28,7 @@ from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import SerdeError
 from headrace.topology.operators.last_changes import AtOnce
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes._serde import for_topic
+from headrace.topology.serdes._serde import completed, for_topic
 
 AnySerde = Serde[Any]
 
@@ -103,8 +103,8 @@ class SeenSerde:
 
     def with_inner_default(self, default: AnySerde, /) -> SeenSerde:
         """The same serde with `default` where none was given."""
-        right = None if self.keys_only else self.right or default
-        return replace(self, left=self.left or default, right=right)
+        right = None if self.keys_only else completed(self.right, default)
+        return replace(self, left=completed(self.left, default), right=right)
 
     def for_topic(self, topic: str, *, is_key: bool) -> SeenSerde:
         """The same serde with the inner ones for a topic."""

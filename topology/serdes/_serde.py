@@ -67,6 +67,14 @@ def for_topic(serde: Serde[T], topic: str, *, is_key: bool) -> Serde[T]:
     return serde if tell is None else tell(topic, is_key=is_key)
 
 
+def completed(serde: Serde[Any] | None, default: Serde[Any]) -> Serde[Any]:
+    """Return a serde with `default` wherever it, or one that it is made of, was given none."""
+    if serde is None:
+        return default
+    complete = getattr(serde, "with_inner_default", None)
+    return serde if complete is None else complete(default)
+
+
 @dataclass(frozen=True, slots=True)
 class Around(Generic[T]):
     """What serdes share that write something around the bytes of another one.
@@ -79,7 +87,8 @@ class Around(Generic[T]):
 
     def with_inner_default(self, default: Serde[Any], /) -> Self:
         """The same serde with `default` for the inner one, where none was given."""
-        return replace(self, inner=default) if self.inner is None else self
+        inner = completed(self.inner, default)
+        return self if inner is self.inner else replace(self, inner=inner)
 
     def for_topic(self, topic: str, *, is_key: bool) -> Self:
         """The same serde with the inner one for a topic."""

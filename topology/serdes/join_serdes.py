@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.serdes._list_of import ListSerde
-from headrace.topology.serdes._serde import Around, Serde, for_topic
+from headrace.topology.serdes._serde import Around, Serde, completed, for_topic
 from headrace.topology.serdes.kept import kept
 
 AnySerde = Serde[Any]
@@ -196,7 +196,7 @@ class WaitingValuesSerde:
 
     def with_inner_default(self, default: AnySerde, /) -> WaitingValuesSerde:
         """The same serde with `default` for the sides that were given none."""
-        return WaitingValuesSerde(self.left or default, self.right or default)
+        return WaitingValuesSerde(completed(self.left, default), completed(self.right, default))
 
     def for_topic(self, topic: str, *, is_key: bool) -> WaitingValuesSerde:
         """The same serde with the inner ones for a topic."""

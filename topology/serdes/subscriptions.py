@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import mmh3
 
 from headrace.topology.errors import SerdeError
-from headrace.topology.serdes._serde import Serde, for_topic
+from headrace.topology.serdes._serde import Serde, completed, for_topic
 
 _SEED = 104729
 """The seed of Kafka's `Murmur3.hash128`."""
@@ -213,7 +213,8 @@ class CombinedKeySerde:
 
     def with_inner_default(self, default: Serde[Any], /) -> CombinedKeySerde:
         """The same serde with `default` where none was given."""
-        return replace(self, foreign=self.foreign or default, primary=self.primary or default)
+        foreign, primary = completed(self.foreign, default), completed(self.primary, default)
+        return replace(self, foreign=foreign, primary=primary)
 
     def for_topic(self, topic: str, *, is_key: bool) -> CombinedKeySerde:
         """The same serde with the inner ones for a topic."""
