@@ -66,6 +66,11 @@ class Progress:
     partition_time: int = -1
     values: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def event_time(self) -> int:
+        """The time up to which the partition was read: its watermark, if it has one."""
+        return self.values.get(WATERMARK, self.partition_time)
+
     def encode(self) -> str:
         """Return the text to commit.
 

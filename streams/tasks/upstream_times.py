@@ -333,10 +333,9 @@ class UpstreamTimes:
 
 def _input_time(committed: CommittedOffset, end: int) -> InputTime:
     progress = Progress.decode(committed.metadata)
-    watermark = progress.values.get(WATERMARK)
     return InputTime(
-        progress.partition_time if watermark is None else watermark,
+        progress.event_time,
         has_more=committed.offset < end,
-        is_watermark=watermark is not None,
+        is_watermark=WATERMARK in progress.values,
         held={name: time for name, time in progress.values.items() if name.startswith(HELD)},
     )

@@ -194,7 +194,7 @@ class RetentionGuard:
         if offsets is None:
             return False
         times = [
-            Progress.decode(found.metadata).partition_time
+            Progress.decode(found.metadata).event_time
             for found in offsets.values()
             if found is not None
         ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import FatalClientError
-from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.progress import WATERMARK, Progress
 from headrace.streams.seams.background import at_once
 from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
@@ -137,6 +137,7 @@ class Guarded:
     log: EventLog = field(default_factory=EventLog)
     times: list[int | None] = field(default_factory=lambda: [NOW, NOW])
     """How far the tasks have come; None: nothing is committed."""
+    values: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.guard = RetentionGuard(
@@ -145,7 +146,11 @@ class Guarded:
             set(),
             lambda sub_topology: IN,
             lambda places, within_s: {
-                place: None if time is None else CommittedOffset(1, Progress(time).encode())
+                place: (
+                    None
+                    if time is None
+                    else CommittedOffset(1, Progress(time, self.values).encode())
+                )
                 for place, time in zip(places, self.times, strict=True)
             },
             60,
@@ -181,6 +186,15 @@ def test_it_is_given_back_once_all_are_within_the_slack_of_the_present(guarded: 
     guarded.times = [NOW + MINUTE, NOW + MINUTE - 10 * HOUR - 1]
     assert guarded.give_back(0) == []
     guarded.times = [NOW + 2 * MINUTE, NOW + 2 * MINUTE - 10 * HOUR]
+    assert guarded.give_back(0) == [str(30 * HOUR)]
+
+
+def test_the_watermark_of_a_repartition_topic_is_its_time(guarded: Guarded) -> None:
+    """One record of now is there already, while windows of long ago are open."""
+    guarded.protect(age_ms=400 * DAY)
+    guarded.values = {WATERMARK: NOW - 30 * DAY}
+    assert guarded.give_back(0) == []
+    guarded.values = {WATERMARK: NOW}
     assert guarded.give_back(0) == [str(30 * HOUR)]
 
 
