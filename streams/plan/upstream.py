@@ -55,6 +55,11 @@ class Upstream:
 
     writers: Mapping[str, Writers] = field(default_factory=dict)
 
+    @property
+    def bounded(self) -> frozenset[int]:
+        """The sub-topologies whose times others wait for."""
+        return frozenset(sub for writers in self.writers.values() for sub in writers.holders)
+
     def holders(self, sub: int) -> Mapping[str, frozenset[str]]:
         """By number: the nodes of a sub-topology that may hold back results."""
         return {w.held: w.holders[sub] for w in self.writers.values() if sub in w.holders}

@@ -60,6 +60,7 @@ class Backlog:
     """See the module.
 
     Args:
+        is_ahead: whether a task is to wait as it is ahead of others in event time.
         partitions: the partition count of each topic.
         end_offsets: asks for the ends of partitions.
         committed: asks what the group has committed, without waiting for what is undecided.
@@ -72,6 +73,7 @@ class Backlog:
         consumer: Consumer,
         tasks: Tasks,
         *,
+        is_ahead: Callable[[Task], bool] = lambda _: False,
         partitions: Mapping[str, int],
         end_offsets: Offsets,
         committed: Offsets,
@@ -89,6 +91,7 @@ class Backlog:
             # closed for want of them.
             if topics and self._limit and (len(topics) == 1 or not config.window_close_idle_ms)
         }
+        self._is_ahead = is_ahead
         self._consumer = consumer
         self._tasks = tasks
         self._partitions = partitions
@@ -136,6 +139,7 @@ class Backlog:
         topics = self._feeds.get(task.id.sub_topology, ())
         # All of them are looked at: each is to be noticed when it has room again.
         held = bool([topic for topic in topics if self._is_full(topic, waiting)])
+        held = self._is_ahead(task) or held
         (self._held.add if held else self._held.discard)(task.id)
         return held
 

@@ -25,6 +25,7 @@ from headrace.streams.questions.answering import Answering
 from headrace.streams.seams.background import Background
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
+from headrace.streams.tasks.event_order import LOOK_S, EventOrder
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
@@ -239,6 +240,14 @@ class _Wiring:
             flow_of(self._application.plans),
             seams.consumer,
             self.tasks,
+            is_ahead=EventOrder(
+                self.upstream.bounded,
+                self._config.repartition_lag_max_records,
+                seams.consumer,
+                self.tasks,
+                look_s=min(LOOK_S, seams.times_interval_s),
+                clock=seams.clock,
+            ).holds,
             partitions=self._partitions,
             end_offsets=seams.admin.end_offsets,
             committed=partial(seams.admin.progress, self._config.application_id),

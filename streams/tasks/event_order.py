@@ -1,0 +1,128 @@
+"""Which tasks are far ahead of others of their sub-topology in event time, and wait for them.
+
+Windows after a repartition topic stay open until the slowest partition has passed them. A partition
+with few records for each hour would be read to its end meanwhile, and have all its windows open. So
+while a task has more to read than repartition.lag.max.records, those whose next record is later
+than what it reads in so many records wait for it, and continue at half of that.
+
+A partition is ahead by so much only if it has far fewer records for the same time. Where partitions
+have as many, nobody ever waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.seams.clients import Clock, Consumer
+from headrace.streams.task.task import Task
+from headrace.streams.tasks.tasks import Tasks
+
+LOOK_S = 0.05
+"""How long it may be unnoticed that a task is ahead."""
+PATIENCE_S = 5.0
+"""How long a task may stay where it is until others do not wait for it any more."""
+KNOWN_PER_LIMIT = 4
+"""How much time records cover is known after this part of the limit."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """What a task has read since it was first seen with a time."""
+
+    task: Task
+    begun_ms: int
+    begun: int
+    read: int
+    moved_s: float
+
+    def span_ms(self, records: int, time_ms: int) -> float | None:
+        """Return how much event time so many records cover; None where it is not known yet."""
+        count = self.read - self.begun
+        if count * KNOWN_PER_LIMIT < records or time_ms <= self.begun_ms:
+            return None
+        return (time_ms - self.begun_ms) * records / count
+
+
+class EventOrder:
+    """See the module.
+
+    Args:
+        subs: the sub-topologies whose times others wait for.
+        limit: repartition.lag.max.records; 0 lets nobody wait.
+        look_s: how long it may be unnoticed that a task is ahead.
+    """
+
+    def __init__(
+        self,
+        subs: frozenset[int],
+        limit: int,
+        consumer: Consumer,
+        tasks: Tasks,
+        *,
+        look_s: float,
+        clock: Clock,
+    ) -> None:
+        self._subs = subs if limit else frozenset()
+        self._limit = limit
+        self._consumer = consumer
+        self._tasks = tasks
+        self._clock = clock
+        self._paces: dict[TaskId, _Pace] = {}
+        self._look_s = look_s
+        self._next_look_s: dict[int, float] = {}
+        self._until_ms: dict[int, tuple[float, float]] = {}
+        """By sub-topology: up to which time its tasks may read, and from which on they continue."""
+        self._held: set[TaskId] = set()
+
+    def holds(self, task: Task) -> bool:
+        """Return whether a task is to wait for a slower one; to be asked in each turn."""
+        sub = task.id.sub_topology
+        if sub not in self._subs or not task.queued():
+            return False
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._next_look_s.get(sub, now_s):
+            self._next_look_s[sub] = now_s + self._look_s
+            self._look(sub, now_s)
+        until = self._until_ms.get(sub)
+        if until is None:
+            self._held.discard(task.id)
+            return False
+        next_ms = min(head.timestamp()[1] for head in task.heads())
+        is_ahead = next_ms > until[task.id in self._held]
+        (self._held.add if is_ahead else self._held.discard)(task.id)
+        return is_ahead
+
+    def _look(self, sub: int, now_s: float) -> None:
+        """Find the slowest task, and how far others may be ahead of it."""
+        running = [task for task in self._tasks.running if task.id.sub_topology == sub]
+        slowest: tuple[int, _Pace] | None = None
+        for task in running if len(running) > 1 else ():
+            time_ms = max(task.partition_time[place] for place in task.inputs)
+            pace = self._pace(task, time_ms, now_s)
+            stands = now_s - pace.moved_s > PATIENCE_S
+            if time_ms >= 0 and not stands and self._is_far_behind(task):
+                slowest = min(slowest or (time_ms, pace), (time_ms, pace), key=lambda one: one[0])
+        self._until_ms.pop(sub, None)
+        if slowest is not None:
+            time_ms, pace = slowest
+            span_ms = pace.span_ms(self._limit, time_ms)
+            if span_ms is not None:
+                self._until_ms[sub] = time_ms + span_ms, time_ms + span_ms / 2
+
+    def _pace(self, task: Task, time_ms: int, now_s: float) -> _Pace:
+        read = sum(task.next_offset.values())
+        pace = self._paces.get(task.id)
+        if pace is None or pace.task is not task or pace.begun_ms < 0:
+            pace = self._paces[task.id] = _Pace(task, time_ms, read, read, now_s)
+        elif read != pace.read:
+            pace.read, pace.moved_s = read, now_s
+        return pace
+
+    def _is_far_behind(self, task: Task) -> bool:
+        left = task.queued()
+        positions = self._consumer.positions(task.inputs)
+        for place in task.inputs:
+            position = max(positions.get(place, 0), task.next_offset[place])
+            left += self._consumer.lag(place, position) or 0
+        return left > self._limit
