@@ -157,7 +157,7 @@ class DuckDbSink:
         file = _File(self._path, self._timeout_s)
         with file.opened() as database, _told(self._path, self._columns):
             rows = self._prepare(database)
-        self._was_open = True
+        self._was_open = file.is_made = True
         return _Connection(file, name, rows, self.batching)
 
     def _prepare(self, database: Any) -> ArrowRows:
@@ -195,6 +195,8 @@ class _File:
 
     def __init__(self, path: str, timeout_s: float) -> None:
         self.path = path
+        self.is_made = False
+        """Whether it was there: DuckDB would make an empty one in its place."""
         self._timeout_s = timeout_s
 
     @contextmanager
@@ -214,6 +216,8 @@ class _File:
 
         deadline_s = time.monotonic() + self._timeout_s
         while True:
+            if self.is_made and not os.path.exists(self.path):
+                raise SinkUnavailableError(f"{self.path} was deleted")
             try:
                 return duckdb.connect(self.path)
             except duckdb.Error as error:

@@ -197,7 +197,7 @@ class _Connection:
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with _told(self._columns.table):
-            self._table.refresh()
+            self._refresh()
         found = _positions(self._table.metadata, self._place(source))
         return {p: found[p] for p in partitions if p in found}
 
@@ -226,13 +226,28 @@ class _Connection:
                     time.sleep(pause_s)
                     pause_s *= 2
 
+    def _refresh(self) -> None:
+        """Read the table's state.
+
+        Raises:
+            SinkUnavailableError: the table of this name is another one now.
+        """
+        try:
+            self._table.refresh()
+        except ValueError as error:  # of the identity of a table; it is no row's fault
+            if "UUID" not in str(error):
+                raise
+            raise SinkUnavailableError(
+                f"table {self._columns.table} was dropped and made again"
+            ) from error
+
     def _place(self, source: str) -> str:
         return f"headrace/{self._name}/{source}"
 
     def _commit(self, batch: SinkBatch, made: Any, keys: Any) -> None:
         from pyiceberg.exceptions import ValidationException
 
-        self._table.refresh()
+        self._refresh()
         metadata = self._table.metadata
         if metadata.current_schema_id != self._schema_id:
             raise SinkUnavailableError(f"the columns of {self._columns.table} are others now")

@@ -376,3 +376,20 @@ def test_a_refused_row_stops_with_its_place_or_is_left_out(path: Path) -> None:
         driver.advance(timedelta(seconds=1))
         assert driver.dropped == {("keep", "it cannot be written"): 3}
     assert [row[1] for row in rows_of(path, "FROM goods WHERE n < 5 ORDER BY n")][-5:]
+
+
+def test_a_file_that_is_replaced_or_deleted_gets_no_row(path: Path) -> None:
+    sink = DuckDbSink(path, "goods", COLUMNS, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(batch({"id": 1, "name": "tea"}))
+        shutil.copy(path, f"{path}.old")
+        connection.write(batch({"id": 2, "name": "jam"}, begin=1))
+        Path(f"{path}.old").replace(path)
+        with pytest.raises(SinkFencedError, match="is not at 2"):
+            connection.write(batch({"id": 3, "name": "ham"}, begin=2))
+        path.unlink()
+        with pytest.raises(SinkUnavailableError, match="was deleted"):
+            connection.write(batch({"id": 3, "name": "ham"}, begin=2))
+        assert not path.exists()
+    with closing(sink.open("app/keep")) as again:
+        assert again.positions("t@1", [0]) == {}

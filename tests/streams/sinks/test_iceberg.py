@@ -459,3 +459,17 @@ def test_it_does_what_is_asked_of_sinks(catalog: dict[str, str], key: Any, seeds
 
 def event(key: Any, value: Any) -> dict[str, Any]:
     return {"id": key, "n": value}
+
+
+def test_a_table_that_is_dropped_and_made_again_gets_no_row(catalog: dict[str, str]) -> None:
+    sink = IcebergSink(catalog, TABLE, COLUMNS, create=True)
+    with closing(sink.open("app/keep")) as connection:
+        connection.write(batch(good(1)))
+        catalogs.load_catalog(**catalog).drop_table(TABLE)
+        with closing(IcebergSink(catalog, TABLE, COLUMNS, create=True).open("other/keep")) as other:
+            other.write(batch(good(9)))
+        with pytest.raises(SinkUnavailableError, match="was dropped and made again"):
+            connection.write(batch(good(2), begin=1))
+    with closing(sink.open("app/keep")) as again:
+        assert again.positions("t@1", [0]) == {}
+    assert ids_of(catalog) == [9]
