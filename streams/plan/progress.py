@@ -35,6 +35,10 @@ HELD = "headrace.held"
 """The earliest time of the results for a repartition topic that a task holds back, as windows do
 until they close. The topic's name follows."""
 
+SHIFT = "headrace.shift"
+"""How much earlier the results for a repartition topic are than their records, where a processor
+chooses their times. The topic's name follows."""
+
 INPUTS = "headrace.inputs"
 """Stands for the topics whose offsets are committed together (see `inputs_number`)."""
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from headrace.streams.plan.flow import reached
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.progress import HELD
 from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.graph.graph import Node, by_name
 
@@ -24,13 +23,15 @@ class Writers:
         topics: their input topics whose records reach it.
         all_topics: all that each sub-topology of them reads.
         holders: the nodes of each sub-topology between these inputs and the topic.
-        held: the name of the number that says what the holders hold back.
+        processors: those of these nodes that choose the times of their results.
+        name: of the topic in the numbers that are committed for it.
     """
 
     topics: tuple[str, ...]
     all_topics: Sequence[tuple[str, ...]]
     holders: Mapping[int, frozenset[str]]
-    held: str
+    processors: frozenset[str]
+    name: str
 
     def inputs(self, partitions: Mapping[str, int]) -> tuple[TopicPartition, ...]:
         """The partitions of their inputs."""
@@ -60,9 +61,9 @@ class Upstream:
         """The sub-topologies whose times others wait for."""
         return frozenset(sub for writers in self.writers.values() for sub in writers.holders)
 
-    def holders(self, sub: int) -> Mapping[str, frozenset[str]]:
-        """By number: the nodes of a sub-topology that may hold back results."""
-        return {w.held: w.holders[sub] for w in self.writers.values() if sub in w.holders}
+    def written(self, sub: int) -> Mapping[str, Writers]:
+        """The repartition topics that a sub-topology writes and whose readers follow its times."""
+        return {topic: w for topic, w in self.writers.items() if sub in w.holders}
 
 
 def upstream_of(plans: Sequence[SubPlan]) -> Upstream:
@@ -107,7 +108,14 @@ def _writers(plans: Sequence[SubPlan], topic: str) -> Writers:
         for name in (_full_names(plan, source.topics) if source.internal else source.topics)
     )
     all_topics = [plan.topics.all_sources for plan in writing]
-    return Writers(tuple(topics), all_topics, above, f"{HELD}.{topic}")
+    processors = frozenset(
+        node.name
+        for plan in writing
+        for node in plan.program.sub_topology.nodes
+        if node.is_processor and node.name in above[plan.id]
+    )
+    name = topic.removeprefix(f"{plans[0].program.options.application_id}-")
+    return Writers(tuple(topics), all_topics, above, processors, name)
 
 
 def _above(plan: SubPlan, topic: str) -> Iterator[str]:

@@ -43,9 +43,10 @@ class CommittedNumbers:
             known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
         return known
 
-    def forget(self, name: str) -> None:
-        """Do not commit a number again."""
-        self._extra_values.pop(name, None)
+    def forget(self, *prefixes: str) -> None:
+        """Do not commit numbers again that begin so and that no operator has asked for."""
+        kept = self._extra_values.items()
+        self._extra_values = {n: value for n, value in kept if not n.startswith(prefixes)}
 
     def require_room(
         self,

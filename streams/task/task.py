@@ -20,8 +20,9 @@ from headrace.state.buffer import Buffer
 from headrace.state.errors import ValueEncodingError
 from headrace.state.store import Position, TaskState
 from headrace.streams.errors import StreamsError
-from headrace.streams.plan.progress import WATERMARK, Progress
+from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, Progress
 from headrace.streams.plan.task_spec import TaskId, TaskSpec
+from headrace.streams.plan.upstream import Writers
 from headrace.streams.records.blame import Suspect
 from headrace.streams.records.handlers import Handlers
 from headrace.streams.records.record_errors import RecordErrors
@@ -40,18 +41,17 @@ from headrace.streams.task.passed_over import PassedOver
 from headrace.streams.task.phase import Phase
 from headrace.streams.task.task_buffers import Delta, buffers_of, local_rows, oldest_times
 from headrace.streams.task.task_failures import corruption_of, raise_for, range_error
+from headrace.streams.task.times_written import TimesWritten
 from headrace.streams.task.waiting import Waiting
 from headrace.streams.worker_errors import RecordTooLargeError
 from headrace.topology.compile.compiler import BoundProgram
-from headrace.topology.context.context import Number, Operator, TableView
+from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send, TaskEnvironment
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.operators.closing import (
     advance,
     close_idle,
-    held_from,
-    holds_results,
     is_due,
 )
 from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
@@ -85,8 +85,8 @@ class Task:
     """The repartition topics among its inputs whose writers' times it follows."""
     is_time_bounded: bool = False
     """Whether its stream time waits for them."""
-    holders: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By number: the nodes of which others must know which results they hold back."""
+    repartitions: Mapping[str, Writers] = field(default_factory=dict)
+    """The repartition topics that it writes and whose readers follow its times."""
     is_committed: bool = True
     """Whether its offsets need not be committed as long as nothing happens."""
     phase: Phase = Phase.CREATED
@@ -104,7 +104,7 @@ class Task:
     _beside: CommittedNumbers = field(init=False)
     watermarks: dict[TopicPartition, int] = field(init=False)
     """By repartition topic: the time up to which none of its records is outstanding."""
-    _holders: Sequence[tuple[Number, Sequence[Operator]]] = field(init=False)
+    _times_written: TimesWritten = field(init=False)
     _passed_over: PassedOver = field(init=False)
     _stampers: dict[TopicPartition, Stamper] = field(init=False)
 
@@ -117,6 +117,8 @@ class Task:
         self._buffers = buffers_of(self.spec, self.state)
         self._beside = CommittedNumbers(progress, self.topic_ids)
         self._passed_over = PassedOver(progress, str(self.id), self.log)
+        self._times_written = TimesWritten(self.repartitions, self.facts)
+        self.send = self._times_written.following(self.send)
         errors = self._record_errors()
         self.watermarks = {
             # What is not known is committed too, and is no time of a worker that does not follow.
@@ -124,14 +126,14 @@ class Task:
             for place, p in progress.items()
             if place.topic in self.followed
         }
-        self._beside.forget(WATERMARK)
         if self.is_time_bounded:
             self.facts.watermark = self.watermark
         latest = max(self.partition_time.values(), default=-1)
         self.facts.stream_time = min(latest, self.facts.watermark)
         self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
-        self._holders = self._held_numbers()
+        self._times_written.begin(self.id.sub_topology, self._bound.operators, self._beside.number)
+        self._beside.forget(WATERMARK, HELD, SHIFT)  # those that nobody keeps current any more
         of_inputs = [WATERMARK] if self.followed else []
         self._beside.require_room(self.id, self.changelog_ids, self.log, of_inputs=of_inputs)
         self._stampers = {
@@ -139,15 +141,6 @@ class Task:
             for place in self.start
             if place.topic in self._bound.stampers
         }
-
-    def _held_numbers(self) -> list[tuple[Number, Sequence[Operator]]]:
-        found: list[tuple[Number, Sequence[Operator]]] = []
-        for name, nodes in self.holders.items():
-            above = [self._bound.operators[n] for n in nodes if n in self._bound.operators]
-            holding = [operator for operator in above if holds_results(operator)]
-            if holding:
-                found.append((self._beside.number(name), holding))
-        return found
 
     def _bind(self, errors: RecordErrors) -> BoundProgram:
         environment = TaskEnvironment(
@@ -458,9 +451,7 @@ class Task:
             positions: the consumer's positions. Where no record waits they say the same, past
                 control records; where records wait they are too far and are not used.
         """
-        for number, operators in self._holders:
-            times = [time for time in map(held_from, operators) if time is not None]
-            number.value = min(times, default=-1)
+        self._times_written.note()
         values = self._beside.values((place.topic for place in self.start), commit_id)
         result = {}
         for place, offset in self.next_offset.items():

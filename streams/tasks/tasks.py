@@ -409,7 +409,7 @@ class Tasks:
             changelog_ids=slot.changelog_ids,
             followed=frozenset(writers),
             is_time_bounded=any(w.are_many(self._partitions) for w in writers.values()),
-            holders=self._upstream.holders(slot.plan.id),
+            repartitions=self._upstream.written(slot.plan.id),
             is_committed=slot.is_committed,
         )
         if slot.beginning is not None:

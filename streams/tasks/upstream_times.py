@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from headrace.streams.errors import StreamsError
-from headrace.streams.plan.progress import HELD, WATERMARK, Progress
+from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, Progress
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.plan.upstream import Upstream, Writers
 from headrace.streams.seams.background import Background
@@ -59,13 +59,19 @@ class InputTime:
         time: its event time in milliseconds, or -1.
         has_more: whether records are left to read.
         is_watermark: whether the time advances without a record.
-        held: by number: the earliest time of results that are held back.
+        held: by repartition topic: the earliest time of results that are held back.
+        shifts: by repartition topic: how much earlier results are than their records.
     """
 
     time: int
     has_more: bool
     is_watermark: bool = False
     held: Mapping[str, int] = field(default_factory=dict)
+    shifts: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, topic: str) -> int:
+        """Return the time before which nothing comes to a repartition topic any more."""
+        return min(self.time, self.held.get(topic, self.time)) - self.shifts.get(topic, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ def mark_of(
     inputs: Mapping[TopicPartition, InputTime],
     idle: Collection[TopicPartition],
     *,
-    held: str = "",
+    topic: str = "",
     end: int = 0,
 ) -> Mark:
     """Return the watermark that holds once all is read up to an end.
@@ -104,7 +110,7 @@ def mark_of(
     Args:
         inputs: the upstream inputs.
         idle: those that do not hold time back.
-        held: the number that says what is held back of their results.
+        topic: the name of the repartition topic (see `Writers`).
 
     Example:
         >>> slow, fast = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -113,7 +119,7 @@ def mark_of(
         (10, 90)
     """
     has_more = not all(place in idle for place in inputs)
-    times = {place: min(f.time, f.held.get(held, f.time)) for place, f in inputs.items()}
+    times = {place: found.of(topic) for place, found in inputs.items()}
     active = [times[p] for p, found in inputs.items() if found.is_watermark or p not in idle]
     if active:
         return Mark(min(active), is_least=False, has_more=has_more, end=end)
@@ -300,7 +306,7 @@ class UpstreamTimes:
                         for upstream in writers.inputs(self._partitions)
                         if upstream in answer.inputs
                     }
-                    marks.add(mark_of(known, idle, held=writers.held, end=answer.ends[place]))
+                    marks.add(mark_of(known, idle, topic=writers.name, end=answer.ends[place]))
 
     def _idle(self, now_s: float) -> frozenset[TopicPartition]:
         quiet = [place for place, found in self.inputs.items() if not found.has_more]
@@ -337,5 +343,12 @@ def _input_time(committed: CommittedOffset, end: int) -> InputTime:
         progress.event_time,
         has_more=committed.offset < end,
         is_watermark=WATERMARK in progress.values,
-        held={name: time for name, time in progress.values.items() if name.startswith(HELD)},
+        held=_by_topic(progress, HELD),
+        shifts=_by_topic(progress, SHIFT),
     )
+
+
+def _by_topic(progress: Progress, number: str) -> dict[str, int]:
+    prefix = f"{number}."
+    values = progress.values.items()
+    return {name.removeprefix(prefix): n for name, n in values if name.startswith(prefix)}

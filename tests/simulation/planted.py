@@ -32,7 +32,7 @@ from headrace.streams.task import task_buffers
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.tasks.upstream_times import Answer, UpstreamTimes
+from headrace.streams.tasks.upstream_times import Answer, InputTime, UpstreamTimes
 from headrace.streams.upgrade.start_check import StartCheck
 from headrace.streams.worker.worker import Worker
 from headrace.streams.worker_errors import OutcomeUnknownError
@@ -452,7 +452,7 @@ def the_watermark_is_not_restored(patch: pytest.MonkeyPatch) -> None:
 
 @bug_of_skew
 def results_that_wait_do_not_hold_time_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Task, "_held_numbers", lambda _: [])
+    patch.setattr(InputTime, "of", lambda self, _: self.time)
 
 
 @bug_of_skew

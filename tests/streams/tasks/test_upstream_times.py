@@ -37,9 +37,8 @@ def test_a_watermark_is_never_idle_as_it_advances_without_records() -> None:
 
 
 def test_what_is_held_back_bounds_the_time_for_the_topic_that_it_goes_to() -> None:
-    inputs = {ONE: InputTime(50, has_more=True, held={"held.a": 20})}
-    assert mark_of(inputs, [], held="held.a").time == 20
-    assert mark_of(inputs, [], held="held.b").time == 50
+    inputs = {ONE: InputTime(50, has_more=True, held={"a": 20}, shifts={"c": 7})}
+    assert [mark_of(inputs, [], topic=topic).time for topic in "abc"] == [20, 50, 43]
 
 
 def test_a_mark_holds_once_its_end_is_reached() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -302,3 +303,52 @@ def test_punctuators_by_stream_time_wait_for_the_slowest_partition() -> None:
         driver.commit()
         emitted = sum(int(record.value or 0) for record in driver.output("counts").read_all())
         assert emitted >= 1000
+
+
+class Earlier(Processor[str, str, str, str]):
+    """Gives each record the time in its value, three hours before its own."""
+
+    def init(self, context: ProcessorContext[str, str]) -> None:
+        self.context = context
+
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(replace(record, timestamp=record.timestamp - 3 * HOUR_MS))
+
+
+@pytest.mark.parametrize("records", [1, 10])
+def test_time_is_taken_where_a_processor_writes(records: int) -> None:
+    """Partitions are an hour apart at each commit; what is written is three hours earlier."""
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=serdes.string, value=serdes.string)
+    by_city = orders.process(Earlier).group_by(
+        lambda _, city: city, key=serdes.string, value=serdes.string, name="by-city"
+    )
+    counts = by_city.windowed_by(TimeWindows(size=HOUR)).count(store="hourly")
+    flat = counts.to_stream(lambda key, _: f"{key.key}@{key.window.start_ms}")
+    flat.to("counts", key=serdes.string, value=serdes.long)
+    settings = {**EXACTLY_ONCE, "max.poll.records": records}
+    with driver_of(builder.build(), settings) as driver:
+        orders_in, count = driver.input("orders"), 0
+        for minute in range(0, 12 * 60, 20):
+            for partition in range(PARTITIONS):
+                time = BEGIN_MS + minute * 60_000
+                orders_in.append(b"k", city(count).encode(), timestamp=time, partition=partition)
+                count += 1
+            driver.run()
+            if minute % 60 == 40:
+                driver.crash()
+                driver.commit(rounds=1)
+        driver.commit()
+        assert driver.dropped == {}
+        assert sum(driver.output("counts").as_dict().values()) == count
+
+
+def test_a_record_of_the_future_makes_no_others_late() -> None:
+    with driver_of(hourly(), {**EXACTLY_ONCE, "max.poll.records": 20}) as driver:
+        far_ms = BEGIN_MS + 20_000 * HOUR_MS
+        driver.input("orders").append(b"k", b"far", timestamp=far_ms, partition=3)
+        expected = fill(driver)
+        driver.commit()
+        found = driver.output("counts").as_dict()
+        assert driver.dropped == {}
+        assert {k: n for k, n in found.items() if not k.startswith("far")} == expected
