@@ -25,7 +25,7 @@ from tests.chaos.diary import Diary
 from tests.chaos.status import COMMIT_STEPS, STEPS, Field, Status
 
 ROOT = Path(__file__).parents[2]
-_REFUSALS = (ExitCode.CONFIGURATION, ExitCode.TOPICS)
+_REFUSALS = (ExitCode.VERSIONS,)
 _LOOK_S = 0.02
 _LOG_TAIL_BYTES = 1 << 20
 _EVENTS_MAX = 20
