@@ -80,9 +80,6 @@ OPERATOR_FAULTS: dict[str, Fault] = {
     "cluster throttled": throttle,
 }
 
-LONG_FAULTS = frozenset({"rolling upgrade"})
-"""They take as long as all others of a quick run together, which has them by `--kind` alone."""
-
 QUERY_FAULTS: dict[str, Fault] = {
     "what serves stores killed": kill_query_host,
     "what serves stores paused": pause_query_host,

@@ -26,7 +26,6 @@ from tests.chaos.endings import ENDINGS, Scene, try_ending
 from tests.chaos.faults import (
     BROKER_FAULTS,
     KILL_FAULTS,
-    LONG_FAULTS,
     OPERATOR_FAULTS,
     QUERY_FAULTS,
     STATE_AND_PAUSE_FAULTS,
@@ -474,7 +473,7 @@ class Run:
 
 def _chosen(faults: dict[str, Fault], options: Options) -> dict[str, Fault]:
     if not options.kinds:
-        return {n: f for n, f in faults.items() if options.complete or n not in LONG_FAULTS}
+        return faults
     return {name: fault for name, fault in faults.items() if any(k in name for k in options.kinds)}
 
 

@@ -210,7 +210,10 @@ class Fleet:
         """End a worker with SIGTERM; False, and SIGKILL, if that takes too long."""
         slot.wanted = False
         slot.signal(signal.SIGTERM)
-        return self.wait_gone(slot, seconds=seconds)
+        is_gone = self.wait_gone(slot, seconds=seconds)
+        # Else the supervisor could take the end for one that nobody asked for.
+        self.wait(lambda: slot.process is None, seconds=5, stop=self._stop)
+        return is_gone
 
     def wait_gone(self, slot: Slot, *, seconds: float) -> bool:
         """Wait for a worker that was asked to end; kill it if that takes too long."""
