@@ -8,6 +8,10 @@ takes as long again, and writes what nobody will see. So:
     twice      each record is committed on its own, for as many as were in vain
     alone, and in vain twice       the worker stops and names the record
 
+A punctuator by wall clock has no record. Once one was slow, a commit is made before it is called
+again, so that its time is its own and no record is repeated with it. When it took too long three
+times in a row, the worker stops and names it.
+
 Which aborts are the work's fault is told by the worker's own clock. Only time in operators and user
 code counts, not time in which brokers were waited for: an outage is none of the records' doing.
 """
@@ -15,7 +19,7 @@ code counts, not time in which brokers were waited for: an outage is none of the
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,9 +34,14 @@ from headrace.streams.seams.adaptive_batch_size import (
 )
 from headrace.streams.seams.clients import Clock, Log, Producer, TopicPartition
 from headrace.streams.task.task import Task
+from headrace.topology.context.task_facts import LongCall
 
 CAREFUL_AFTER = 2
 HOPELESS_ALONE_AFTER = 2
+PUNCTUATIONS_MAX = 3
+"""So many times in a row may a punctuator by wall clock take too long."""
+QUICK_PUNCTUATIONS = 20
+"""After so many commits with quick ones no commit is made before it any more."""
 HOPELESS_AFTER = 4
 """Where it is not known that it is one record: markers of transactions have offsets too."""
 MAX_POLL, TRANSACTION = "consumer.max.poll.interval.ms", "producer.transaction.timeout.ms"
@@ -66,6 +75,21 @@ class _Commit:
     worked_s: float
     waited_s: float
     in_flight: int
+    punctuated: Sequence[TaskId]
+    """Tasks that have called a slow punctuator by wall clock."""
+
+
+@dataclass(slots=True)
+class _SlowPunctuator:
+    """What is known of a task whose punctuator by wall clock was slow.
+
+    Args:
+        times: how many times in a row it took too long, of those that were slow.
+        quick: how many commits since then had quick calls alone.
+    """
+
+    times: int = 0
+    quick: int = 0
 
 
 class Effort:
@@ -96,6 +120,7 @@ class Effort:
             fields={"batch": "transaction", "unit": "input records"},
         )
         self._in_vain: dict[Where, _InVain] = {}
+        self._slow_punctuators: dict[TaskId, _SlowPunctuator] = {}
         self._careful_for = 0
         """For how many records each is committed on its own."""
         self._last: TaskId | None = None
@@ -174,10 +199,37 @@ class Effort:
         """What was done is in no transaction: sinks collect it, and write it in their own."""
         self._reset()
 
-    def committing(self, producer: Producer) -> None:
-        """A commit begins."""
+    def has_slow_punctuator(self, task: Task) -> bool:
+        """Whether to commit before the task's punctuators by wall clock are called."""
+        return task.id in self._slow_punctuators
+
+    def committing(self, producer: Producer, tasks: Sequence[Task]) -> None:
+        """A commit of these tasks begins."""
         now_s = self._clock.monotonic_s()
-        self._commit = _Commit(now_s, self._since_commit_s, self._waited_s, producer.in_flight)
+        self._commit = _Commit(
+            now_s,
+            self._since_commit_s,
+            self._waited_s,
+            producer.in_flight,
+            self._find_slow_punctuators(tasks),
+        )
+
+    def _find_slow_punctuators(self, tasks: Sequence[Task]) -> Sequence[TaskId]:
+        """Find tasks that have called one since the last commit; forget those that are quick."""
+        limit_s = min(self._max_poll_s, self._transaction_s or self._max_poll_s)
+        found = []
+        for task in tasks:
+            call = task.facts.longest_call
+            if call is None or call.kind != "punctuator by wall clock":
+                continue
+            if call.ms >= limit_s * 1000 / 8:
+                found.append(task.id)
+                self._slow_punctuators.setdefault(task.id, _SlowPunctuator()).quick = 0
+            elif (slow := self._slow_punctuators.get(task.id)) is not None:
+                slow.quick += 1
+                if slow.quick >= QUICK_PUNCTUATIONS:
+                    del self._slow_punctuators[task.id]
+        return found
 
     def to_forgive(self, tasks: Sequence[Task]) -> list[Suspect]:
         """What a commit of these tasks makes good, if anything was in vain before.
@@ -193,6 +245,8 @@ class Effort:
             tasks: what `to_forgive` said before it.
         """
         self._batch.succeeded(self._taken, self._brokers_s())
+        for task_id in () if self._commit is None else self._commit.punctuated:
+            self._slow_punctuators[task_id].times = 0
         self._reset()
         self._aborts = 0
         self._careful_for = max(0, self._careful_for - max(1, records))
@@ -225,6 +279,7 @@ class Effort:
             RecordError: it can never be committed.
             ConfigError: the same, and there is no record: a punctuator, or an `init`.
         """
+        self._find_slow_punctuators(tasks)
         self._aborts += 1
         if (brokers_s := self._brokers_s()) >= self._batch.target_s:
             self._batch.timed_out(self._taken, brokers_s, taken=self._acknowledged(producer))
@@ -236,10 +291,16 @@ class Effort:
         if took_s < limit_s:
             self._tell_of_aborts()
             return False
+        call = _longest((task.facts.longest_call for task in tasks), took_s)
+        if call is not None and call.kind == "punctuator by wall clock":
+            self._count_punctuation(tasks, call, setting, limit_s)
+            return False
         # A punctuator has no records, and an `init` not even a task that runs.
         found = [task.suspect() for task in tasks] or [_NOBODY]
         busy = [suspect for suspect in found if suspect.ranges] or found
         records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
+        if call is None and not records:
+            call = _longest((task.facts.longest_init for task in tasks), took_s)
         times = [self._count(task, records) for task in busy]
         self._log.warning(
             "work_took_too_long",
@@ -252,10 +313,40 @@ class Effort:
         )
         late = [task for task, t in zip(busy, times, strict=True) if t.is_hopeless]
         if late:
-            raise _too_slow(late, setting, took_s, limit_s, max(t.times for t in times))
+            raise _too_slow(late, setting, took_s, limit_s, max(t.times for t in times), call)
         if max((t.times for t in times), default=0) >= CAREFUL_AFTER:
             self._careful_for = max(1, records)
         return True
+
+    def _count_punctuation(
+        self, tasks: Sequence[Task], call: LongCall, setting: str, limit_s: float
+    ) -> None:
+        """Count a punctuator by wall clock that took too long.
+
+        Raises:
+            ConfigError: it does so each time.
+        """
+        task = next(task for task in tasks if task.facts.longest_call is call)
+        slow = self._slow_punctuators.setdefault(task.id, _SlowPunctuator())
+        slow.times = times = slow.times + 1
+        seconds = call.ms / 1000
+        self._log.warning(
+            "punctuator_took_too_long",
+            node=call.node,
+            task=str(task.id),
+            took_s=round(seconds, 1),
+            limit_s=limit_s,
+            setting=setting,
+            times=times,
+            advice=_PUNCTUATOR_TOO_LONG,
+        )
+        if times >= PUNCTUATIONS_MAX:
+            raise ConfigError(
+                f"a punctuator by wall clock took {seconds:.1f} s, and {setting} allows "
+                f"{limit_s:g} s: it was called {times} times in a row and could never be committed "
+                f"(node {call.node}, task {task.id}). Make it faster, have it do less in a call, "
+                f"or set {setting} to more than {call.ms}{_at_most(setting)}"
+            )
 
     def _acknowledged(self, producer: Producer) -> int:
         """Estimate how many input records of the failed commit the brokers have taken."""
@@ -279,6 +370,10 @@ _TOO_LONG = (
     "nothing is lost: it is processed again, in smaller parts; have the function take less time, "
     "or raise the setting"
 )
+_PUNCTUATOR_TOO_LONG = (
+    "nothing is lost: records before it are committed on their own, and it is called again; have "
+    "it do less in a call, or raise the setting"
+)
 _FAILING = (
     "nothing is lost, and nothing is committed either; the warnings before say why. It goes on by "
     "itself as soon as a commit succeeds"
@@ -299,20 +394,40 @@ def _range(offsets: range) -> str:
     return f"{offsets[0]}" if len(offsets) == 1 else f"{offsets[0]} to {offsets[-1]}"
 
 
+def _longest(calls: Iterable[LongCall | None], took_s: float) -> LongCall | None:
+    """Return the longest call if it is most of the time that the work took."""
+    found = max((c for c in calls if c is not None), key=lambda c: c.ms, default=None)
+    return found if found is not None and found.ms >= took_s * 1000 / 2 else None
+
+
+def _at_most(setting: str) -> str:
+    return " (at most the brokers' transaction.max.timeout.ms)" if setting == TRANSACTION else ""
+
+
 def _too_slow(
-    tasks: Sequence[Suspect], setting: str, took_s: float, limit_s: float, times: int
+    tasks: Sequence[Suspect],
+    setting: str,
+    took_s: float,
+    limit_s: float,
+    times: int,
+    call: LongCall | None,
 ) -> StreamsError:
     """Say what takes too long, and which setting is in its way."""
     task_id = ", ".join(sorted({task.task_id for task in tasks} - {""})) or None
-    what = (
-        f"took {took_s:.1f} s of work, and {setting} allows {limit_s:g} s: it was done {times} "
-        "times and could never be committed"
-    )
-    more = " (at most the brokers' transaction.max.timeout.ms)" if setting == TRANSACTION else ""
-    hint = f"make the functions faster, or set {setting} to more than {took_s * 1000:.0f}{more}"
     moved = {place: r for task in tasks for place, r in task.ranges.items()}
+    in_call = ""
+    if call is not None and moved:
+        in_call = f", most of it in the {call.kind} of node {call.node}"
+    what = (
+        f"took {took_s:.1f} s of work{in_call}, and {setting} allows {limit_s:g} s: it was done "
+        f"{times} times and could never be committed"
+    )
+    least_ms = f"{took_s * 1000:.0f}{_at_most(setting)}"
+    hint = f"make the functions faster, or set {setting} to more than {least_ms}"
     if not moved:
         of = f" of task {task_id}" if task_id else ""
+        if call is not None:
+            return ConfigError(f"the {call.kind} of node {call.node}{of} {what}; {hint}")
         return ConfigError(f"a punctuator, or the init of a processor,{of} {what}; {hint}")
     place = min(moved)
     return RecordError(

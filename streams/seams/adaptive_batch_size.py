@@ -17,11 +17,13 @@ from headrace.streams.seams.clients import Clock, Log, Producer
 FIRST_RECORDS = 100
 """How many records the first transaction takes: the brokers' speed is not known yet.
 
-Few, as a quota lets ten seconds' worth pass at once. A transaction that grows by half until that is
-used up has a sixth of it left to wait for, or a half at most.
+Few, as a quota lets seconds' worth pass at once, which says nothing of the rate.
 """
-_GROWTH, _GROWTH_AFTER = 1.5, 1.25
-"""Factors by which a batch grows that was taken in time: at first, and once it was too large."""
+_GROWTH = 1.25
+"""Factor by which a batch grows that was taken in time.
+
+The transaction that uses up what a quota lets pass at once is a fifth of that, and waits as long.
+"""
 _SHRINK_ABOVE = 1.5
 """How far above its target a batch may take until it shrinks, so that the size settles."""
 _LEAST_SHARE = 4
@@ -113,8 +115,7 @@ class AdaptiveBatchSize:
         self._log_lowered(before, taken, seconds)
 
     def _grow(self, size: int) -> None:
-        factor = _GROWTH if self._lowered is None else _GROWTH_AFTER
-        self.size = min(self.max_size, max(size + 1, int(size * factor)))
+        self.size = min(self.max_size, max(size + 1, int(size * _GROWTH)))
 
     def _log_lowered(self, before: int, taken: int, seconds: float) -> None:
         if self.size >= before or (self._lowered is not None and self.size > self._lowered / 2):

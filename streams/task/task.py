@@ -478,6 +478,7 @@ class Task:
         self.next_offset = {place: committed.offset for place, committed in offsets.items()}
         self.moved = False
         self.is_committed = True
+        self.facts.longest_call = None
 
     # -- reading from outside ----------------------------------------------------------------
 

@@ -188,7 +188,7 @@ class Commits:
         begun_s = self._clock.monotonic_s()
         done = self._effort.to_forgive(dirty)
         self._transactions.begin()
-        self._effort.committing(self._transactions.producer)
+        self._effort.committing(self._transactions.producer, dirty)
         self._last_id += 1
         commit = Commit(
             self._transactions.producer,

@@ -5,7 +5,7 @@ Hot path: `run` is called once a turn, and processes some records of each task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from headrace.streams.commit.effort import Effort
@@ -66,6 +66,8 @@ class Processing:
         self._clock = clock
         self._log = log
         self._partials_due_s = 0.0
+        self._is_slow_turn = False
+        """Whether the last turn was that of a slow punctuator: records are next."""
         self._chunk = AdaptiveBatchSize(
             target_s=CHUNK_TARGET_S, size=CHUNK_FIRST, max_size=config.max_poll_records
         )
@@ -79,6 +81,35 @@ class Processing:
         Returns:
             How many records it was.
         """
+        slow = self._slow_punctuators()
+        self._is_slow_turn = bool(slow) and not self._is_slow_turn
+        if self._is_slow_turn:
+            # What was done before is committed, and nothing is to be repeated with it.
+            self._punctuate(slow[:1])
+            processed, punctuated = 0, True
+        else:
+            processed = self._process_each()
+            punctuated = self._punctuate([t for t in self._tasks.running if t not in slow])
+        if processed or punctuated:
+            with self.blaming_inputs():
+                self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
+        self._sinks.write_full()
+        if not self._config.exactly_once:
+            self._send_partials(processed)
+        self._advance_watermarks()
+        self._close_idle_windows()
+        return processed
+
+    def must_commit_first(self) -> bool:
+        """Whether to commit before anything is processed: a slow punctuator is due."""
+        return not self._is_slow_turn and bool(self._slow_punctuators())
+
+    def _slow_punctuators(self) -> Sequence[Task]:
+        running = self._tasks.running
+        return [t for t in running if self._effort.has_slow_punctuator(t) and t.is_due()]
+
+    def _process_each(self) -> int:
+        """Process some records of each task; returns how many it was."""
         processed = 0
         running = self._backlog.nearest_first(self._tasks.running)
         feeding = sum(map(self._feeds, running))
@@ -96,15 +127,6 @@ class Processing:
             self._intake.take_again(task)
             if self._effort.ends_turn(task):
                 break
-        punctuated = self._punctuate()
-        if processed or punctuated:
-            with self.blaming_inputs():
-                self._transactions.producer.pressure(self._config.task_timeout_ms / 1000)
-        self._sinks.write_full()
-        if not self._config.exactly_once:
-            self._send_partials(processed)
-        self._advance_watermarks()
-        self._close_idle_windows()
         return processed
 
     def _send_partials(self, processed: int) -> None:
@@ -156,9 +178,9 @@ class Processing:
         """How many records the transaction, or the sink's next batch, may still take."""
         return self._effort.room if task.facts.outbox is None else self._sinks.room(task)
 
-    def _punctuate(self) -> bool:
+    def _punctuate(self, tasks: Sequence[Task]) -> bool:
         """Call the punctuators that are due by the wall clock; returns whether any was."""
-        due = [task for task in self._tasks.running if task.is_due()]
+        due = [task for task in tasks if task.is_due()]
         for task in due:
             self._transactions.begin()
             with self.blaming_inputs(), self.working():

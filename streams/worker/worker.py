@@ -170,7 +170,7 @@ class Worker:
             self._poll(self._answering.bounded(self._wait_s()))
             self._advance()
             self.global_tables.update()
-            processed = 0 if self.pausing.turn() else self._processing.run()
+            processed = 0 if self.pausing.turn() else self._process()
             self._commit_if_due(processed)
             self.tasks.bound_caches(self.global_tables.caches)
             if self.tasks.has_unknown:
@@ -288,6 +288,11 @@ class Worker:
         if not self._was_running and self.tasks.owned and self.tasks.all_running:
             self._was_running = True
             self._listener.on_running()
+
+    def _process(self) -> int:
+        if self._processing.must_commit_first():
+            self._commits.commit()
+        return self._processing.run()
 
     def _commit_if_due(self, processed: int) -> None:
         if self._commits.is_due_for_all():

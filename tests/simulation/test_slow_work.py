@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -140,6 +141,94 @@ def test_tasks_that_take_too_long_together_take_turns(sleep: Sleep) -> None:
     assert warnings(result) == 0
 
 
+def punctuated(punctuate: Callable[[Record[str, int], Any], None], kind: Any) -> Topology:
+    """Forwards each record; calls a function now and then with the last one."""
+
+    class Punctuated(Processor[str, int, str, int]):
+        def init(self, context: ProcessorContext[str, int]) -> None:
+            self._forward = context.forward
+            self._last: Record[str, int] | None = None
+            context.schedule(timedelta(seconds=0.01), self._call, kind=kind)
+
+        def process(self, record: Record[str, int]) -> None:
+            self._last = record
+            self._forward(record)
+
+        def _call(self, _: int) -> None:
+            if self._last is not None:
+                punctuate(self._last, self._forward)
+
+    builder = StreamsBuilder()
+    numbers = builder.stream("numbers", key=serdes.string, value=serdes.integer)
+    numbers.process(Punctuated, name="now-and-then").to(
+        "out", key=serdes.string, value=serdes.integer
+    )
+    return builder.build()
+
+
+def test_a_punctuator_that_takes_longer_than_its_transaction_stops_the_worker(
+    sleep: Sleep,
+) -> None:
+    """It is named, and the records before it are committed."""
+
+    def slow(last: Record[str, int], forward: Any) -> None:
+        forward(Record("called", -1, last.timestamp))
+        sleep(11)
+
+    result = simulation(punctuated(slow, "wall_clock"), {"max.poll.records": 1}).run(1)
+    first = failures(result)[0]
+    assert "ConfigError: a punctuator by wall clock took 11.0 s" in first
+    assert "producer.transaction.timeout.ms allows 10 s: it was called 3 times in a row" in first
+    assert "(node now-and-then, task 0_0)" in first
+    assert "set producer.transaction.timeout.ms to more than 11000" in first
+    before = before_failing(result)
+    assert before.count("punctuator_took_too_long") == 3, "it is said each time"
+    assert warnings(result) == 0, "the records are not at fault"
+    written = [value for _, value in result.outputs("out")]
+    assert written, "records before it are committed"
+    assert -1 not in written
+
+
+def test_records_are_not_repeated_with_a_slow_punctuator(sleep: Sleep) -> None:
+    """It takes most of a transaction's time: with the records of before it would be too much."""
+    calls = 0
+
+    def slow(last: Record[str, int], forward: Any) -> None:
+        nonlocal calls
+        calls += 1
+        forward(Record("called", -1, last.timestamp))
+        sleep(9)
+
+    result = simulation(punctuated(slow, "wall_clock"), EXACTLY_ONCE).run(1)
+    assert failures(result) == []
+    assert sorted(v for _, v in result.outputs("out") if v >= 0) == list(range(40))
+    assert [value for _, value in result.outputs("out")].count(-1) >= calls - 1 > 0
+
+
+def test_a_punctuator_that_writes_when_its_work_is_done_goes_on(sleep: Sleep) -> None:
+    """The broker's time begins with the first record that is sent: none was before."""
+
+    def slow(last: Record[str, int], forward: Any) -> None:
+        sleep(12)
+        forward(Record("called", -1, last.timestamp))
+
+    result = simulation(punctuated(slow, "wall_clock"), EXACTLY_ONCE).run(1)
+    assert failures(result) == []
+    assert sorted(v for _, v in result.outputs("out") if v >= 0) == list(range(40))
+    assert [value for _, value in result.outputs("out")].count(-1) > 1
+    assert before_failing(result).count("punctuator_took_too_long") <= 1
+
+
+def test_a_slow_punctuator_by_stream_time_is_named(sleep: Sleep) -> None:
+    def slow(last: Record[str, int], forward: Any) -> None:
+        forward(Record("called", -1, last.timestamp))
+        sleep(11)
+
+    first = failures(simulation(punctuated(slow, "stream_time"), EXACTLY_ONCE).run(1))[0]
+    assert "RecordError: offsets numbers-0 0 took 11.0 s of work, most of it in the" in first
+    assert "punctuator by stream time of node now-and-then" in first
+
+
 def test_a_processor_that_takes_too_long_to_begin_stops_the_worker(sleep: Sleep) -> None:
     class Slow(Processor[str, int, str, int]):
         def init(self, context: ProcessorContext[str, int]) -> None:
@@ -151,8 +240,8 @@ def test_a_processor_that_takes_too_long_to_begin_stops_the_worker(sleep: Sleep)
 
     builder = StreamsBuilder()
     numbers = builder.stream("numbers", key=serdes.string, value=serdes.integer)
-    numbers.process(Slow).to("out", key=serdes.string, value=serdes.integer)
+    numbers.process(Slow, name="slow").to("out", key=serdes.string, value=serdes.integer)
     settings = {"consumer.max.poll.interval.ms": 30_000}
     first = failures(simulation(builder.build(), settings).run(1))[0]
-    assert "ConfigError: a punctuator, or the init of a processor, of task 0_0 took 31.0 s" in first
+    assert "ConfigError: the init of node slow of task 0_0 took 31.0 s" in first
     assert "set consumer.max.poll.interval.ms to more than 31" in first

@@ -19,6 +19,7 @@ from headrace.topology.external_sink import SinkRow
 from headrace.topology.first_result import refuse_never_run
 
 TimeKind = Literal["stream_time", "wall_clock"]
+CallKind = Literal["init", "punctuator by stream time", "punctuator by wall clock"]
 Start = Callable[[], None]
 Close = Callable[[], None]
 
@@ -33,6 +34,19 @@ def _fail(node: str, error: BaseException) -> None:  # noqa: ARG001
 
 def _refuse(node: str, error: Exception, message: Any, row: SinkRow) -> None:  # noqa: ARG001
     raise error
+
+
+@dataclass(frozen=True, slots=True)
+class LongCall:
+    """The longest call of a processor outside of `process`.
+
+    Args:
+        node: the processor's.
+    """
+
+    kind: CallKind
+    node: str
+    ms: int
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +92,10 @@ class TaskFacts:
     """Whether a punctuator runs now."""
     node: str | None = None
     """The processor whose `init` runs, or has just failed."""
+    longest_call: LongCall | None = None
+    """Of a punctuator since the last commit, by the wall clock."""
+    longest_init: LongCall | None = None
+    """Of an `init` since the task began, by the wall clock."""
     outbox: Any = None
     """The `Outbox` of a task that writes to a table outside of Kafka."""
     refused: Callable[[str, Exception, Any, SinkRow], None] = _refuse
@@ -102,7 +120,7 @@ class TaskFacts:
         """The record is done, with all that followed from it: let punctuators run that are due."""
         self.record = None
         if self._by_stream_time.due_ms <= self.stream_time >= 0:
-            self._by_stream_time.run(self.stream_time, self._call)
+            self._by_stream_time.run(self.stream_time, self._call_by_stream_time)
 
     def advance(self, time: int) -> None:
         """Advance stream time without a record, and call the punctuators that are due."""
@@ -121,7 +139,11 @@ class TaskFacts:
         for node, start, _ in self._processors:
             self.node = node
             self._started += 1
+            begun_ms = self.now_ms()
             start()
+            ms = self.now_ms() - begun_ms
+            if self.longest_init is None or ms > self.longest_init.ms:
+                self.longest_init = LongCall("init", node, ms)
         self.node = None
 
     def close(self) -> list[tuple[str, BaseException]]:
@@ -158,7 +180,7 @@ class TaskFacts:
         due = [release for due_ms, release in self._gathered.values() if due_ms <= now_ms]
         for release in due:
             release()
-        self._by_wall_clock.run(now_ms, self._call)
+        self._by_wall_clock.run(now_ms, self._call_by_wall_clock)
 
     def release_at(self, node: str, due_ms: int, release: Callable[[], None]) -> None:
         """Have what a step has gathered released at a time, unless it is before that."""
@@ -168,7 +190,19 @@ class TaskFacts:
         """Nothing that a step has gathered waits any more."""
         self._gathered.pop(node, None)
 
-    def _call(self, schedule: Schedule, now_ms: int) -> None:
+    def _call_by_stream_time(self, schedule: Schedule, now_ms: int) -> None:
+        self._call(schedule, now_ms, "punctuator by stream time")
+
+    def _call_by_wall_clock(self, schedule: Schedule, now_ms: int) -> None:
+        self._call(schedule, now_ms, "punctuator by wall clock")
+
+    def _measure(self, kind: CallKind, node: str, begun_ms: int) -> None:
+        ms = self.now_ms() - begun_ms
+        if self.longest_call is None or ms > self.longest_call.ms:
+            self.longest_call = LongCall(kind, node, ms)
+
+    def _call(self, schedule: Schedule, now_ms: int, kind: CallKind) -> None:
+        begun_ms = self.now_ms()
         self.record = None
         self.timestamp = now_ms
         self.is_punctuating = True
@@ -178,3 +212,4 @@ class TaskFacts:
             self.failed(schedule.node, error)
         finally:
             self.is_punctuating = False
+            self._measure(kind, schedule.node, begun_ms)

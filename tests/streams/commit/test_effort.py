@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.commit.effort import Effort
+from headrace.streams.commit.effort import QUICK_PUNCTUATIONS, Effort
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.records.blame import Suspect
 from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
+from headrace.topology.context.task_facts import LongCall, TaskFacts
 
 IN = TopicPartition("in", 0)
 SETTINGS = {
@@ -39,6 +40,7 @@ class Task:
     done: int = 0
     id: TaskId = field(default_factory=lambda: TaskId(0, 0))
     moved: bool = True
+    facts: TaskFacts = field(default_factory=TaskFacts)
 
     def suspect(self) -> Suspect:
         ranges = {IN: range(self.begin, self.begin + self.done)} if self.done else {}
@@ -66,6 +68,7 @@ class Bench:
 
     def commit(self, *tasks: Any) -> None:
         done = sum(task.done for task in tasks)
+        self.effort.committing(self.producer, tasks)
         self.effort.committed(self.effort.to_forgive(tasks), done)
 
 
@@ -242,3 +245,70 @@ def test_what_was_committed_in_the_end_is_forgiven_though_no_offset_moved() -> N
         assert bench.void(Task())
         bench.work(0.1)
         bench.commit(Task())
+
+
+def punctuated(seconds: float, number: int = 0) -> Task:
+    """A task whose punctuator by wall clock took so long since the last commit."""
+    call = LongCall("punctuator by wall clock", "node", int(seconds * 1000))
+    return Task(number, facts=TaskFacts(longest_call=call))
+
+
+def test_a_slow_punctuator_is_named_whatever_was_committed_between_its_calls() -> None:
+    bench = Bench()
+    for times in (1, 2, 3):
+        bench.commit(Task(times, done=5))
+        bench.work(12)
+        slow = punctuated(12, times)
+        if times < 3:
+            assert not bench.void(slow), "no record is at fault"
+            assert bench.effort.has_slow_punctuator(slow)  # type: ignore[arg-type]
+            assert not bench.effort.is_careful
+    with pytest.raises(ConfigError, match=r"12.0 s, .* 10 s: .* 3 times .*node node, task 0_0"):
+        bench.void(slow)
+    told = [event["times"] for event in bench.log.events]
+    assert told == [1, 2, 3]
+
+
+def test_a_punctuator_that_is_committed_is_not_too_slow() -> None:
+    bench = Bench()
+    for _ in range(5):
+        for _ in range(2):
+            bench.work(12)
+            bench.void(punctuated(12))
+        bench.work(9)
+        bench.commit(punctuated(9))
+
+
+def test_a_punctuator_that_is_quick_again_has_no_commit_before_it() -> None:
+    bench = Bench()
+    task: Any = punctuated(2)
+    bench.commit(task)
+    assert bench.effort.has_slow_punctuator(task)
+    for _ in range(QUICK_PUNCTUATIONS):
+        bench.commit(punctuated(0.01))
+    assert not bench.effort.has_slow_punctuator(task)
+
+
+def test_a_transaction_takes_fewer_records_after_one_that_brokers_did_not_take_in_time() -> None:
+    bench = Bench()
+    bench.effort.has_taken(100)
+    bench.producer.in_flight = 200
+    bench.effort.committing(bench.producer, [])
+    bench.clock.sleep(10)
+    bench.producer.in_flight = 140
+    bench.void(Task(done=100))
+    assert bench.effort.room == 10, "30 were taken in 10 seconds"
+    bench.effort.has_taken(9)
+    assert not bench.effort.is_enough
+    bench.effort.has_taken(1)
+    assert bench.effort.is_enough
+
+
+def test_at_least_once_is_not_bounded_until_a_flush_times_out() -> None:
+    bench = Bench(settings={"processing.guarantee": "at_least_once"})
+    bench.effort.has_taken(10_000_000)
+    assert not bench.effort.is_enough
+    bench.effort.committing(bench.producer, [])
+    bench.clock.sleep(300)
+    bench.void(Task(done=1))
+    assert bench.effort.room == 5_000_000

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from headrace.streams.errors import RecordError
-from headrace.topology import StreamsBuilder, serdes
+from headrace.streams.errors import ConfigError, RecordError
+from headrace.topology import Processor, ProcessorContext, Record, StreamsBuilder, serdes
 from tests.support import kafka
 from tests.support.live import Live, settings_of
 from tests.support.topics import Topics
@@ -63,3 +64,41 @@ def test_a_record_that_outlasts_the_time_between_polls_is_named_with_the_setting
     assert "set consumer.max.poll.interval.ms to more than 7" in str(error)
     warnings = [event for event in events if event["event"] == "work_took_too_long"]
     assert {event["setting"] for event in warnings} == {"consumer.max.poll.interval.ms"}
+
+
+@pytest.mark.slow
+def test_a_punctuator_that_outlasts_its_transaction_is_named_and_repeats_no_record(
+    topics: Topics, tmp_path: Path
+) -> None:
+    source, out = topics.create("in"), topics.create("out")
+    kafka.write(topics.bootstrap, source, [(b"k", b"%d" % n) for n in range(1_500)])
+
+    class Slow(Processor[str, str, str, str]):
+        def init(self, context: ProcessorContext[str, str]) -> None:
+            self._context = context
+            context.schedule(timedelta(milliseconds=100), self._call, kind="wall_clock")
+
+        def process(self, record: Record[str, str]) -> None:
+            self._context.forward(record)
+
+        def _call(self, now: int) -> None:
+            self._context.forward(Record("k", "called", now))
+            time.sleep(4.0)
+
+    builder = StreamsBuilder()
+    records = builder.stream(source, key=serdes.string, value=serdes.string)
+    records.process(Slow, name="slow").to(out, key=serdes.string, value=serdes.string)
+    settings = settings_of(
+        topics, tmp_path, producer_transaction_timeout_ms=2_500, producer_linger_ms=0
+    )
+    app = Live(builder.build(), settings)
+    with structlog.testing.capture_logs() as events:
+        error = app.failure()
+    assert isinstance(error, ConfigError)
+    assert "(node slow, task 0_0)" in str(error)
+    assert "set producer.transaction.timeout.ms to more than 40" in str(error)
+    told = [event for event in events if event["event"] == "punctuator_took_too_long"]
+    assert [event["times"] for event in told] == [1, 2, 3]
+    written = [r.value for r in kafka.read(topics.bootstrap, out)]
+    assert written, "records before it are committed"
+    assert written == [b"%d" % n for n in range(len(written))], "lost or doubled"
