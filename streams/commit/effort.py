@@ -97,9 +97,17 @@ class Effort:
 
     Args:
         config: max.poll.interval.ms and transaction.timeout.ms.
+        first_records: how many records the first transaction takes, if there are transactions.
     """
 
-    def __init__(self, config: StreamsConfig, *, clock: Clock, log: Log) -> None:
+    def __init__(
+        self,
+        config: StreamsConfig,
+        *,
+        first_records: int = FIRST_RECORDS,
+        clock: Clock,
+        log: Log,
+    ) -> None:
         self._max_poll_s = config.max_poll_interval_ms / 1000
         self._transaction_s = config.transaction_timeout_ms / 1000 if config.exactly_once else None
         self._clock = clock
@@ -115,7 +123,7 @@ class Effort:
         flush_s = config.task_timeout_ms / 1000
         self._batch = AdaptiveBatchSize(
             target_s=min(flush_s, self._transaction_s or flush_s) / 3,
-            size=FIRST_RECORDS if config.exactly_once else sys.maxsize,
+            size=first_records if config.exactly_once else sys.maxsize,
             log=log,
             fields={"batch": "transaction", "unit": "input records"},
         )

@@ -5,6 +5,7 @@ What lies between them is wired as it is live (`headrace.streams.worker.wiring`)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -203,6 +204,7 @@ def make_memory_worker(
         log=log,
         open_sink=open_sink,
         times_interval_s=0,  # time passes only when it is told to
+        first_records=sys.maxsize,  # nothing is slow here, and tests see each commit
     )
     return wire(application, seams)
 

@@ -19,6 +19,7 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.questions.desk import Desk
+from headrace.streams.seams.adaptive_batch_size import FIRST_RECORDS
 from headrace.streams.seams.background import Background
 from headrace.streams.seams.clients import Clock, Consumer, Log, Probe, Producer, TopicPartition
 from headrace.streams.seams.topic_facts import TopicFacts
@@ -80,6 +81,7 @@ class Seams:
         open_sink: connects with tables outside of Kafka.
         desk: takes questions about rows in the worker's memory.
         times_interval_s: how often to ask for the times of upstream tasks, at most.
+        first_records: how many records the first transaction takes.
     """
 
     admin: TopicAdmin
@@ -107,3 +109,4 @@ class Seams:
     desk: Desk = field(default_factory=Desk)
     times_interval_s: float = INTERVAL_S
     make_global_reader: Callable[[], Consumer] | None = None
+    first_records: int = FIRST_RECORDS

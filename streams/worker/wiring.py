@@ -304,7 +304,12 @@ class _Wiring:
 
     @cached_property
     def effort(self) -> Effort:
-        return Effort(self._config, clock=self._seams.clock, log=self._seams.log)
+        return Effort(
+            self._config,
+            first_records=self._seams.first_records,
+            clock=self._seams.clock,
+            log=self._seams.log,
+        )
 
     @cached_property
     def processing(self) -> Processing:
