@@ -97,6 +97,12 @@ def test_batches_go_on_from_each_of_their_positions(tmp_path: Path) -> None:
         assert rest == list(range(100 * (number + 1), 2500))
 
 
+def test_large_rows_end_a_batch_early(tmp_path: Path) -> None:
+    """A transaction takes whole batches, and on slow brokers little at a time."""
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"t": ["{"x" * 30_000}"]}}\n' for _ in range(7)))
+    assert [len(batch.rows) for batch in Files(str(tmp_path / "*")).read({})] == [3, 3, 1]
+
+
 def test_a_part_is_named_below_what_has_no_wildcard(tmp_path: Path) -> None:
     (tmp_path / "x" / "y").mkdir(parents=True)
     (tmp_path / "x" / "y" / "a.jsonl").write_text("1\n")
