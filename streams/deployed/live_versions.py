@@ -41,6 +41,8 @@ from headrace.streams.start_errors import VersionConflictError
 
 WAIT_MORE_S = 5.0
 """How much longer than a session to wait for members that were killed."""
+DESCRIBED_S = 3.0
+"""How long a version that runs already may take to write its description."""
 _ASK_AGAIN_S = 0.2
 _UNSETTLED = "the group is rebalancing, and the members' older release reports no version"
 _UNKNOWN = "which partitions they own is not known, as no description of their version is kept"
@@ -80,6 +82,8 @@ class LiveVersions:
         self._admin: TopicAdmin | None = None
         self._own = Ownership({}, {}, {}, {})
         self._identity = ""
+        self._reported_within_s = config.task_timeout_ms / 1000
+        self._absent_since_s: float | None = None
         self._waits_since_s: float | None = None
 
     @property
@@ -132,13 +136,13 @@ class LiveVersions:
         return next(own, None)
 
     def _wait_once(self, conflict: VersionConflictError) -> None:
-        self._wait(conflict)
+        self._wait(conflict, self._wait_s)
         if self._stopping():
             raise StopRequestedError(f"stopped while waiting: {conflict}")
         self._clock.sleep(_ASK_AGAIN_S)
 
-    def _wait(self, conflict: VersionConflictError) -> None:
-        """Raise the conflict if it has lasted for longer than a session."""
+    def _wait(self, conflict: VersionConflictError, at_most_s: float) -> None:
+        """Raise the conflict if it has lasted for so long."""
         now_s = self._clock.monotonic_s()
         if self._waits_since_s is None:
             self._waits_since_s = now_s
@@ -146,10 +150,10 @@ class LiveVersions:
                 "start_waits_for_other_version",
                 members=list(conflict.members),
                 reasons=list(conflict.reasons),
-                at_most_s=round(self._wait_s),
+                at_most_s=round(at_most_s),
                 advice=_ADVICE,
             )
-        elif now_s - self._waits_since_s > self._wait_s:
+        if now_s - self._waits_since_s >= at_most_s:
             raise conflict
 
     def may_begin(self) -> bool:
@@ -160,16 +164,30 @@ class LiveVersions:
         """
         state = self._state()
         if self._reported(state) != self.version:
-            return False  # the coordinator moves, or the membership has ended meanwhile
+            self._wait_to_be_reported()
+            return False
+        self._absent_since_s = None
         found = self._conflicts(state)
         if not found:
             self._waits_since_s = None
             return True
-        conflict = self._error(state, found)
-        if min(found) < self.version:
-            raise conflict
-        self._wait(conflict)
+        gives_up = min(found) < self.version
+        is_known = any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in found.values())
+        at_most_s = (0.0 if is_known else DESCRIBED_S) if gives_up else self._wait_s
+        self._wait(self._error(state, found), at_most_s)
         return False
+
+    def _wait_to_be_reported(self) -> None:
+        """Raise if the group has lacked this worker for long, and not only as it rebalances."""
+        now_s = self._clock.monotonic_s()
+        if self._absent_since_s is None:
+            self._absent_since_s = now_s
+        elif now_s - self._absent_since_s > self._reported_within_s:
+            raise FatalClientError(
+                f"the brokers do not report this worker as a member of group {self._group} that "
+                f"runs its version ({self._identity}, version {self.version}). See that no other "
+                "worker has its worker.id, and that its user may describe the group"
+            )
 
     def refuse_older(self) -> None:
         """Stop where a member of an older release conflicts, as it does not compare versions.

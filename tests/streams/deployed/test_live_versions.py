@@ -12,9 +12,9 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.endpoints import with_version
 from headrace.streams.deployed.deployed import DeployedTopology
 from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.live_versions import WAIT_MORE_S, LiveVersions
+from headrace.streams.deployed.live_versions import DESCRIBED_S, WAIT_MORE_S, LiveVersions
 from headrace.streams.deployed.ownership import Ownership
-from headrace.streams.errors import StopRequestedError
+from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.topic_plan import TopicPlan
 from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
@@ -111,7 +111,7 @@ class Worker:
         builder = StreamsBuilder()
         write(builder)
         self.cluster, self.name = cluster, name
-        config = StreamsConfig.parse(GIVEN | settings)
+        self.config = config = StreamsConfig.parse(GIVEN | settings)
         plans = plan_application(builder.build(), config)
         self.clock, self.log = ManualClock(0), EventLog()
         self.is_stopping = False
@@ -266,10 +266,44 @@ def test_of_two_that_start_at_the_same_moment_one_is_refused() -> None:
         one.join()
     smaller, larger = sorted(both, key=lambda one: one.versions.version)
     assert not smaller.versions.may_begin()
+    assert not larger.versions.may_begin()  # the other one may run, and not be described yet
+    larger.clock.pass_ms(int(1000 * DESCRIBED_S))
     with pytest.raises(VersionConflictError):
         larger.versions.may_begin()
     larger.leave()
     assert smaller.versions.may_begin()
+
+
+def test_one_that_sees_a_described_conflict_gives_up_at_once() -> None:
+    cluster = Cluster()
+    both = [
+        Worker(cluster, name, write).start(joins=False)
+        for name, write in (("a", ONE), ("b", through("orders", "products")))
+    ]
+    smaller, larger = sorted(both, key=lambda one: one.versions.version)
+    smaller.join()
+    smaller.run()
+    larger.join()
+    with pytest.raises(VersionConflictError):
+        larger.versions.may_begin()
+
+
+def test_a_version_that_is_described_a_moment_later_may_run_beside_it() -> None:
+    cluster = Cluster()
+    Worker(cluster, "a", ONE).start().run()
+    new = Worker(cluster, "b", through("orders", "products")).start()
+    assert new.versions.may_begin()
+    back = Worker(cluster, "c", ONE)
+    back.clock.sleep = lambda seconds: new.deployed.keep()  # type: ignore[method-assign,assignment]
+    back.start().run()
+
+
+def test_a_worker_that_the_group_never_reports_is_started_again() -> None:
+    worker = Worker(Cluster(), "a", ONE).start(joins=False)
+    assert not worker.versions.may_begin()
+    worker.clock.pass_ms(worker.config.task_timeout_ms + 1)
+    with pytest.raises(FatalClientError, match="do not report this worker as a member"):
+        worker.versions.may_begin()
 
 
 def test_one_that_stays_is_not_waited_for_for_ever() -> None:
