@@ -25,6 +25,7 @@ from headrace.topology import (
     serdes,
 )
 from headrace.topology.checks.unnamed import unnamed_steps
+from headrace.topology.operators.windows.buffered import Buffered, BufferedSerde
 from tests.support.examples import examples
 from tests.support.operators import HEADERS, NO_CACHE, Pair, driver_of, pairs
 from tests.support.timed import Action, actions, by_partition, partition_of, perform
@@ -430,3 +431,9 @@ def test_a_suppression_without_a_name_is_told_how_to_get_one() -> None:
     builder.table("in", store="rows").suppress(limit(5))
     (unnamed,) = unnamed_steps(builder.build().sub_topologies)
     assert unnamed.advice == 'suppress(name="...")'
+
+
+def test_names_of_headers_that_are_not_utf8_are_kept_in_the_buffer() -> None:
+    rows = BufferedSerde(serdes.string)
+    change = Buffered("b", "a", 5, 7, [("gr\udcf6\udcdfe", b"1"), ("größe", None), ("n", b"")])
+    assert rows.deserialize(rows.serialize(change)) == change
