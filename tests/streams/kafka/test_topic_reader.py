@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Message
 from structlog.testing import capture_logs
 
 from headrace.streams.kafka import topic_reader
@@ -18,12 +18,7 @@ HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def message(place: TopicPartition, offset: int, *, is_end: bool = False) -> Any:
     error = KafkaError(KafkaError._PARTITION_EOF) if is_end else None
-    return SimpleNamespace(
-        topic=lambda: place.topic,
-        partition=lambda: place.partition,
-        offset=lambda: offset,
-        error=lambda: error,
-    )
+    return Message(topic=place.topic, partition=place.partition, offset=offset, error=error)
 
 
 class Client:
