@@ -12,6 +12,7 @@ from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, Wal
 from headrace.spark_bridge.history.planning import make_plan
 from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
+from headrace.state.codec import partition_for_key
 from headrace.streams.errors import ConfigError
 from headrace.streams.plan.progress import Progress
 from headrace.streams.records.handlers import Continue, Failure
@@ -578,3 +579,39 @@ def test_a_second_attempt_makes_the_same_rows_in_the_same_order() -> None:
         put(driver.cluster, ("lines", None, f"w{number} again", 500))
     first = backfilled(word_count(), UNCACHED, driver.cluster)
     assert backfilled(word_count(), UNCACHED, driver.cluster) == first
+
+
+def test_a_backfill_and_a_live_backlog_count_every_record_of_skewed_partitions() -> None:
+    """Partitions with more or fewer records for the same hours: none is late in either."""
+    hour_ms = 3_600_000
+    keys, sent = ["a", "b", "c", "d", "e"], list[Sent]()
+    for key, count in zip(keys, (10, 20, 40, 100, 300), strict=True):
+        for number in range(count):
+            time = YEAR_2023_MS + number * 24 * hour_ms // count
+            sent.append(("in", key, f"group-{number % 3}", time))
+    # One partition after the other, each in the order of its times.
+    sent.sort(key=lambda one: (partition_for_key((one[1] or "").encode(), 4), one[3]))
+    builder = StreamsBuilder()
+    rows = builder.stream("in", key=serdes.string, value=serdes.string)
+    group = rows.group_by(lambda _, value: value, key=serdes.string, name="moved")
+    windows = TimeWindows(size=timedelta(hours=1), grace=timedelta(minutes=1))
+    flat = (
+        group.windowed_by(windows)
+        .count(store="hourly")
+        .to_stream(lambda key, _: f"{key.key}@{key.window.start_ms}")
+    )
+    flat.to("out", key=serdes.string, value=serdes.long)
+    topology = builder.build()
+    settings = {**UNCACHED, "processing.guarantee": "exactly_once_v2", "max.poll.records": 7}
+    alone = TopologyTestDriver(topology, settings, partitions=4, commit="manual")
+    both = TopologyTestDriver(topology, settings, partitions=4, commit="manual")
+    for one in sent:
+        put(alone.cluster, one)
+        put(both.cluster, one)
+    alone.commit()
+    hand_over(*backfilled(topology, settings, both.cluster), both.cluster, "test")
+    both.commit()
+    assert alone.dropped == both.dropped == {}
+    counts = alone.output("out").as_dict()
+    assert sum(counts.values()) == len(sent)
+    assert both.output("out").as_dict() == counts
