@@ -42,8 +42,10 @@ from headrace.streams.tasks.tasks import Tasks
 
 INTERVAL_S = 0.2
 """How often the cluster is asked while tasks wait for their watermark."""
-QUIET_INTERVALS = 5
-"""So many intervals lie between two questions while nothing changes."""
+QUIET_INTERVALS = (5, 25)
+"""So many intervals lie between two questions while nothing changes, at first and later on."""
+QUIET_ANSWERS = 10
+"""Later on is after so many answers that are the same."""
 MARKS_MAX = 16
 """How many answers are kept that a task has not reached yet; of more, every second one."""
 
@@ -220,8 +222,10 @@ class UpstreamTimes:
         self._inquiry = Inquiry[Answer | None](background)
         self._followed: dict[TaskId, _Followed] = {}
         self._asked_s = -math.inf
-        self._is_quiet = False
-        """Whether the last answer was that of before."""
+        self._quiet = 0
+        """How many answers in a row were the same."""
+        self._unknown = ""
+        """Why there was no answer, as it was logged last."""
         self._idle_since_s: dict[TopicPartition, float] = {}
         self.inputs: Mapping[TopicPartition, InputTime] = {}
         """How far the upstream inputs are, as far as is known."""
@@ -286,15 +290,16 @@ class UpstreamTimes:
         self._take()
 
     def _wait_s(self) -> float:
-        is_quiet = self._is_quiet and not any(one.task.moved for one in self._followed.values())
-        return self._interval_s * (QUIET_INTERVALS if is_quiet else 1)
+        if not self._quiet or any(one.task.moved for one in self._followed.values()):
+            return self._interval_s
+        return self._interval_s * QUIET_INTERVALS[self._quiet > QUIET_ANSWERS]
 
     def _take(self) -> None:
         answer = self._inquiry.take() if self._inquiry.is_open else None
         if answer is None:
             return
         now_s = self._clock.monotonic_s()
-        self._is_quiet = answer.inputs == self.inputs
+        self._quiet = self._quiet + 1 if answer.inputs == self.inputs else 0
         self.inputs = answer.inputs
         idle = self._idle(now_s)
         for one in self._followed.values():
@@ -326,8 +331,11 @@ class UpstreamTimes:
             starts = self._start_offsets(unread) if unread else {}
         except StreamsError as error:
             # Time waits meanwhile, and it is asked again.
-            self._log.info("upstream_times_unknown", reason=str(error))
+            if str(error) != self._unknown:
+                self._unknown = str(error)
+                self._log.info("upstream_times_unknown", reason=self._unknown)
             return None
+        self._unknown = ""
         found = {}
         for place in inputs:
             if place in committed:
