@@ -159,8 +159,11 @@ class Run:
             return
         dice = self._upgrades
         # Now and then the first one begins with the next version, beside others that begin.
-        at_s = 0.0 if dice.random() < 0.3 else dice.uniform(0.0, 0.5) * seconds
+        is_mixed = dice.random() < 0.3
+        at_s = 0.0 if is_mixed else dice.uniform(0.0, 0.5) * seconds
         for slot in self.slots:
+            if is_mixed:
+                slot.starts_within_us = 30 * MS
             self.kernel.after(int(at_s * SECOND), partial(slot.deploy, self.setup.next_plans))
             if dice.random() < 0.2:
                 back_s = min(at_s + dice.uniform(0.1, 5), 0.99 * seconds)

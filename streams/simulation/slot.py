@@ -191,6 +191,7 @@ class Slot:
         self._other_host = other_host
         self._actor: Actor | None = None
         self._twin: Actor | None = None
+        self.starts_within_us = 500 * MS
         self._plans = run.setup.plans
         self._workers: dict[Process, Worker | None] = {}
         """The worker of each life that goes on now."""
@@ -261,7 +262,7 @@ class Slot:
     def _supervise(self) -> None:
         assert self._actor is not None
         dice = self._run.faults.random
-        self._kernel.sleep(self._kernel.between(0, 500 * MS))
+        self._kernel.sleep(self._kernel.between(0, self.starts_within_us))
         while not self.retired:
             while self.is_paused and not self.retired:
                 self._kernel.sleep(100 * MS)
