@@ -93,6 +93,11 @@ class Buffer:
         """The dirty keys that a scan has seen, in their order."""
 
     @property
+    def exact(self) -> frozenset[type]:
+        """The classes whose values may be written to `dirty` as they are, without `put`."""
+        return self._exact
+
+    @property
     def holds_objects(self) -> bool:
         """Whether values are held as they are, and not as bytes."""
         return self._objects

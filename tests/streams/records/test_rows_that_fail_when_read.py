@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,19 @@ import pytest
 from headrace.streams.errors import RecordError
 from headrace.streams.records.handlers import Failure
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.topology import KTable, Materialized, StreamsBuilder, Topology, serdes
+from headrace.topology import (
+    BufferConfig,
+    KTable,
+    Materialized,
+    SessionWindows,
+    SlidingWindows,
+    Stores,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    Topology,
+    serdes,
+)
 from headrace.topology.windows import JoinWindows
 
 MS = timedelta(milliseconds=1)
@@ -226,3 +239,110 @@ def test_a_record_that_waits_for_late_rows_fails_by_itself() -> None:
         driver.input("in").send("k", number, timestamp=time)
     assert values(driver) == [[4, None], [3, None]]
     assert skipped(driver) == [(None, None)]
+
+
+def test_a_change_that_a_suppression_cannot_write_leaves_no_place_in_its_order() -> None:
+    """Its buffer counted a row that was not there, and looked for it when it was full."""
+    builder = StreamsBuilder()
+    rows = builder.table("in", store="rows")
+    sets = rows.map_values(lambda value: {value} if value == 13 else value)
+    limit = Suppressed.until_time_limit(10 * MS, buffer=BufferConfig(max_records=1))
+    sets.suppress(limit, name="calm").to_stream().to("out")
+    driver = TopologyTestDriver(builder.build(), CONTINUE, partitions=1)
+    sent = [("a", 1), ("b", 13), ("c", 2), ("d", 3), ("a", 13), ("e", 4), ("z", 9)]
+    for number, (key, value) in enumerate(sent):
+        driver.input("in").send(key, value, timestamp=number * 2)
+    assert values(driver) == [1, 2, 3, 4]
+    assert driver.dropped == {("calm", "the node failed"): 2}
+
+
+@CACHES
+def test_a_session_that_cannot_be_written_leaves_those_that_it_would_have_merged(
+    caches: dict[str, Any],
+) -> None:
+    builder = StreamsBuilder()
+    windows = SessionWindows(inactivity_gap=5 * MS, grace=100 * MS)
+    sessions = builder.stream("in").group_by_key().windowed_by(windows)
+    options = {"value": serdes.integer, "store": "rows"}
+    sessions.aggregate(int, add, lambda _, one, other: one + other, **options)
+    driver = TopologyTestDriver(builder.build(), CONTINUE | caches, commit="manual", partitions=1)
+    for value, time in ((1, 0), (2, 8), (2**40, 4), (4, 9)):
+        driver.input("in").send("k", value, timestamp=time)
+    driver.commit()
+    found = {(*key.window,): total for key, total in driver.store("rows").items()}
+    assert found == {(0, 0): 1, (8, 9): 6}
+
+
+def add(_: Any, value: int, total: int) -> int:
+    return total + value
+
+
+class Same:
+    def transform(self, _: Any, value: Any) -> Any:
+        return value
+
+
+def put(record: Any, context: Any) -> None:
+    context.store("rows").put(record.key, record.value)
+
+
+def put_in_window(record: Any, context: Any) -> None:
+    context.store("rows").put(record.key, record.value, record.timestamp)
+
+
+SMALL: dict[str, Any] = {"store": "rows", "value": serdes.integer}
+HOUR = timedelta(hours=1)
+OF_USERS = {
+    "plain": Stores.key_value("rows", key=serdes.string, value=serdes.integer),
+    "window": Stores.window(
+        "rows", size=MS, retention=HOUR, key=serdes.string, value=serdes.integer
+    ),
+}
+WRITERS: dict[str, Callable[[Any, Any], Any]] = {
+    "table": lambda one, _: one.to_table(**SMALL),
+    "versions": lambda one, _: one.to_table(
+        store=Materialized("rows", history=HOUR), value=serdes.integer
+    ),
+    "aggregate": lambda one, _: one.group_by_key().aggregate(int, add, **SMALL),
+    "cogroup": lambda one, _: one.group_by_key().cogroup(add).aggregate(int, **SMALL),
+    "windows": lambda one, _: (
+        one.group_by_key().windowed_by(TimeWindows(size=2 * MS)).aggregate(int, add, **SMALL)
+    ),
+    "sliding": lambda one, _: (
+        one.group_by_key()
+        .windowed_by(SlidingWindows(time_difference=2 * MS))
+        .aggregate(int, add, **SMALL)
+    ),
+    "sessions": lambda one, _: (
+        one.group_by_key()
+        .windowed_by(SessionWindows(inactivity_gap=MS))
+        .aggregate(int, add, lambda _, one, other: one + other, **SMALL)
+    ),
+    "mapping": lambda one, _: one.to_table(store="other").map_values(int, **SMALL),
+    "transformer": lambda one, _: one.to_table(store="other").transform_values(Same, **SMALL),
+    "join of tables": lambda one, two: one.to_table(store="other").left_join(
+        two.to_table(store="two"), lambda value, _: value, **SMALL
+    ),
+    "join of streams": lambda one, two: one.left_join(
+        two, lambda value, _: value, JoinWindows(time_difference=MS), value=serdes.integer
+    ),
+    "processor": lambda one, _: one.process_values(put, stores=[OF_USERS["plain"]]),
+    "windowed processor": lambda one, _: one.process_values(
+        put_in_window, stores=[OF_USERS["window"]]
+    ),
+}
+
+
+@CACHES
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_number_that_a_store_cannot_write_is_skipped_where_it_is_made(
+    write: Callable[[Any, Any], Any], caches: dict[str, Any]
+) -> None:
+    """Numbers are held as they are, so the commit was the first to refuse it."""
+    builder = StreamsBuilder()
+    write(builder.stream("in"), builder.stream("two"))
+    driver = TopologyTestDriver(builder.build(), CONTINUE | caches, commit="manual", partitions=1)
+    for number, value in enumerate((1, 2**40, 3)):
+        driver.input("in").send(f"k{number}", value, timestamp=number)
+    driver.commit()
+    assert set(driver.dropped.values()) == {1}

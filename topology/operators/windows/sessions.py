@@ -20,7 +20,7 @@ from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.windows.lateness import split_late
-from headrace.topology.serdes.kept import exact_types, keeper
+from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from headrace.topology.windows import SessionWindows, Window, Windowed
 
@@ -115,7 +115,7 @@ class Sessions(LastChanges):
         self._dirty = self._rows.dirty
         values = context.serdes(spec.store)[1]
         self._decode = None if self._rows.holds_objects else values.deserialize
-        self._exact = exact_types(values)
+        self._exact = self._rows.exact
         self._keep = keeper(values)
         self._gap_ms = spec.windows.gap_ms
         self._closing_ms = self._gap_ms + spec.windows.grace_ms
@@ -201,9 +201,6 @@ class Sessions(LastChanges):
         if not dirty:
             fresh.clear()
         end, _, row_key = grown
-        for session in taken:
-            if session != grown or aggregate is None:
-                self._remove(session[2], end)
         left = [s for s in self._open[key_bytes] if s[0] >= closed_before and s not in taken]
         if aggregate is not None:
             if row_key not in dirty:
@@ -212,6 +209,11 @@ class Sessions(LastChanges):
                 dirty[row_key] = (aggregate, end)  # as `put` does it, without the calls
             else:
                 self._rows.put_unexpired(row_key, aggregate, end)
+        # Only now: where the new one cannot be written, those that it takes stay as they were.
+        for session in taken:
+            if session != grown or aggregate is None:
+                self._remove(session[2], end)
+        if aggregate is not None:
             left.append(grown)
             if len(left) > 1:
                 left.sort()

@@ -199,8 +199,8 @@ class Suppressing:
                 self._let_go(row_key, timestamp)
             return
         row = Buffered(value, prior, time, timestamp, headers)
+        self._rows.put(row_key, row, timestamp)  # first, as its serde may refuse the value
         self._place(row_key, row)
-        self._rows.put(row_key, row, timestamp)
         if held is None:
             heappush(self._due, (time, row_key))
 

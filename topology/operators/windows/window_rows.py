@@ -18,7 +18,7 @@ from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.last_changes import LastChanges
 from headrace.topology.operators.windows.recent_rows import RecentRows
-from headrace.topology.serdes.kept import exact_types, keeper
+from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
 
@@ -77,7 +77,7 @@ class WindowRows(LastChanges):
         self.encode_key: Callable[[Any], bytes] = row_key.windowed.inner.serialize
         self._immutable = self._encoded.immutable and buffer.holds_objects
         self._decode = None if buffer.holds_objects else self._encoded.deserialize
-        self._exact = exact_types(self._encoded)
+        self._exact = buffer.exact
         self._keep = keeper(self._encoded)
         self._recent: RecentRows | None = None
         """Where all rows of a key are asked for; aligned windows need one alone."""
