@@ -131,9 +131,9 @@ class VersionConflictError(StreamsError):
     Example:
         >>> print(VersionConflictError("shop", ["w1"], ["topic a is assigned with b here and with \
 a there"]))
-        1 live member of group shop runs another version of the topology, and no record was \
-processed: both versions would own the same partitions and double or lose output (topic a is \
-assigned with b here and with a there; members: w1). Stop all workers, then start the new version
+        1 live member of group shop runs another version of the topology, and this one does not \
+run beside it: both would own the same partitions and double or lose output (topic a is assigned \
+with b here and with a there; members: w1). Stop all workers, then start the new version
     """
 
     def __init__(self, application_id: str, members: Sequence[str], reasons: Sequence[str]) -> None:
@@ -146,9 +146,10 @@ assigned with b here and with a there; members: w1). Stop all workers, then star
         who = "1 live member" if len(members) == 1 else f"{len(members)} live members"
         return (
             f"{who} of group {application_id} {'runs' if len(members) == 1 else 'run'} another "
-            "version of the topology, and no record was processed: both versions would own the "
-            f"same partitions and double or lose output ({'; '.join(reasons)}; members: "
-            f"{', '.join(members)}). Stop all workers, then start the new version"
+            "version of the topology, and this one does not run beside "
+            f"{'it' if len(members) == 1 else 'them'}: both would own the same partitions and "
+            f"double or lose output ({'; '.join(reasons)}; members: {', '.join(members)}). Stop "
+            "all workers, then start the new version"
         )
 
 

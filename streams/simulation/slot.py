@@ -301,7 +301,9 @@ class Slot:
         except VersionConflictError as error:
             process.note(f"is refused: {error}")
             self._run.outcome.conflicts += 1
-            if life.worker is not None and life.worker.processed:
+            # Where sessions end, a version may be refused after it has lost its membership.
+            is_calm = not self._run.setup.plan.rate
+            if is_calm and life.worker is not None and life.worker.processed:
                 self._run.outcome.problems.append(f"{self.name} is refused with work done")
         except BaseException as error:
             if isinstance(error, TopologyChangedError) and self._run.setup.next_plans:
