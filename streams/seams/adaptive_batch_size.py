@@ -14,15 +14,12 @@ from typing import Any
 from headrace.streams.errors import StreamsError
 from headrace.streams.seams.clients import Clock, Log, Producer
 
-FIRST_RECORDS = 100
-"""How many records the first transaction takes: the brokers' speed is not known yet.
+FIRST_RECORDS = 200
+"""How many records the first transaction takes: the brokers' speed is not known yet."""
+_GROWTH, _GROWTH_AFTER = 2.0, 1.25
+"""Factors by which a batch grows that was taken in time: at first, and once it was too large.
 
-Few, as a quota lets seconds' worth pass at once, which says nothing of the rate.
-"""
-_GROWTH = 1.25
-"""Factor by which a batch grows that was taken in time.
-
-The transaction that uses up what a quota lets pass at once is a fifth of that, and waits as long.
+After a pause a quota lets a burst pass, and what is sent next has to wait for it.
 """
 _SHRINK_ABOVE = 1.5
 """How far above its target a batch may take until it shrinks, so that the size settles."""
@@ -82,11 +79,11 @@ class AdaptiveBatchSize:
             self._last = size, seconds
         if seconds <= self.target_s or self._has_fixed_time(size, seconds, last):
             if size >= self.size:
-                self._grow(self.size)
+                self._grow(self.size, carefully=seconds > self.target_s)
                 self._log_raised(size, seconds)
         elif size and seconds > _SHRINK_ABOVE * self.target_s:
             if last is not None and size < 0.8 * last[0] and seconds > 0.8 * last[1]:
-                self._grow(last[0])  # the smaller batch took as long
+                self._grow(last[0], carefully=True)  # the smaller batch took as long
                 return
             wanted = max(int(size * self.target_s / seconds), size // _LEAST_SHARE, 1)
             self.size = min(self.size, wanted)
@@ -114,8 +111,10 @@ class AdaptiveBatchSize:
         self.size = min(self.size, max(1, wanted))
         self._log_lowered(before, taken, seconds)
 
-    def _grow(self, size: int) -> None:
-        self.size = min(self.max_size, max(size + 1, int(size * _GROWTH)))
+    def _grow(self, size: int, *, carefully: bool) -> None:
+        is_first = self._lowered is None and not carefully
+        factor = _GROWTH if is_first else _GROWTH_AFTER
+        self.size = min(self.max_size, max(size + 1, int(size * factor)))
 
     def _log_lowered(self, before: int, taken: int, seconds: float) -> None:
         if self.size >= before or (self._lowered is not None and self.size > self._lowered / 2):

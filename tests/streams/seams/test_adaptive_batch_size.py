@@ -51,7 +51,7 @@ def test_a_batch_that_is_not_full_does_not_make_the_next_one_larger() -> None:
     batch.succeeded(499, 0.1)
     assert batch.size == 500
     batch.succeeded(500, 0.1)
-    assert batch.size == 625
+    assert batch.size == 1_000
 
 
 def test_a_pause_of_a_small_batch_divides_it_by_four_at_most() -> None:
