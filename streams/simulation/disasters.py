@@ -129,8 +129,10 @@ class Disasters:
         Args:
             seconds: how long trouble lasts.
         """
+        # A cluster that went back is to grow past its old end while there is still input.
+        first, last = (0.05, 0.3) if name == "restored snapshot" else (0.2, 1)
         self.cluster.kernel.after(
-            int(self.dice.uniform(0.2, 1) * seconds * SECOND), lambda: self._begin(name)
+            int(self.dice.uniform(first, last) * seconds * SECOND), lambda: self._begin(name)
         )
 
     def is_named_by(self, error: BaseException) -> bool:
@@ -156,14 +158,23 @@ class Disasters:
         if name == "restored snapshot" and self._snapshot is None:
             self._snapshot = Snapshot.of(self.cluster)
             self._resume(self.workers)
-            between = int(self.dice.uniform(0.5, 4) * SECOND)
+            between = int(self.dice.uniform(0.2, 0.8) * SECOND)
             self.cluster.kernel.after(between, lambda: self._begin(name))
             return
+        ends = {p: self.cluster.log(p).end for t in self.changelogs for p in self.cluster.places(t)}
         self._happen(name)
-        self._resume(self.workers[:1])
-        # Until then the others' rows are of the old history, and the cluster may grow past its end.
-        late = int(self.dice.uniform(1, 8) * SECOND) if name == "restored snapshot" else 0
-        self.cluster.kernel.after(late, lambda: self._resume(self.workers))
+        self._resume(self.workers[:1] if name == "restored snapshot" else self.workers)
+        if name == "restored snapshot":
+            self._await_growth(ends, self.cluster.kernel.now_us + 9 * SECOND)
+
+    def _await_growth(self, ends: Mapping[TopicPartition, int], until_us: int) -> None:
+        """Keep the other workers, whose rows are of the old history, until this one is longer."""
+        cluster = self.cluster
+        has_grown = all(cluster.log(place).end > end + 2 for place, end in ends.items())
+        if has_grown or cluster.kernel.now_us >= until_us:
+            self._resume(self.workers)
+        else:
+            cluster.kernel.after(100 * MS, lambda: self._await_growth(ends, until_us))
 
     def _resume(self, workers: Sequence[Worker]) -> None:
         for worker in workers:
