@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from headrace.streams.errors import StreamsError
@@ -42,12 +42,21 @@ from headrace.streams.tasks.tasks import Tasks
 
 INTERVAL_S = 0.2
 """How often the cluster is asked while tasks wait for their watermark."""
+INPUTS = 200
+"""Where there are more upstream inputs, it is asked less often, as each takes time to read."""
 QUIET_INTERVALS = (5, 25)
 """So many intervals lie between two questions while nothing changes, at first and later on."""
 QUIET_ANSWERS = 10
 """Later on is after so many answers that are the same."""
 MARKS_MAX = 16
 """How many answers are kept that a task has not reached yet; of more, every second one."""
+
+UNFOLLOWED_S = 30.0
+"""How long a task may have committed no time until it counts as one with another setting."""
+_DIFFERS = (
+    "workers of another version, or with stream.time=fastest, read these partitions and may drop "
+    "records as late; give all workers the same stream.time"
+)
 
 Committed = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
 Offsets = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
@@ -78,10 +87,15 @@ class InputTime:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the cluster said: the times first, then the ends."""
+    """What the cluster said: the times first, then the ends.
+
+    Args:
+        unfollowed: the partitions of repartition topics that are read without following anyone.
+    """
 
     inputs: Mapping[TopicPartition, InputTime]
     ends: Mapping[TopicPartition, int]
+    unfollowed: Sequence[TopicPartition] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +119,8 @@ def mark_of(
     idle: Collection[TopicPartition],
     *,
     topic: str = "",
-    end: int = 0,
 ) -> Mark:
-    """Return the watermark that holds once all is read up to an end.
+    """Return the watermark of a repartition topic, for an end of 0.
 
     Args:
         inputs: the upstream inputs.
@@ -124,8 +137,8 @@ def mark_of(
     times = {place: found.of(topic) for place, found in inputs.items()}
     active = [times[p] for p, found in inputs.items() if found.is_watermark or p not in idle]
     if active:
-        return Mark(min(active), is_least=False, has_more=has_more, end=end)
-    return Mark(max(times.values(), default=-1), is_least=True, has_more=has_more, end=end)
+        return Mark(min(active), is_least=False, has_more=has_more, end=0)
+    return Mark(max(times.values(), default=-1), is_least=True, has_more=has_more, end=0)
 
 
 class Marks:
@@ -224,6 +237,8 @@ class UpstreamTimes:
         self._asked_s = -math.inf
         self._quiet = 0
         """How many answers in a row were the same."""
+        self._unfollowed_since_s: float | None = None
+        """Since when others have not followed; infinite once it was logged."""
         self._unknown = ""
         """Why there was no answer, as it was logged last."""
         self._idle_since_s: dict[TopicPartition, float] = {}
@@ -286,13 +301,19 @@ class UpstreamTimes:
             for topic in dict.fromkeys(place.topic for place in own)
             for place in self._upstream.writers[topic].inputs(self._partitions)
         )
-        self._inquiry.ask(partial(self._look, list(inputs), own))
+        alike = [
+            TopicPartition(topic, partition)
+            for topic in dict.fromkeys(place.topic for place in own)
+            for partition in range(self._partitions[topic])
+        ]
+        self._inquiry.ask(partial(self._look, list(inputs), own, alike))
         self._take()
 
     def _wait_s(self) -> float:
+        interval_s = self._interval_s * max(1.0, len(self.inputs) / INPUTS)
         if not self._quiet or any(one.task.moved for one in self._followed.values()):
-            return self._interval_s
-        return self._interval_s * QUIET_INTERVALS[self._quiet > QUIET_ANSWERS]
+            return interval_s
+        return interval_s * QUIET_INTERVALS[self._quiet > QUIET_ANSWERS]
 
     def _take(self) -> None:
         answer = self._inquiry.take() if self._inquiry.is_open else None
@@ -301,17 +322,34 @@ class UpstreamTimes:
         now_s = self._clock.monotonic_s()
         self._quiet = self._quiet + 1 if answer.inputs == self.inputs else 0
         self.inputs = answer.inputs
+        self._warn_of(answer.unfollowed, now_s)
         idle = self._idle(now_s)
+        by_topic: dict[str, Mark] = {}
         for one in self._followed.values():
             for place, marks in one.marks.items():
-                if place in answer.ends:
-                    writers = self._upstream.writers[place.topic]
-                    known = {
-                        upstream: answer.inputs[upstream]
-                        for upstream in writers.inputs(self._partitions)
-                        if upstream in answer.inputs
-                    }
-                    marks.add(mark_of(known, idle, topic=writers.name, end=answer.ends[place]))
+                if place not in answer.ends:
+                    continue
+                if place.topic not in by_topic:
+                    by_topic[place.topic] = self._mark(place.topic, answer, idle)
+                marks.add(replace(by_topic[place.topic], end=answer.ends[place]))
+
+    def _warn_of(self, unfollowed: Sequence[TopicPartition], now_s: float) -> None:
+        """Warn of members that have another setting, unless they are about to commit a time."""
+        if not unfollowed:
+            self._unfollowed_since_s = None
+        elif self._unfollowed_since_s is None:
+            self._unfollowed_since_s = now_s
+        elif 0 <= now_s - self._unfollowed_since_s - UNFOLLOWED_S < math.inf:
+            self._unfollowed_since_s = math.inf
+            self._log.warning(
+                "stream_time_differs", partitions=list(map(str, unfollowed)), advice=_DIFFERS
+            )
+
+    def _mark(self, topic: str, answer: Answer, idle: Collection[TopicPartition]) -> Mark:
+        writers = self._upstream.writers[topic]
+        inputs = writers.inputs(self._partitions)
+        known = {place: answer.inputs[place] for place in inputs if place in answer.inputs}
+        return mark_of(known, idle, topic=writers.name)
 
     def _idle(self, now_s: float) -> frozenset[TopicPartition]:
         quiet = [place for place, found in self.inputs.items() if not found.has_more]
@@ -321,11 +359,20 @@ class UpstreamTimes:
         )
 
     def _look(
-        self, inputs: Sequence[TopicPartition], own: Sequence[TopicPartition]
+        self,
+        inputs: Sequence[TopicPartition],
+        own: Sequence[TopicPartition],
+        alike: Sequence[TopicPartition],
     ) -> Answer | None:
-        """Ask the cluster; runs beside the worker."""
+        """Ask the cluster; runs beside the worker.
+
+        Args:
+            inputs: of the upstream tasks.
+            own: the partitions that are followed here.
+            alike: all partitions of their topics.
+        """
         try:
-            committed = self._committed(inputs)
+            committed = self._committed(dict.fromkeys((*inputs, *alike)))
             ends = self._end_offsets([*inputs, *own])
             unread = [place for place in inputs if place not in committed]
             starts = self._start_offsets(unread) if unread else {}
@@ -342,7 +389,8 @@ class UpstreamTimes:
                 found[place] = _input_time(committed[place], ends[place])
             else:
                 found[place] = InputTime(-1, has_more=starts[place] < ends[place])
-        return Answer(found, {place: ends[place] for place in own})
+        unfollowed = [p for p in alike if p in committed and _is_unfollowed(committed[p])]
+        return Answer(found, {place: ends[place] for place in own}, unfollowed)
 
 
 def _input_time(committed: CommittedOffset, end: int) -> InputTime:
@@ -354,6 +402,11 @@ def _input_time(committed: CommittedOffset, end: int) -> InputTime:
         held=_by_topic(progress, HELD),
         shifts=_by_topic(progress, SHIFT),
     )
+
+
+def _is_unfollowed(committed: CommittedOffset) -> bool:
+    progress = Progress.decode(committed.metadata)
+    return progress.partition_time >= 0 and WATERMARK not in progress.values
 
 
 def _by_topic(progress: Progress, number: str) -> dict[str, int]:

@@ -412,9 +412,9 @@ def ends_read_before_the_times(patch: pytest.MonkeyPatch) -> None:
     """A time is visible before the records that were written with it."""
     right = UpstreamTimes._look
 
-    def look(self: UpstreamTimes, inputs: Any, own: Any) -> Answer | None:
-        early = right(self, inputs, own)
-        late = right(self, inputs, own)
+    def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> Answer | None:
+        early = right(self, inputs, own, alike)
+        late = right(self, inputs, own, alike)
         return late if early is None or late is None else Answer(late.inputs, early.ends)
 
     patch.setattr(UpstreamTimes, "_look", look)
@@ -425,8 +425,8 @@ def times_hold_up_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     """Offsets may be visible before the records of their transaction."""
     right = UpstreamTimes._look
 
-    def look(self: UpstreamTimes, inputs: Any, own: Any) -> Answer | None:
-        found = right(self, inputs, own)
+    def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> Answer | None:
+        found = right(self, inputs, own, alike)
         admin: Any = getattr(self._end_offsets, "__self__")  # noqa: B009
         return None if found is None else Answer(found.inputs, admin.stable_offsets(own))
 

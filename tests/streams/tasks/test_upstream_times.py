@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from headrace import StreamsBuilder, TimeWindows, serdes
+from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.plan import plan_application
+from headrace.streams.plan.progress import Progress
 from headrace.streams.plan.upstream import Upstream, upstream_of
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.tasks.upstream_times import MARKS_MAX, InputTime, Mark, Marks, mark_of
 from headrace.topology.topology import Topology
 
@@ -59,6 +60,31 @@ def test_many_marks_are_thinned_and_the_latest_one_stays() -> None:
         marks.add(mark(number, end=number))
         assert len(marks) <= MARKS_MAX
     assert marks.reached(10 * MARKS_MAX, latest=-1) == 10 * MARKS_MAX - 1
+
+
+def test_members_with_another_setting_are_warned_of_once() -> None:
+    """A member with `fastest` commits no watermark; one that has just begun is waited for."""
+    builder = StreamsBuilder()
+    rows = builder.stream("in", key=serdes.string, value=serdes.string)
+    group = rows.group_by(lambda _, v: v, key=serdes.string, name="moved")
+    group.windowed_by(TimeWindows(size=timedelta(hours=1))).count(store="counts")
+    driver = TopologyTestDriver(builder.build(), partitions=2, commit="manual")
+
+    def warnings() -> int:
+        return sum(event["event"] == "stream_time_differs" for event in driver.events)
+
+    with driver:
+        driver.input("in").send("k", "a", timestamp=5, partition=0)
+        driver.commit()
+        driver.advance(timedelta(minutes=5))
+        assert warnings() == 0
+        # Another member, which goes by the largest timestamp, takes over one of the partitions.
+        offsets = driver.cluster.offsets["test"]
+        moved = next(p for p in offsets if "moved" in p.topic)
+        offsets[moved] = CommittedOffset(offsets[moved].offset, Progress(5).encode())
+        for _ in range(5):
+            driver.advance(timedelta(seconds=20))
+        assert warnings() == 1
 
 
 # -- whom tasks follow -----------------------------------------------------------------------------
