@@ -7,6 +7,7 @@ errors and all values, as those may quote records.
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Mapping
@@ -94,6 +95,9 @@ def configure(
     )
 
 
+_STDERR = 2
+
+
 def bounded(stream: TextIO) -> BoundedWriter:
     """A stream to give to `configure` for which nothing waits if it has no reader."""
 
@@ -106,7 +110,11 @@ def bounded(stream: TextIO) -> BoundedWriter:
 
     with suppress(OSError, ValueError):
         stream.flush()
-    return BoundedWriter(stream.fileno(), on_dropped=say, is_terminal=stream.isatty())
+    try:
+        file = stream.fileno()
+    except io.UnsupportedOperation:  # a stream in memory has taken the place of the standard error
+        file = _STDERR
+    return BoundedWriter(file, on_dropped=say, is_terminal=stream.isatty())
 
 
 def set_level(level: str) -> None:

@@ -36,6 +36,7 @@ class Shop:
     """An application of two topics."""
 
     own = {"there": "reads", "new": "writes"}
+    tables: frozenset[str] = frozenset()
     config = SimpleNamespace(errors_dead_letter_queue_topic_name=None)
 
     def reach(self) -> dict[str, Any]:
