@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from headrace import JoinWindows, KafkaStreams, StreamsBuilder, Topology, serdes
+from headrace import JoinWindows, KafkaStreams, StreamsBuilder, Topology, event_time, serdes
 
 FORTY_DAYS_BEFORE = JoinWindows(before=timedelta(days=40), grace=timedelta(days=1))
 TOO_CLOSE = timedelta(hours=1)
@@ -62,7 +62,7 @@ def suspicious_loans(
         loan_payments,
         key=serdes.string,
         value=serdes.json_of(Payment),
-        timestamps=lambda payment, _: payment.value.at,
+        timestamps=event_time("at", on_invalid="drop"),
     )
     pairs = payments.join(
         payments, lambda payment, before: (payment, before), FORTY_DAYS_BEFORE, store="payments"

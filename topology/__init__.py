@@ -33,6 +33,7 @@ from headrace.topology.external_sink import (
     SinkUnusableError,
 )
 from headrace.topology.operators.transform_values import ValueTransformerWithKey
+from headrace.topology.payload_time import event_time
 from headrace.topology.processors.processors import (
     FixedKeyProcessor,
     FixedKeyProcessorContext,
@@ -127,6 +128,7 @@ __all__ = [
     "Window",
     "WindowStore",
     "Windowed",
+    "event_time",
     "serdes",
 ]
 

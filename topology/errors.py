@@ -332,6 +332,30 @@ class NoTimestampError(ReturnedError):
         )
 
 
+class InvalidTimeError(BadRecordError):
+    """The payload of a record has no valid event time.
+
+    Args:
+        source: what of the record the time is read from.
+        what: what is there, without its content.
+        answer: what is done with the record, whatever the handlers would do.
+    """
+
+    def __init__(
+        self, source: str, what: str, answer: Literal["skip", "dead_letter"] | None = None
+    ) -> None:
+        super().__init__(source, what, answer)
+        self.source = source
+        self.what = what
+        self.answer = answer
+
+    def __str__(self) -> str:
+        return (
+            f"no valid event time in {self.source}: {self.what}; correct the producer, or choose "
+            "on_invalid= of event_time()"
+        )
+
+
 class NoPartitionError(ReturnedError):
     """A partitioner returned what is no partition of the topic.
 

@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         Window,
         Windowed,
         WindowStore,
+        event_time,
         serdes,
     )
     from headrace.topology.processors.stores import in_memory
@@ -186,6 +187,7 @@ __all__ = [
     "avro",
     "connect",
     "connect_async",
+    "event_time",
     "in_memory",
     "serdes",
 ]

@@ -183,6 +183,11 @@ def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
         ConfigError: one is set, and neither a handler nor a step lets records go there.
     """
     asking = [node.name for node in topology.nodes if node.answer == "dead_letter"]
+    sources = [source for node in topology.nodes if (source := node.as_source) is not None]
+    for source in sources:
+        extractor = source.timestamps or config.default_timestamp_extractor
+        if getattr(extractor, "answer", None) == "dead_letter" and not source.internal:
+            asking.append(source.name)
     handlers = config.handlers
     if handlers.dead_letter_topic is None:
         if asking:

@@ -34,6 +34,7 @@ from headrace.topology.errors import (
     BufferFullError,
     DeadLetterRequested,
     EarlierRecordError,
+    InvalidTimeError,
     RegistryError,
     SerdeError,
 )
@@ -45,6 +46,7 @@ _REASONS: dict[Stage, str] = {
     "production": "it cannot be written",
 }
 _ASKED_FOR = "sent to the dead letters"
+_INVALID_TIME = "invalid event time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,10 @@ class RecordErrors:
     """How many records were let go, by node, stage and class of the error."""
 
     def undecodable(self, node: str, error: Exception, message: Any) -> None:
-        """Decide about a message that a source cannot decode."""
+        """Decide about a message that a source cannot decode, or whose time it cannot tell."""
         error = self.program.explain(error, node, message)
-        self._decide(error, "deserialization", node, message)
+        answer = error.answer if isinstance(error, InvalidTimeError) else None
+        self._decide(error, "deserialization", node, message, answer=answer)
 
     def failed(
         self,
@@ -179,8 +182,12 @@ class RecordErrors:
             self.refuse(too_large, failure.node, message)
 
     def _note(self, failure: Failure, answer: Continue) -> None:
-        asked_for = isinstance(failure.error, DeadLetterRequested)
-        self.dropped(failure.node, _ASKED_FOR if asked_for else _REASONS[failure.stage])
+        reason = _REASONS[failure.stage]
+        if isinstance(failure.error, DeadLetterRequested):
+            reason = _ASKED_FOR
+        elif isinstance(failure.error, InvalidTimeError):
+            reason = _INVALID_TIME
+        self.dropped(failure.node, reason)
         kind = failure.node, failure.stage, type(user_error(failure.error)).__name__
         count = self._seen[kind] = self._seen.get(kind, 0) + 1
         # Powers of two: seen at once, and never a flood.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 FAR_MS = 253_402_300_800_000
 """The year 10000: no milliseconds of anything that has happened."""
-_YEAR_MS = 31_556_952_000
+_400_YEARS_MS = 146_097 * 86_400_000
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ((1_000, "microseconds"), (1_000_000, "nanoseconds"))
 _PLAUSIBLE = range(1990, 2100)
 REFUSED = (
@@ -23,6 +24,8 @@ def told(time_ms: int) -> str:
     '1700000000000000 (in the year 55840; it looks like microseconds of 2023-11-14)'
     >>> told(2_000_000_000_000)
     '2000000000000 (in the year 2033)'
+    >>> told(2_082_758_400_000)
+    '2082758400000 (in the year 2036)'
     """
     for factor, unit in _UNITS:
         if _year(time_ms // factor) in _PLAUSIBLE:
@@ -42,4 +45,6 @@ def advice(topic: str | None) -> str:
 
 
 def _year(time_ms: int) -> int:
-    return 1970 + time_ms // _YEAR_MS
+    """Return the year, also of times after the year 9999: the calendar repeats after 400 years."""
+    periods, rest_ms = divmod(time_ms, _400_YEARS_MS)
+    return 400 * periods + (_1970 + timedelta(milliseconds=rest_ms)).year

@@ -39,7 +39,7 @@ def emit(gen: Generator, node: Source) -> Flow:
         w.line("headers = m.headers()")
         with _decoding(gen, node):
             w.line("key, value = m.objects()")
-        w.line("timestamp = m.time()")
+            w.line("timestamp = m.time()")
         _take_time(gen, node)
         return replace(flow, key="key", value="value")
     w.line("timestamp = m.timestamp()[1]")
@@ -86,9 +86,10 @@ def _take_time(gen: Generator, node: Source) -> None:
 
 @contextmanager
 def _decoding(gen: Generator, node: Source) -> Iterator[None]:
-    """Write what decodes, and who is told where it fails."""
+    """Write what decodes and takes the time, and what decides about a record where that fails."""
     w = gen.writer
-    if not gen.options.skips_undecodable:
+    lets_go = getattr(extractor_of(node, gen.options), "answer", None) is not None
+    if not gen.options.skips_undecodable and not lets_go:
         yield
         return
     with w.block("try:"):

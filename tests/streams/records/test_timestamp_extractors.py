@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import ConfigError, RecordError
+from headrace.streams.records.handlers import Continue, Failure
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import KStream, StreamsBuilder, Topology, TopologyError, serdes, timestamps
 from headrace.topology.timestamps import InputRecord, TimestampExtractor
@@ -222,15 +223,37 @@ def raises(record: InputRecord, partition_time: int) -> int:
 def test_an_extractor_that_fails_stops_the_application_at_its_record(
     extractor: Callable[..., Any], message: str
 ) -> None:
-    """As in Kafka Streams, no handler is asked: the code is wrong, not the record."""
-    handlers = {f"{s}.exception.handler": "continue" for s in ("deserialization", "processing")}
     driver = TopologyTestDriver(
-        copied(lambda record, _: 1 if record.offset < 2 else extractor(record, _)), handlers
+        copied(lambda record, _: 1 if record.offset < 2 else extractor(record, _)),
+        {"processing.exception.handler": "continue"},
     )
     with pytest.raises(RecordError, match=message) as caught:
         send_at(driver, 1, 2, 3)
     assert (caught.value.node, caught.value.offset) == ("read-in", 2)
     assert "payload" not in str(caught.value)
+
+
+@pytest.mark.parametrize("extractor", [raises, lambda record, _: None])
+def test_a_record_that_an_extractor_fails_on_goes_to_the_deserialization_handler(
+    extractor: Callable[..., Any],
+) -> None:
+    """One null value must not stop every worker that reads it."""
+    failures: list[Failure] = []
+
+    def handler(failure: Failure) -> Continue:
+        failures.append(failure)
+        return Continue((failure.dead_letter("dead"),))
+
+    driver = TopologyTestDriver(
+        copied(lambda record, _: 1 if record.offset != 1 else extractor(record, _)),
+        {"deserialization.exception.handler": handler},
+    )
+    send_at(driver, 1, 2, 3)
+    assert times(driver) == [1, 1]
+    (failure,) = failures
+    assert (failure.stage, failure.node, failure.offset) == ("deserialization", "read-in", 1)
+    assert driver.output("dead", key=serdes.bytes).read().timestamp == 2
+    assert driver.dropped == {("read-in", "it cannot be decoded"): 1}
 
 
 def test_bytes_that_cannot_be_decoded_are_no_matter_of_the_extractor() -> None:
