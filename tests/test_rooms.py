@@ -25,7 +25,8 @@ state/
 state/beside/
 topology/arguments.py topology/blame.py topology/errors.py topology/external_sink.py \
     topology/first_result.py topology/functions.py topology/java_names.py topology/lines.py \
-    topology/naming.py topology/timestamps.py topology/windows.py topology/words.py
+    topology/naming.py topology/payload_time.py topology/timestamps.py topology/windows.py \
+    topology/words.py
 topology/serdes/
 topology/context/
 topology/processors/

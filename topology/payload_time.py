@@ -23,7 +23,6 @@ from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from headrace.topology.arguments import refuse_other_than_function
-from headrace.topology.context.environment import Answered
 from headrace.topology.errors import LAST_TIME_MS, InvalidTimeError, TopologyError, type_of
 from headrace.topology.timestamps import InputRecord
 from headrace.topology.words import require_word
@@ -119,7 +118,7 @@ class EventTime:
     on_invalid: OnInvalid
 
     @property
-    def answer(self) -> Answered | None:
+    def answer(self) -> Literal["skip", "dead_letter"] | None:
         """What is done with a record whose time is invalid, whatever the handlers would do."""
         if self.on_invalid == "dead_letter":
             return "dead_letter"

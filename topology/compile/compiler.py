@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import CodeType, FrameType, TracebackType
@@ -63,6 +63,9 @@ from headrace.topology.graph.graph import (
     is_versioned,
     tells_old,
 )
+from headrace.topology.operators.cogroup import CogroupMerge
+from headrace.topology.operators.table_mapping import StoredMapping
+from headrace.topology.operators.transform_values import TransformValues
 from headrace.topology.operators.versioned import OutOfOrder
 from headrace.topology.serdes.pairs import as_pair
 from headrace.topology.timestamps import Stamper
@@ -232,6 +235,30 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
         _functions=frozenset(gen.functions),
         _code=_code_of(text, filename, "exec"),
     )
+
+
+_ROW_BY_ROW = (StoredMapping, TransformValues, CogroupMerge)
+"""Operators whose table has the rows of the one above, in time and in keys."""
+
+
+def _followers(sub: SubTopology, node: Node) -> Iterator[Operator]:
+    """Return what follows the time of a node's windows through filters and mappings of its rows."""
+    if isinstance(node, Operator) and node.makes_windows:
+        yield from _followers_below(sub, node)
+
+
+def _followers_below(sub: SubTopology, node: Node) -> Iterator[Operator]:
+    for child in sub.children(node.name):
+        if isinstance(child, Operator) and child.follows_windows:
+            yield child
+        elif _is_row_by_row(child):
+            yield from _followers_below(sub, child)
+
+
+def _is_row_by_row(node: Node) -> bool:
+    if isinstance(node, Operator):
+        return isinstance(node.spec, _ROW_BY_ROW)
+    return isinstance(node, Stateless) and not node.stream
 
 
 def _cached_nodes(sub: SubTopology, options: CompileOptions) -> frozenset[str]:
@@ -427,6 +454,9 @@ class _Assembler:
             line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
             with guarding.attempt(gen, node, flow):
                 gen.writer.line(line)
+            for follower in _followers(gen.sub, node):
+                own, other = gen.ordinal(node), gen.ordinal(follower)
+                gen.writer.line(f"operator_{other}.follow(operator_{own}.stream_time)")
             if node.gathers:
                 gathered.emit_full(gen, node)
 

@@ -234,6 +234,11 @@ class Node:
         return False
 
     @property
+    def follows_windows(self) -> bool:
+        """Whether its time is that of the windows above, also where their changes are dropped."""
+        return False
+
+    @property
     def close_wait_ms(self) -> int | None:
         """How far stream time is past a window's end when it is closed; None where it never is."""
         return None

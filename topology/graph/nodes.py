@@ -327,6 +327,7 @@ class Operator(Node):
     reads_as_table = _asked("reads_as_table")
     is_versioned = _asked("is_versioned")
     makes_windows = _asked("makes_windows")
+    follows_windows = _asked("follows_windows")
     close_wait_ms = _asked("close_wait_ms")
     row_kind = _asked("row_kind")
     is_processor = _asked("is_processor")

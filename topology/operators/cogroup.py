@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import (
     Headers,
-    Operator,
     OperatorContext,
     Receive,
     TableView,
@@ -101,12 +100,14 @@ class _Input:
         "_dropped",
         "_fold",
         "_folds_nulls",
+        "_shared",
         "close_idle",
         "flush",
         "pending",
     )
 
-    def __init__(self, fold: Operator, spec: CogroupInput, context: OperatorContext) -> None:
+    def __init__(self, fold: Any, spec: CogroupInput, context: OperatorContext) -> None:
+        self._shared = fold
         self._fold: Receive = fold.process
         self._aggregator = spec.aggregator
         self._folds_nulls = spec.folds_nulls
@@ -114,6 +115,12 @@ class _Input:
         self.flush = fold.flush
         self.close_idle = partial(close_idle, fold)
         self.pending: MutableMapping[Any, Any] = fold.pending
+
+    @property
+    def stream_time(self) -> int:
+        """How far event time is in the windows of all streams."""
+        time: int = self._shared.stream_time
+        return time
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
         """Hand a record to the fold of all streams."""

@@ -96,15 +96,14 @@ class _Join(AtOnce):
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Let a record wait, and join those that have waited long enough."""
+        if value is None or (key is None and not self._left):
+            # A record that is dropped does not advance time (Kafka Streams: `maybeDropRecord`).
+            self._drop("null value" if value is None else "null key")
+            return
         now = max(self._time.value, min(timestamp, self._task.watermark))
         self._time.value = now
-        if value is None:
-            self._drop("null value")
-        elif key is None:
-            if self._left:
-                self._join(None, value, None, timestamp, headers)
-            else:
-                self._drop("null key")
+        if key is None:
+            self._join(None, value, None, timestamp, headers)
         elif timestamp < now - self._grace_ms:
             self._join(key, value, self._get_as_of(key, timestamp)[0], timestamp, headers)
         else:

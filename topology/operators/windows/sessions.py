@@ -135,6 +135,12 @@ class Sessions(LastChanges):
         self._open: dict[bytes, list[_Session]] = {}
         self._expire()
 
+    @property
+    def stream_time(self) -> int:
+        """How far event time is."""
+        time: int = self._time.value
+        return time
+
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
         """Take a record into its session."""
         watermark = self._context.task.watermark

@@ -52,6 +52,11 @@ class Suppress(OperatorSpec):
         what = "final results" if self.final else "a time limit"
         return RowKind(f"suppress until {what}", {"wait": self.wait_ms})
 
+    @property
+    def follows_windows(self) -> bool:
+        """Final results wait for their windows alone."""
+        return self.final
+
     store_call: ClassVar[str] = 'suppress(name="...")'
 
     def make(self, context: OperatorContext, /) -> Suppressing:
@@ -132,10 +137,23 @@ class Suppressing:
         else:
             self._enforce()
 
+    def follow(self, time: int, /) -> None:
+        """Take the stream time of the windows, whether or not a change of theirs came."""
+        if time > self._time.value:
+            self._time.value = time
+            if self._deferred:
+                self.pending[None] = None
+            else:
+                if not self._loaded:
+                    self._load()
+                self._enforce()
+
     def flush(self) -> None:
         """Send on what is due, after the last update of this flush has come."""
         if self.pending:
             self.pending.clear()
+            if not self._loaded:
+                self._load()
             self._enforce()
 
     def is_due(self, time: int, /) -> bool:

@@ -137,6 +137,11 @@ class WindowedOperator:
         if time > self._now:
             self._pass_time(time)
 
+    @property
+    def stream_time(self) -> int:
+        """How far event time is."""
+        return self._now
+
     def _pass_time(self, timestamp: int) -> None:
         """Let stream time go on: emit what is closed now, then let go of what is too old."""
         self._now = self._time.value = timestamp
