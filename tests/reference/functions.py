@@ -26,6 +26,13 @@ class Transformer:
         return None if value is None else mapped(value + len(key), self._n)
 
 
+class WindowTransformer(Transformer):
+    """The same of windows."""
+
+    def transform(self, key: Any, value: int | None) -> int | None:
+        return super().transform(key.key, value)
+
+
 class FailedError(Exception):
     """Raised by a function of a program for some of its arguments."""
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from headrace.topology import Materialized, Stores, serdes
@@ -17,6 +18,7 @@ from tests.reference.functions import (
     KEYS,
     MS,
     Transformer,
+    WindowTransformer,
     aggregated,
     aggregated_null,
     failing,
@@ -467,6 +469,28 @@ class Written:
             return
         self._streams.append(table.to_stream().select_key(lambda k, v: window_text(k)))
 
+    def final_windows(self, stream: Any, step: Step, place: int) -> None:
+        """Final results, also where a filter or a mapping drops what closes the windows."""
+        if self._cached:
+            return
+        options = {"store": f"s{place}", "value": self._value}
+        windows: Any = windows_of(step.n)
+        if step.key % 3 == 0:
+            windows = SessionWindows(inactivity_gap=(step.n + 1) * MS, grace=step.n % 4 * 5 * MS)
+        table = self._grouped(stream, step, place).windowed_by(windows).count(**options)
+        kind = step.index % 6
+        kept = {"store": f"s{place}f", "value": self._value} if kind % 2 else {}
+        if kind in (1, 2, 3):
+            keep = self._user(lambda k, v: (v + step.n) % 3 != 0, step)
+            table = table.filter(keep, **kept)
+        if kind in (3, 4):
+            table = table.map_values(self._user(lambda v: mapped(v, step.n), step))
+        if kind == 5:
+            supplier = partial(WindowTransformer, step.n, failing=self._failing)
+            table = table.transform_values(supplier, name=f"v{place}", value=self._value)
+        final = table.suppress(Suppressed.until_window_closes(), name=f"w{place}")
+        self._windowed(final, place)
+
     def late_windows(self, stream: Any, step: Step, place: int) -> None:
         """Other steps go on from the records that came too late."""
         windowed = self._grouped(stream, step, place).windowed_by(
@@ -651,6 +675,7 @@ class Written:
 
 _APART = (
     "deduplicate", "sample", "late_windows", "late_sessions", "late_join", "windowed_keys",
+    "final_windows",
 )  # fmt: skip
 OPS = tuple(
     name
@@ -658,7 +683,7 @@ OPS = tuple(
     if not name.startswith("_") and name not in ("step", "end", *_APART)
 )
 """All calls that a program can consist of, but for those that have programs of their own."""
-FEWER_OPS, LATE_OPS, NESTED_OPS = _APART[:2], _APART[2:5], _APART[5:]
+FEWER_OPS, LATE_OPS, NESTED_OPS, FINAL_OPS = _APART[:2], _APART[2:5], _APART[5:6], _APART[6:]
 _OF_TABLES = ("join_global", "join_versioned", "table_join_foreign", "table_transform_values")
 PLAIN_OPS = tuple(
     op for op in OPS if op not in ("split", "versioned_table", "join_twice", *_OF_TABLES)

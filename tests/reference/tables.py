@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace.topology import serdes
 from headrace.topology.dsl.suppressed import Suppressed
@@ -17,6 +17,16 @@ Row = tuple[Any, int]
 ABSENT: Row = (None, -1)
 
 
+class Closing(Protocol):
+    """Windows that stream time closes."""
+
+    after: list[Callable[[Task], None]]
+    """Called when a record has passed through the windows, whatever became of it."""
+
+    def is_closed(self, task: Task, key: Any) -> bool:
+        """Whether a window takes nothing more."""
+
+
 class Table:
     """A table of the interpreter; what it forwards are the changes of its rows."""
 
@@ -27,6 +37,8 @@ class Table:
         self.key = key
         self.lies_by = lies_by
         self.followers: list[ReceiveChange] = []
+        self.closing: Closing | None = None
+        """What closes its windows, if its rows are windows."""
         self.origins: frozenset[int] = frozenset({id(self)})
         """The tables that its rows are computed from with no topic between."""
 
@@ -81,10 +93,9 @@ class Table:
         return Transformed(self, supplier().transform, store)
 
     def suppress(self, limit: Suppressed, *, name: str) -> Table:
-        """See `KTable.suppress`, until a time limit."""
+        """See `KTable.suppress`."""
         del name
-        assert limit.limit_ms is not None
-        return Suppressed_(self, limit.limit_ms)
+        return Final(self) if limit.limit_ms is None else Suppressed_(self, limit.limit_ms)
 
     def group_by(
         self,
@@ -219,6 +230,7 @@ class Mapped(Table):
     ) -> None:
         super().__init__(parent.engine, key or parent.key, parent.lies_by)
         self.origins = parent.origins
+        self.closing = parent.closing
         self._parent = parent
         self._function = function
         self._stored = None if store is None else Stored(parent.engine, parent.key, store)
@@ -261,6 +273,7 @@ class Transformed(Table):
     ) -> None:
         super().__init__(parent.engine, parent.key, parent.lies_by)
         self.origins |= parent.origins
+        self.closing = parent.closing
         self._function = function
         self._rows = Stored(parent.engine, parent.key, store)
         self._rows.followers.append(self.emit)
@@ -424,3 +437,33 @@ class Suppressed_(Table):  # noqa: N801 - the spec has the name
             one = held.pop(each)
             with self.engine.under(one.headers):
                 self.emit(task, each, one.value, one.prior, one.timestamp)
+
+
+class Final(Table):
+    """The last change of each window, once the windows above have closed it."""
+
+    def __init__(self, parent: Table) -> None:
+        super().__init__(parent.engine, parent.key, parent.lies_by)
+        assert parent.closing is not None
+        parent.readable()
+        self.origins = parent.origins
+        self._windows = parent.closing
+        self._held: PerTask = PerTask(dict)
+        self._encode = (parent.key or parent.engine.default_key).serialize
+        parent.followers.append(self._receive)
+        self._windows.after.append(self._close)
+
+    def _receive(self, task: Task, key: Any, value: Any, old: Any, timestamp: int) -> None:
+        del old
+        if value is None:
+            self._held[task].pop(key, None)
+        else:
+            self._held[task][key] = value, timestamp, self.engine.headers
+
+    def _close(self, task: Task) -> None:
+        held = self._held[task]
+        due = [key for key in held if self._windows.is_closed(task, key)]
+        for key in sorted(due, key=lambda k: (k.window.end_ms, self._encode(k.key), k.window)):
+            value, timestamp, headers = held.pop(key)
+            with self.engine.under(headers):
+                self.emit(task, key, value, None, timestamp)

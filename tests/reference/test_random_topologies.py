@@ -15,7 +15,16 @@ from headrace.topology.serdes import Serde
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import Way, check, program_of
 from tests.reference.functions import KEYS
-from tests.reference.programs import FEWER_OPS, LATE_OPS, NESTED_OPS, Event, Keys, Program, Step
+from tests.reference.programs import (
+    FEWER_OPS,
+    FINAL_OPS,
+    LATE_OPS,
+    NESTED_OPS,
+    Event,
+    Keys,
+    Program,
+    Step,
+)
 
 SEEDS = 300
 LAST = 2_000
@@ -216,4 +225,15 @@ def test_steps_on_windowed_keys_are_as_the_interpreter_says(failing: bool) -> No
         way = replace(WAYS[seed % len(WAYS)], caching=False)
         program = program_of(seed, way, (*NESTED_OPS, *_AROUND), failing=failing)
         outcomes[check(program, way)] += 1
+    assert outcomes["compared"] > 120, outcomes
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_final_results_below_filters_are_as_the_interpreter_says(failing: bool) -> None:
+    """They come with the record that closes their window, also if a filter drops its change."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(160):
+        way = replace(WAYS[seed % len(WAYS)], caching=False)
+        ops = (*FINAL_OPS, *FINAL_OPS, *_AROUND)
+        outcomes[check(program_of(seed, way, ops, failing=failing), way)] += 1
     assert outcomes["compared"] > 120, outcomes

@@ -53,9 +53,11 @@ class WindowedTable(Stored):
         if late is not None:
             late(self._late)
         self.clocks: PerTask = PerTask(Clock)
+        self.closing = self
+        self.after: list[Callable[[Task], None]] = []
         self._key_serde = key or stream.engine.default_key
         stream.followers.append(self._receive)
-        stream.engine.may_be_gone[store] = self._may_be_gone
+        stream.engine.may_be_gone[store] = self.is_closed
 
     def closed_at(self, window: Window) -> int:
         """The first stream time at which a window is closed."""
@@ -65,7 +67,8 @@ class WindowedTable(Stored):
         """Take a record into its windows."""
         raise NotImplementedError
 
-    def _may_be_gone(self, task: Task, key: Any) -> bool:
+    def is_closed(self, task: Task, key: Any) -> bool:
+        """Whether a window takes nothing more."""
         now: int = self.clocks[task].now
         return self.closed_at(key.window) <= now
 
@@ -77,6 +80,8 @@ class WindowedTable(Stored):
             clock.now = timestamp
             self._emit_closed(task)
         self.fold(task, key, value, timestamp)
+        for close in self.after:
+            close(task)
 
     def _emit_closed(self, task: Task) -> None:
         if not self._on_close:
