@@ -13,7 +13,7 @@ from headrace.spark_bridge.history.planning import make_plan
 from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.state.codec import partition_for_key
-from headrace.streams.errors import ConfigError
+from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.plan.progress import Progress
 from headrace.streams.records.handlers import Continue, Failure
 from headrace.streams.seams.clients import TopicPartition
@@ -31,6 +31,7 @@ from headrace.topology import (
     TimeWindows,
     serdes,
 )
+from headrace.topology.payload_time import OnInvalid, event_time
 from headrace.topology.timestamps import wallclock_timestamp
 from headrace.topology.topology import Topology
 from tests.spark_bridge.support.local_engine import (
@@ -380,6 +381,32 @@ def test_an_extractor_tells_the_order_among_inputs() -> None:
     assert row.timestamp == 9
     times = [Progress.decode((r.value or b"").decode()) for r in rows if r.kind == "progress"]
     assert [progress.partition_time for progress in times] == [9, 6]
+
+
+@pytest.mark.parametrize("on_invalid", ["drop", "dead_letter", "record_time", "fail"])
+def test_times_from_the_payload_are_as_live(on_invalid: OnInvalid) -> None:
+    builder = StreamsBuilder()
+    extractor = event_time(int, format="epoch_ms", on_invalid=on_invalid)
+    options: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+    builder.stream("in", timestamps=extractor, name="read", **options).to("out")
+    settings = {**UNCACHED}
+    if on_invalid == "dead_letter":
+        settings["errors.dead.letter.queue.topic.name"] = "dead"
+    driver = TopologyTestDriver(builder.build(), settings, partitions=1, commit="manual")
+    for value in ("7", None, "x", "3"):
+        put(driver.cluster, ("in", "k", value, 5))
+    if on_invalid == "fail":
+        with pytest.raises(RecordError, match="no valid event time in the value: a null value"):
+            backfilled(builder.build(), settings, driver.cluster)
+        return
+    _, rows = backfilled(builder.build(), settings, driver.cluster)
+    found = [(row.value, row.timestamp) for row in rows if row.kind == "sink"]
+    expected: dict[str, list[tuple[bytes | None, int]]] = {
+        "drop": [(b"7", 7), (b"3", 3)],
+        "dead_letter": [(b"3", 3), (b"7", 7), (b"x", 5), (None, 5)],
+        "record_time": [(b"3", 3), (b"7", 7), (b"x", 5), (None, 5)],
+    }
+    assert sorted(found, key=repr) == sorted(expected[on_invalid], key=repr)
 
 
 def words(cluster: MemoryCluster) -> None:
