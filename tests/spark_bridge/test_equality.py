@@ -38,7 +38,12 @@ from tests.spark_bridge.support.local_engine import (
     store_rows_of,
 )
 
-CACHED: dict[str, object] = {"null.key.policy": "drop", "default.key.serde": "string"}
+CACHED: dict[str, object] = {
+    "null.key.policy": "drop",
+    "default.key.serde": "string",
+    # Rows are compared, and with `slowest` live keeps them until a commit of all upstream tasks.
+    "stream.time": "fastest",
+}
 UNCACHED: dict[str, object] = {**CACHED, "statestore.cache.max.bytes": 0}
 CONTINUE: dict[str, object] = {"processing.exception.handler": "continue"}
 

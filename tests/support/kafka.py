@@ -250,6 +250,13 @@ def members(bootstrap: str, group: str) -> set[str]:
     return {member.group_instance_id for member in found.members} if stable else set()
 
 
+def client_ids(bootstrap: str, group: str) -> dict[str, str]:
+    """The client ids of a group's members, by identity."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    found = admin.describe_consumer_groups([group])[group].result(PATIENCE_S)
+    return {member.group_instance_id: member.client_id for member in found.members}
+
+
 def set_committed(bootstrap: str, group: str, topic: str, offsets: dict[int, int]) -> None:
     """Move the offsets of a group without members, as its operator would do it."""
     places = [confluent_kafka.TopicPartition(topic, p, offset) for p, offset in offsets.items()]

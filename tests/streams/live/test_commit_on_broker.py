@@ -345,6 +345,8 @@ def another_member(counting: Counting) -> Iterator[None]:
             "bootstrap.servers": counting.bootstrap,
             "group.id": counting.group,
             "group.instance.id": "another",
+            # It ends with the version of the topology, which has to be that of the worker.
+            "client.id": kafka.client_ids(counting.bootstrap, counting.group)["w"],
             "partition.assignment.strategy": "cooperative-sticky",
             "enable.auto.commit": False,
             "session.timeout.ms": 2_000,
