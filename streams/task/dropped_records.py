@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from types import FrameType
 
 from headrace.streams.seams.clients import TopicPartition
@@ -16,6 +16,11 @@ _LATE = (
     "source can refuse such; else raise grace="
 )
 
+_LATE_BY_FASTEST = (
+    "its window is closed: with stream.time=fastest, a source partition that was read faster moves "
+    "the time of the repartition topic past the records of the others; set stream.time=slowest"
+)
+
 
 def dropped_record(
     program: Program,
@@ -23,6 +28,7 @@ def dropped_record(
     reason: str,
     times: Mapping[TopicPartition, int],
     watermark: int = NEVER_MS,
+    unfollowed: Collection[str] = (),
 ) -> dict[str, object]:
     """The fields of the event that tells of it; none where no record is being processed.
 
@@ -32,6 +38,7 @@ def dropped_record(
         reason: why.
         times: the largest time of each input before the batch that it is in, in milliseconds.
         watermark: what stream time is not later than.
+        unfollowed: repartition topics whose stream time is the latest timestamp.
     """
     record = program.current(frame)
     if record is None:
@@ -44,8 +51,19 @@ def dropped_record(
     }
     if reason.startswith("late"):
         stream_time = min(watermark, max([program.stream_time(frame), *times.values()]))
-        said |= {"stream_time": moment(stream_time), "advice": _LATE}
+        said |= {
+            "stream_time": moment(stream_time),
+            "behind_by": _duration(stream_time - record.timestamp()[1]),
+            "advice": _LATE_BY_FASTEST if record.topic() in unfollowed else _LATE,
+        }
     return said
+
+
+def _duration(duration_ms: int) -> str:
+    try:
+        return str(timedelta(milliseconds=duration_ms))
+    except OverflowError:
+        return f"{duration_ms} ms"
 
 
 def moment(time_ms: int) -> str:

@@ -475,7 +475,15 @@ class Tasks:
         if count & (count - 1) == 0:
             times = {} if slot.task is None else slot.task.partition_time
             watermark = NEVER_MS if slot.task is None else slot.task.facts.watermark
-            last = dropped_record(slot.plan.program, sys._getframe(), reason, times, watermark)
+            repartitions = {topic.name for topic in slot.plan.topics.repartition_sources}
+            last = dropped_record(
+                slot.plan.program,
+                sys._getframe(),
+                reason,
+                times,
+                watermark,
+                repartitions - self._upstream.writers.keys(),
+            )
             self._log.warning(
                 "records_dropped",
                 node=node,

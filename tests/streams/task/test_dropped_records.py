@@ -55,6 +55,7 @@ def test_a_late_record_is_named_with_its_time_and_that_of_its_task(
     )
     assert told["record_time"] == "2023-11-14T22:13:20.001Z"
     assert told["stream_time"] == "3000-01-01T00:00:00.000Z"
+    assert told["behind_by"] == "356524 days, 1:46:39.999000"
     assert "a wrong time" in told["advice"]
 
 

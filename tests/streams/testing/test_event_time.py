@@ -139,6 +139,17 @@ def test_a_record_that_is_late_in_its_own_partition_is_dropped() -> None:
         assert late["stream_time"].startswith("2023-11-15T01:00:00")
 
 
+def test_a_late_record_is_logged_with_how_far_it_is_behind() -> None:
+    with driver_of(hourly(), {**EXACTLY_ONCE, "stream.time": "fastest"}) as driver:
+        orders = driver.input("orders")
+        orders.send("k", "a", timestamp=BEGIN_MS + 3 * HOUR_MS, partition=0)
+        orders.send("k", "a", timestamp=BEGIN_MS, partition=1)
+        driver.commit()
+        late = next(e for e in driver.events if e["event"] == "records_dropped")
+        assert late["behind_by"] == "3:00:00"
+        assert "set stream.time=slowest" in late["advice"]
+
+
 @pytest.mark.parametrize("at", ["offsets_sent", "transaction_committed", "state_written"])
 @pytest.mark.parametrize("keep", [True, False])
 def test_progress_survives_a_crash(at: CrashPoint, *, keep: bool) -> None:
