@@ -20,6 +20,7 @@ from headrace.streams.plan.plan_notes import meetings_of, unnamed_keys_of
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import describe_as
+from headrace.streams.plan.upstream import upstream_of
 from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.topology.checks.calls_alone import calls_alone
@@ -36,6 +37,11 @@ front of it, it gets another number: its state begins empty, and what is in its 
 not read to the end. Give names to all of them at once, as a named store takes no number. A name
 that is new begins empty too; to keep what a deployed application has, give each the very name that
 is printed here."""
+
+_FASTEST = (
+    "stream.time is fastest, so windows and joins after it may drop records of a backlog as late. "
+    "Set stream.time=slowest, or grace= to the longest backlog."
+)
 
 
 @click.command()
@@ -65,6 +71,9 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
         click.echo(f"{found}\n")
     for said in calls_alone(plan.program.sub_topology for plan in app.plans):
         click.echo(f"Note: {said}\n")
+    if app.config.stream_time == "fastest":
+        for topic in upstream_of(app.plans).writers:
+            click.echo(f"Note: {topic}: {_FASTEST}\n")
     _say_unnamed(steps)
     if strict and (steps or keys):
         sys.exit(1)

@@ -126,3 +126,24 @@ def test_keys_that_would_never_meet_do_not_start(
     said = done.output + capfd.readouterr().err
     assert "orders with serde 'string'" in said
     assert "customers with serde 'json' (the default, as none is named)" in said
+
+
+@pytest.mark.parametrize("rule", ["slowest", "fastest"])
+def test_a_window_after_a_repartition_topic_is_noted_if_time_is_the_fastest(
+    rule: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"app_{uuid.uuid4().hex}.py"
+    file.write_text(f"""
+from datetime import timedelta
+from headrace import KafkaStreams, StreamsBuilder, TimeWindows
+
+builder = StreamsBuilder()
+grouped = builder.stream("lines").group_by(lambda k, v: v, name="by-line")
+grouped.windowed_by(TimeWindows(size=timedelta(hours=1))).count(store="counts")
+settings = {{"application.id": "shop", "bootstrap.servers": "localhost:1", "stream.time": "{rule}"}}
+app = KafkaStreams(builder.build(), settings)
+""")
+    result = CliRunner().invoke(main, ["check", f"{file}:app"])
+    assert ("Note: shop-by-line-repartition: stream.time is fastest" in result.output) == (
+        rule == "fastest"
+    )
