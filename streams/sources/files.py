@@ -417,7 +417,7 @@ class _Csv(_TextFile):
 
     def _names(self, lines: _Lines) -> list[str] | None:
         """Read the names of the columns; None if they are not there yet."""
-        reader, names = csv.reader(lines), list[str]()
+        reader, names = csv.reader(lines, strict=True), list[str]()
         try:
             while not names:
                 lines.begin_row()
@@ -426,7 +426,11 @@ class _Csv(_TextFile):
             self._end(lines)
             return None
         except csv.Error as error:
-            raise self._only_cr() from error
+            if "new-line" in str(error):
+                raise self._only_cr() from error
+            if not lines.has_ended:
+                reason = _reason_of(error)
+                raise lines.wrong(f"{reason}; correct the first line") from error
         if lines.has_ended:
             if not self.grows:
                 raise lines.wrong(f"{OPEN_QUOTE} in the first line; correct it")
@@ -443,9 +447,10 @@ class _Csv(_TextFile):
 
     def _rows(self, names: list[str], lines: _Lines) -> Generator[_Found, None, int | None]:
         """Read rows; returns where to begin again, or None at the end."""
-        reader = csv.reader(lines)
+        reader = csv.reader(lines, strict=True)
         while True:
             lines.begin_row()
+            cells = list[str]()
             try:
                 cells = next(reader)
             except StopIteration:
@@ -455,10 +460,14 @@ class _Csv(_TextFile):
                 yield _Found(error, lines.first_end, "")
                 return lines.first_end
             except csv.Error as error:
-                is_cr = "new-line" in str(error)
-                reason = "a carriage return is not in quotes" if is_cr else f"not CSV: {error}"
-                yield _Found(lines.wrong(reason), lines.position, "")
-                continue
+                reason = _reason_of(error)
+                if reason == _TEXT_AFTER_QUOTE:
+                    # The quote that was closed may be one too many: its first line alone is bad.
+                    yield _Found(lines.wrong(reason), lines.first_end, "")
+                    return lines.first_end
+                if not lines.has_ended:
+                    yield _Found(lines.wrong(reason), lines.position, "")
+                    continue
             if lines.has_ended:
                 if self.grows:
                     self.waiting = f"{lines.place()}: {OPEN_QUOTE}"
@@ -558,7 +567,15 @@ class _Parquet(_File):
         self._file.close()
 
 
+def _reason_of(error: csv.Error) -> str:
+    text = str(error)
+    if "new-line" in text:
+        return "a carriage return is not in quotes"
+    return _TEXT_AFTER_QUOTE if "expected after" in text else f"not CSV: {error}"
+
+
 OPEN_QUOTE = "a quote is opened and not closed"
+_TEXT_AFTER_QUOTE = "text follows a closing quote (a quote may be too many, or missing)"
 
 _KINDS: dict[str, Callable[[Path, bool], _File]] = {
     ".jsonl": _JsonLines,

@@ -290,6 +290,34 @@ def test_an_open_quote_waits_or_is_a_bad_row(tmp_path: Path) -> None:
     assert batch.skipped == 1
 
 
+def test_text_after_a_closing_quote_makes_a_bad_row_in_place_of_a_merged_one(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text('user,page,n\nann,/tea,1\nbob,"/cup,2\ncy,"/x,3\ndee,/y,4\n')
+    after = r"text follows a closing quote \(a quote may be too many, or missing\)"
+    with pytest.raises(SourceError, match=rf"line 3 of {file}, before byte \d+: {after}"):
+        list(Files(str(file)).read({}))
+    (batch,) = Files(str(file), grows=False, skip_bad=True).read({})
+    assert [row.value["user"] for row in batch.rows] == ["ann", "dee"]
+    assert batch.skipped == 2
+
+    file.write_text(
+        'user,page,n\nbob,"/cup,2\ncy,"/x",3\ndee,"a ""b""\nc",4\neve,"x" ,5\nf,"","6"\n'
+    )
+    (batch,) = Files(str(file), skip_bad=True).read({})
+    assert [tuple(row.value.values()) for row in batch.rows] == [
+        ("cy", "/x", "3"),
+        ("dee", 'a "b"\nc', "4"),
+        ("f", "", "6"),
+    ]
+    assert batch.skipped == 2
+
+    file.write_text('user,"page" x,n\nbob,/cup,2\n')
+    with pytest.raises(SourceError, match=rf"line 1 of {file}.*: {after}; correct the first line"):
+        list(Files(str(file), skip_bad=True).read({}))
+
+
 def test_a_quote_that_is_open_for_long_is_a_bad_row_of_a_file_that_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
