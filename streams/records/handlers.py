@@ -124,8 +124,9 @@ class Failure:
         """Make the record that Kafka Streams writes to a dead-letter topic (KIP-1034).
 
         It has the bytes and headers of the input record, and headers with the name and text of the
-        error that a user's function raised, its stack trace, and the place of the input record.
-        Texts are bounded, and say how many bytes are left out.
+        error that a user's function raised, its stack trace, the place of the input record, and
+        the node, which Kafka Streams does not write. Texts are bounded, and say how many bytes are
+        left out.
 
         Args:
             topic: where it is to be written.
@@ -137,13 +138,13 @@ class Failure:
         (b'k', 5)
         >>> [name for name, _ in letter.headers]  # doctest: +NORMALIZE_WHITESPACE
         ['h', '__streams.errors.exception', '__streams.errors.message', '__streams.errors.topic',
-         '__streams.errors.partition', '__streams.errors.offset']
+         '__streams.errors.partition', '__streams.errors.offset', 'headrace.errors.node']
         """
         place = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         timestamp = self.timestamp
         if timestamp is None:
             timestamp = self.record.timestamp if self.record is not None else 0
-        every = (*(self.headers or ()), *error_headers(self.error, place))
+        every = (*(self.headers or ()), *error_headers(self.error, place, self.node))
         return DeadLetter(topic, self.key, self.value, max(timestamp, 0), every)
 
 

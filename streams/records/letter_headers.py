@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from headrace.topology.context.environment import Headers
 
 HEADER = "__streams.errors."
+NODE_HEADER = "headrace.errors.node"
+"""Kafka Streams has no header for the node."""
 CLASS_MAX = 512
 MESSAGE_MAX = 4_096
 STACKTRACE_MAX = 32_768
@@ -24,7 +26,11 @@ _RECORD_BYTES = 128
 """What a record and its batch take besides key, value and headers, rounded up."""
 _HEADER_BYTES = 10
 """What the lengths of a header take at most."""
-_MOST_NEEDED = ("topic", "partition", "offset", "exception", "message", "stacktrace")
+_MOST_NEEDED = (
+    *(HEADER + name for name in ("topic", "partition", "offset", "exception", "message")),
+    NODE_HEADER,
+    HEADER + "stacktrace",
+)
 
 
 def text_of(error: BaseException) -> str:
@@ -48,12 +54,13 @@ def user_error(error: BaseException) -> BaseException:
     return error
 
 
-def error_headers(error: Exception, place: Mapping[str, object]) -> Headers:
+def error_headers(error: Exception, place: Mapping[str, object], node: str) -> Headers:
     """Make the headers that describe an error.
 
     Args:
         error: what was raised.
         place: topic, partition and offset of the input record; None where there is none.
+        node: the node that failed.
     """
     raised = user_error(error)
     about = {
@@ -63,7 +70,7 @@ def error_headers(error: Exception, place: Mapping[str, object]) -> Headers:
     if error.__traceback__ is not None:  # None: a step said so, and nothing failed
         about["stacktrace"] = _both_ends(_stack_of(error), STACKTRACE_MAX)
     about |= {name: _bytes(str(part)) for name, part in place.items() if part is not None}
-    return [(HEADER + name, data) for name, data in about.items()]
+    return [*((HEADER + name, data) for name, data in about.items()), (NODE_HEADER, _bytes(node))]
 
 
 def _stack_of(error: Exception) -> str:
@@ -90,7 +97,7 @@ def fitted(headers: Headers, room: int) -> Headers:
     ranks: dict[int, int] = {}
     seen: set[str] = set()
     for at, (name, _) in reversed(list(enumerate(headers))):
-        if name.startswith(HEADER):
+        if name.startswith(HEADER) or name == NODE_HEADER:
             # One of an earlier letter comes after all that are of this one.
             ranks[at] = _rank(name) + (len(_MOST_NEEDED) + 1 if name in seen else 0)
             seen.add(name)
@@ -113,8 +120,7 @@ def fitted(headers: Headers, room: int) -> Headers:
 
 
 def _rank(name: str) -> int:
-    short = name.removeprefix(HEADER)
-    return _MOST_NEEDED.index(short) if short in _MOST_NEEDED else len(_MOST_NEEDED)
+    return _MOST_NEEDED.index(name) if name in _MOST_NEEDED else len(_MOST_NEEDED)
 
 
 def _size(name: str, data: bytes | None) -> int:

@@ -64,6 +64,18 @@ def test_a_dead_letter_has_the_bytes_headers_and_place_of_its_input_record() -> 
     assert [r.value for r in driver.output("out").read_all()] == [12]
 
 
+def test_each_node_that_fails_on_a_record_writes_a_letter_with_its_name() -> None:
+    builder = StreamsBuilder()
+    numbers = builder.stream("in", key=serdes.string, value=serdes.json)
+    numbers.map_values(lambda n: 12 // n, name="left").to("out")
+    numbers.map_values(lambda n: 24 // n, name="right").to("out")
+    driver = TopologyTestDriver(builder.build(), CONTINUE)
+    driver.input("in").send("a", 0)
+    letters = dead(driver)
+    assert [dict(one.headers)["headrace.errors.node"] for one in letters] == [b"left", b"right"]
+    assert {about(one)["offset"] for one in letters} == {"0"}
+
+
 @pytest.mark.parametrize(
     ("value", "error"),
     [(b"not json", "SerdeError"), (b"0", "ZeroDivisionError"), (b"4", "SerdeError")],

@@ -42,6 +42,7 @@ def test_a_letter_has_its_record_and_the_reason(reason: Any, said: bytes) -> Non
         ("__streams.errors.topic", b"in"),
         ("__streams.errors.partition", b"0"),
         ("__streams.errors.offset", b"1"),
+        ("headrace.errors.node", b"odd"),
     ]
     assert pairs(driver) == [("k", 2)]
     assert driver.dropped == {("odd", "sent to the dead letters"): 1}
