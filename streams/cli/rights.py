@@ -54,9 +54,6 @@ def rights(
 
 def _needed(known: Known) -> list[Right]:
     own = known.own
-    dead_letters = known.config.errors_dead_letter_queue_topic_name
     outputs = [name for name, use in own.items() if "writes" in use]
-    if dead_letters is not None and dead_letters not in outputs:
-        outputs.append(dead_letters)
     sources = [name for name, use in own.items() if use.startswith("reads")]
     return of_application(known.config.application_id, sources=sources, outputs=outputs)

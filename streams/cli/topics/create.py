@@ -60,11 +60,7 @@ def create(
 
 
 def _of_application(known: Known) -> tuple[str, ...]:
-    names = [name for name, use in known.own.items() if use != "keeps"]
-    dead_letters = known.config.errors_dead_letter_queue_topic_name
-    if known.own and dead_letters is not None:
-        names.append(dead_letters)
-    return tuple(dict.fromkeys(names))
+    return tuple(name for name, use in known.own.items() if use != "keeps")
 
 
 def _pairs(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:

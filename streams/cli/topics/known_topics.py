@@ -108,6 +108,9 @@ class Known:
             return {}
         found = dict.fromkeys(self.names.internal, "keeps")
         found |= dict.fromkeys(self.names.outputs(()), "writes")
+        dead_letters = self.config.errors_dead_letter_queue_topic_name
+        if dead_letters is not None:
+            found[dead_letters] = "writes"
         for name in self.names.inputs:
             found[name] = "reads, writes" if found.get(name) == "writes" else "reads"
         return found

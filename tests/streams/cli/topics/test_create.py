@@ -20,6 +20,10 @@ def test_the_topic_of_dead_letters_is_one_of_the_application_s() -> None:
     with_letters = Known.by(KafkaStreams(builder.build(), {**settings, **letters}))
     assert set(_of_application(plain)) == {"in", "out"}
     assert set(_of_application(with_letters)) == {"in", "out", "dead"}
+    assert with_letters.own["dead"] == "writes"
+    assert with_letters.full_name("dead") == "dead"
+    form = with_letters.form("dead", None, None)
+    assert (form.key.deserialize(b"k"), form.value.deserialize(b"v")) == (b"k", b"v")
 
 
 def test_topics_that_are_tables_alone_are_known() -> None:
