@@ -190,21 +190,23 @@ class FileRegistry:
         compatibility: what a new version must be to those before it.
     """
 
-    path: Path
+    path: str | Path
     compatibility: Compatibility = "BACKWARD"
+    _file: Path = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require_word("compatibility", self.compatibility, get_args(Compatibility))
+        object.__setattr__(self, "_file", Path(self.path))
 
     def register(self, subject: str, schema: str, /) -> int:
         """Add a version to a subject, if it is not there yet, and return the schema's id."""
         with self._locked():
             content = self._read()
             schema_id = content.register(subject, schema, self.compatibility)
-            written = self.path.with_suffix(self.path.suffix + ".new")
+            written = self._file.with_suffix(self._file.suffix + ".new")
             text = {"schemas": content.schemas, "subjects": content.subjects}
             written.write_text(json.dumps(text, indent=1))
-            written.replace(self.path)
+            written.replace(self._file)
         return schema_id
 
     def id_of(self, subject: str, schema: str, /) -> int:
@@ -217,13 +219,13 @@ class FileRegistry:
 
     def _read(self) -> _Content:
         try:
-            return _Content(**json.loads(self.path.read_text()))
+            return _Content(**json.loads(self._file.read_text()))
         except FileNotFoundError:
             return _Content()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_suffix(self.path.suffix + ".lock").open("w") as lock:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.with_suffix(self._file.suffix + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -124,3 +124,9 @@ def test_why_a_schema_cannot_read_another_is_said_with_its_place() -> None:
     assert incompatibility(WITH_B, A) is None
     said = incompatibility(NEEDS_B, A)
     assert said == "reader field missing default value: b (at /fields/1)"
+
+
+def test_the_path_of_a_file_registry_may_be_a_str(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    assert FileRegistry(str(path)).register("orders-value", '"int"') == 1
+    assert FileRegistry(path).schema(1) == '"int"'
