@@ -146,6 +146,11 @@ def _check(
     elif "Callable[" in words or any(name in words for name in _ALIASES):
         if isinstance(value, str) and "str" in words:
             return
+        if not callable(value) and words.startswith("str | "):
+            raise TopologyError(
+                f"{method.__name__}() at {calling_line()}: {parameter.name} must be a str or a "
+                f"function, and not {_described(value)}"
+            )
         _check_function(method, parameter.name, value, _count(parameter, given))
 
 

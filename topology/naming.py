@@ -85,7 +85,9 @@ def legal(name: str, what: str = "name") -> str:
     Raises:
         TopologyError: naming the name and what is allowed.
     """
-    if not isinstance(name, str) or not _is_legal(name):
+    if not isinstance(name, str):
+        raise TopologyError(f"{what} must be a str, and {type_of(name)} was given")
+    if not _is_legal(name):
         raise TopologyError(
             f"{what} {name!r} is not legal: use letters, digits, '.', '_' and '-' (and not '.' or "
             "'..' alone), as topics are named after it"
@@ -106,7 +108,7 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
     Raises:
         TopologyError: there is none, one is given twice, or a name is not legal.
     """
-    if not isinstance(topics, (str, Iterable)):
+    if isinstance(topics, bytes) or not isinstance(topics, (str, Iterable)):
         raise TopologyError(
             f"{step} takes the name of a topic, or several of them, and was given {type_of(topics)}"
         )

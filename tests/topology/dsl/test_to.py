@@ -8,7 +8,8 @@ import pytest
 
 from headrace.state.codec import partition_for_key
 from headrace.streams.errors import RecordError
-from headrace.topology import serdes
+from headrace.topology import StreamsBuilder, Topology, serdes
+from headrace.topology.errors import TopologyError
 from tests.support.operators import HEADERS, driver_of, pairs
 
 
@@ -148,3 +149,20 @@ def test_numbers_of_other_kinds_are_partitions_too() -> None:
     driver = driver_of(lambda s: s.to("out", partitioner=lambda *a: iter([Number()])), partitions=3)
     driver.input("in").send("a", "x")
     assert [record.partition for record in driver.output("out").read_all()] == [2]
+
+
+@pytest.mark.parametrize("topic", [None, 5, b"out", ["out"]])
+def test_a_topic_is_a_str_or_a_function(topic: Any) -> None:
+    stream = StreamsBuilder().stream("in")
+    with pytest.raises(TopologyError, match="topic must be a str or a function, and not "):
+        stream.to(topic)
+    with pytest.raises(TopologyError, match="topic must be a str or a function, and not "):
+        Topology().add_source("read", "in").add_sink("write", topic, "read")
+
+
+@pytest.mark.parametrize("topics", [b"orders", 5, None, [b"orders"], ["a", 5]])
+def test_topics_that_are_read_are_of_type_str(topics: Any) -> None:
+    with pytest.raises(TopologyError, match=r"was given (a|an|None)|and an? .* was given"):
+        StreamsBuilder().stream(topics)
+    with pytest.raises(TopologyError, match=r"was given (a|an|None)|and an? .* was given"):
+        StreamsBuilder().table(topics)
