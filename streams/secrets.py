@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.errors import ConfigError
 from headrace.streams.settings import Given, origins_of
+from headrace.topology.errors import type_of
 
 SECRET_NAMES = frozenset(
     {
@@ -86,7 +88,15 @@ def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
     Example:
         >>> guarded({"sasl.username": "ann", "sasl.password": "hunter2"})
         {'sasl.username': 'ann', 'sasl.password': ***}
+
+    Raises:
+        ConfigError: they are no mapping.
     """
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            f"settings must be a mapping of names to values, and {type_of(settings)} was given. "
+            "Give a dict; `headrace run --config FILE` reads settings from a file."
+        )
     wrapped = {
         name: Secret(value) if _is_secret(str(name)) and _is_plain(value) else value
         for name, value in settings.items()

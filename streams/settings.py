@@ -147,14 +147,18 @@ def text(words: str = "text") -> Kind:
     return Kind(words, parse)
 
 
-def legal_name() -> Kind:
-    """A string that Kafka accepts in the names of groups and topics."""
+def legal_name(because: str = "") -> Kind:
+    """A string that Kafka accepts in the names of groups and topics.
+
+    Args:
+        because: ends the error; says why it must be one.
+    """
 
     def parse(value: object) -> object:
         if not isinstance(value, str) or not LEGAL_NAME.fullmatch(value) or value in (".", ".."):
             raise ValueError(
-                f"must consist of ASCII letters, digits, '.', '_' and '-', not be {value!r}; "
-                "topics and groups are named after it"
+                f"must consist of ASCII letters, digits, '.', '_' and '-', not be {value!r}"
+                f"{because and '; '}{because}"
             )
         if len(value) > NAME_LENGTH_MAX:
             raise ValueError(f"must have at most {NAME_LENGTH_MAX} characters, not {len(value)}")
@@ -165,7 +169,7 @@ def legal_name() -> Kind:
 
 def group_name() -> Kind:
     """A legal name that is no group which another application keeps something in."""
-    legal = legal_name()
+    legal = legal_name("topics and groups are named after it")
 
     def parse(value: object) -> object:
         name = str(legal.parse(value))

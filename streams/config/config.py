@@ -268,7 +268,7 @@ whoever starts it by a command does: --set bootstrap.servers=...
         default="fail",
     )
     errors_dead_letter_queue_topic_name: str | None = setting(
-        legal_name(),
+        legal_name("it names a topic"),
         "Where handlers that say `continue` write the records that they let go.",
         default=None,
     )

@@ -20,6 +20,7 @@ from headrace.streams.local.driver_disk import MemoryDisk, RocksDisk
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import plan_application, refuse_other_than_topology
 from headrace.streams.plan.plan_notes import warn_of_keys
+from headrace.streams.secrets import guarded
 from headrace.streams.testing.driver_names import Names
 from headrace.streams.testing.driver_store import Stores, StoreView
 from headrace.streams.testing.driver_topics import (
@@ -156,7 +157,7 @@ class TopologyTestDriver:
         seed: int = 0,
     ) -> None:
         refuse_other_than_topology(topology)
-        config = StreamsConfig.parse({**_DEFAULTS, **(settings or {})})
+        config = StreamsConfig.parse({**_DEFAULTS, **guarded(settings or {})})
         self._config = _paced(config, commit)
         self._topology = topology
         self._plans = plan_application(topology, self._config)

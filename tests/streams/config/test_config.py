@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.streams.app import KafkaStreams
 from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from headrace.streams.config.client_settings import OWNED
 from headrace.streams.config.config import StreamsConfig, table
@@ -19,9 +21,11 @@ from headrace.streams.config.java_settings import NOT_SUPPORTED
 from headrace.streams.deployed.deployed import topology_group
 from headrace.streams.errors import ConfigError
 from headrace.streams.settings import OWN_GROUPS
+from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.uncaught.shutdown_note import shutdown_group
 from headrace.streams.upgrade.backfill_gate import backfill_group
 from headrace.topology import serdes
+from tests.support.topologies import key_count
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
 GUARANTEES = ("at_least_once", "exactly_once_v2")
@@ -406,3 +410,23 @@ def test_whatever_is_given_ends_in_settings_or_in_a_config_error(
     with contextlib.suppress(ConfigError):
         config = StreamsConfig.parse({**BASE, **settings})
         assert config.admin_config()["bootstrap.servers"]
+
+
+@pytest.mark.parametrize("given", ["app.toml", Path("app.toml"), None, [("application.id", "a")]])
+def test_settings_that_are_no_mapping_are_refused(given: Any) -> None:
+    def make_driver(settings: Any) -> None:
+        TopologyTestDriver(key_count(), settings)
+
+    makers = [StreamsConfig.parse, lambda settings: KafkaStreams(key_count(), settings)]
+    if given is not None:  # the driver has settings of its own
+        makers.append(make_driver)
+    for make in makers:
+        with pytest.raises(ConfigError, match=r"settings must be a mapping .* was given"):
+            make(given)
+
+
+def test_the_name_of_a_dead_letter_topic_is_refused_as_that_of_a_topic() -> None:
+    (problem,) = problems({"errors.dead.letter.queue.topic.name": "a b"})
+    assert problem.endswith("not be 'a b'; it names a topic")
+    (problem,) = problems({"application.id": "a b"})
+    assert problem.endswith("not be 'a b'; topics and groups are named after it")
