@@ -54,6 +54,7 @@ from headrace.streams.worker.listeners import (
 )
 from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
+from headrace.topology.errors import type_of
 from headrace.topology.show.picture import Picture, picture_of
 from headrace.topology.topology import Topology
 
@@ -290,6 +291,7 @@ class KafkaStreams(Crewed):
             TimeoutError: it does not run in time; the message names what it waits for. It goes on
                 to in the background, until `close`.
             RuntimeError: it was started before, or was closed meanwhile.
+            TypeError: `wait` is something else; nothing is started.
 
         Example:
             >>> from datetime import timedelta
@@ -305,6 +307,11 @@ class KafkaStreams(Crewed):
 localhost:1 has answered yet. It goes on to try in the background; end it with close()
             >>> app.close()
         """
+        if not isinstance(wait, (bool, timedelta)):
+            raise TypeError(
+                f"wait must be a timedelta or True, and {type_of(wait)} was given. Write "
+                "start(wait=timedelta(seconds=5)), or start(wait=True) to wait without a limit."
+            )
         refuse_while_loading(self.config.application_id)
         if self._thread is not None:
             raise RuntimeError("the application was started before; make a new KafkaStreams")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,18 @@ def silent() -> Iterator[str]:
     """A place that takes connections and never says anything."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("wait", [5, 0.5, None, "yes"])
+def test_a_start_with_a_wrong_wait_starts_nothing(wait: Any, tmp_path: Path) -> None:
+    settings = {
+        "application.id": "app", "bootstrap.servers": "nowhere:1", "state.dir": str(tmp_path)
+    }  # fmt: skip
+    app = KafkaStreams(key_count(), settings)
+    with pytest.raises(TypeError, match=r"wait must be a timedelta or True, and .* was given"):
+        app.start(wait=wait)
+    assert app.state is State.CREATED
+    assert app._thread is None
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
