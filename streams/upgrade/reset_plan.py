@@ -286,7 +286,10 @@ def _read_again(plan: ResetPlan) -> Iterator[str]:
                 "before the start, or the application stops there"
             )
     if any(_goes_back(move) for move in plan.moves):
-        yield "Records that headrace skip has left out are processed again; skip them again."
+        yield (
+            "If headrace skip has left out records from the new offsets on, they are processed "
+            "again; skip them again."
+        )
     for topic in plan.also_written:
         if any(move.place.topic == topic and _goes_back(move) for move in plan.moves):
             yield (

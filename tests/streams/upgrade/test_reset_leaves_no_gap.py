@@ -350,7 +350,7 @@ def test_records_that_were_skipped_come_again_and_that_is_said(tmp_path: Path) -
     plan = _plan(_payments(extra="written"), tmp_path, Target(), "payments", metadata=skips)
     text = "\n".join(lines(plan))
     assert "clicks-0 was to skip offset 31: run headrace skip again" in text
-    assert "Records that headrace skip has left out are processed again" in text
+    assert "If headrace skip has left out records from the new offsets on" in text
 
 
 def test_results_that_are_read_again_are_named(tmp_path: Path) -> None:
