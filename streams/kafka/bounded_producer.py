@@ -5,7 +5,8 @@ goes away at that moment, the call can wait for ever (its issues 5456 and 5511).
 neither process nor give its tasks to others, since the client's heartbeats go on.
 
 The offsets may also wait behind records, on the connection to a broker that takes them slowly. That
-wait is not the call's: its time begins when no record is in flight.
+wait is not the call's: its time begins again as long as records are delivered. A broker that is
+away delivers none.
 """
 
 from __future__ import annotations
@@ -34,22 +35,29 @@ class BoundedProducer(confluent_kafka.Producer):
         """Add offsets to the transaction.
 
         Args:
-            timeout: seconds, from the moment when no record is in flight.
+            timeout: seconds, from the last delivery of a record.
 
         Raises:
             KafkaException: what the client says.
             OutcomeUnknownError: it says nothing; it is of no more use then, and must not be closed.
         """
         send = super().send_offsets_to_transaction
+        in_flight = self._in_flight()
+
+        def delivers() -> bool:
+            nonlocal in_flight
+            before, in_flight = in_flight, self._in_flight()
+            return in_flight < before
+
         in_time(
             lambda: send(list(positions), group_metadata, timeout),
             timeout + _MARGIN_S,
-            is_blocked=self._has_records,
+            is_blocked=delivers,
         )
 
-    def _has_records(self) -> bool:
+    def _in_flight(self) -> int:
         self.poll(0)  # reports that were not served count as records in flight
-        return len(self) > 0
+        return len(self)
 
 
 def in_time(
@@ -58,7 +66,8 @@ def in_time(
     """Make a call in a thread of its own, and give up waiting for it after `timeout_s` seconds.
 
     Args:
-        is_blocked: whether something else is waited for first, which has a time-out of its own.
+        is_blocked: whether the call waits behind something else that makes progress; asked each
+            time `timeout_s` has passed.
 
     Raises:
         OutcomeUnknownError: it has not come back. Its thread stays, and ends with the process.
