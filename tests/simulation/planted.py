@@ -115,8 +115,8 @@ def planted(name: str) -> Iterator[None]:
 
 SHOWN_BY: dict[str, int] = {
     "restore_only_to_the_last_stable_offset": 151,
-    "another_membership_not_noticed": 13813,
-    "metadata_fetched_at_commit_time": 13813,
+    "another_membership_not_noticed": 1412,
+    "metadata_fetched_at_commit_time": 1412,
     "bulk_restore_without_flush": 4,
     "bulk_restore_without_flush_on_rocksdb": 17,
     "offsets_committed_before_the_flush": 34,
