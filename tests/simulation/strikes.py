@@ -56,7 +56,7 @@ UNREACHABLE: dict[tuple[str, str], str] = {
     },
     **{
         (call, "committing"): "the phase ends with the error that is the reason for it"
-        for call in ("abort_transaction", "init_transactions")
+        for call in ("init_transactions",)
     },
     **{
         (call, "closing"): "who closes begins nothing"
@@ -68,10 +68,12 @@ UNREACHABLE: dict[tuple[str, str], str] = {
 SELDOM: dict[tuple[str, str], str] = {
     ("abort_transaction", "joining"): "the partitions go while work is in hand",
     ("abort_transaction", "restoring"): "new tasks come while work is in hand, and then all go",
+    ("abort_transaction", "committing"): "a commit finds that an input is another topic now",
     ("abort_transaction", "closing"): "the last commit fails in a way that leaves the client well",
     ("consume", "committing"): "a commit is given up without a reaction: the process ends",
     ("consume", "connecting"): "records are read at the start only where offsets are gone",
     ("delete_records", "committing"): "a purge goes on beside the next commit",
+    ("delete_records", "restoring"): "a purge follows a commit, and tasks come meanwhile",
     ("delete_records", "joining"): "a purge follows the commit in which the last task goes",
     ("flush", "joining"): "at least once, with work in hand while the place is lost",
     ("flush", "restoring"): "the same, while new tasks come",
