@@ -415,7 +415,19 @@ def test_random_bytes_of_csv_are_rows_or_skipped_or_an_error(data: bytes, many: 
             return
         is_open = data.count(b'"') % 2 == 1
         if not is_open and "\r" not in "".join(lines).replace("\r\n", ""):
-            assert len(found) + skipped == len(independent)
+            # After text behind a closing quote, reading continues at the next line: more rows.
+            assert len(found) + skipped >= len(independent)
+            if _is_strict(text):
+                assert len(found) + skipped == len(independent)
+
+
+def _is_strict(text: io.StringIO) -> bool:
+    text.seek(0)
+    try:
+        list(csv.reader(text, strict=True))
+        return True
+    except csv.Error:
+        return False
 
 
 @given(st.sampled_from(["a.csv", "a.jsonl"]), st.sampled_from([b"", b"a,b\n"]), BYTES)
