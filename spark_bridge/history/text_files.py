@@ -109,7 +109,7 @@ def _require_csv(spark: SparkSession, path: str) -> None:
 
 
 def _require_json(spark: SparkSession, path: str) -> None:
-    """Require one whole value on each line: Spark leaves out what follows a value."""
+    """Require one whole value on each line: Spark ignores text after a value."""
     from pyspark.sql import functions as F  # noqa: N812
 
     lines = spark.read.text(path).select("value", F.input_file_name().alias("file"))
@@ -126,7 +126,7 @@ def _require_json(spark: SparkSession, path: str) -> None:
 
 
 def wrong_json(line: str) -> str | None:
-    """Return what is wrong with a line of JSON that Spark may read without an error.
+    """Return the fault of a JSON line that Spark may read without an error.
 
     >>> wrong_json('{"a": 1} {"a": 2}'), wrong_json('{"a": "\\\\ud800"}'), wrong_json('{"a": 1}')
     ('is not one value of JSON', 'has half of a surrogate pair, which is not text', None)

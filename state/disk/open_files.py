@@ -12,7 +12,7 @@ _MOST = 1 << 20
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files as far as the hard one; return what it is then.
+    """Raise the soft limit of open files to the hard limit; return the new soft limit.
 
     A login or a container often begins with 1,024, which 100 tasks with stores use up.
     """
@@ -33,7 +33,7 @@ def is_out_of_files(error: OSError) -> bool:
 
 
 def open_files_advice() -> str:
-    """Say what limit there is, what is needed, and how to raise it."""
+    """Describe the limit of open files, the files needed, and how to raise the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = "no" if hard == resource.RLIM_INFINITY else f"{hard:,}"
     return (
