@@ -289,8 +289,7 @@ class Effort:
         """
         self._find_slow_punctuators(tasks)
         self._aborts += 1
-        if (brokers_s := self._brokers_s()) >= self._batch.target_s:
-            self._batch.timed_out(self._taken, brokers_s, taken=self._acknowledged(producer))
+        self._batch.timed_out(self._taken, self._brokers_s(), taken=self._acknowledged(producer))
         setting, took_s, limit_s = MAX_POLL, self._since_poll_s, self._max_poll_s
         if took_s < limit_s and self._transaction_s is not None:
             setting, took_s, limit_s = TRANSACTION, self._since_commit_s, self._transaction_s

@@ -16,15 +16,26 @@ from headrace.streams.seams.clients import Clock, Log, Producer
 
 FIRST_RECORDS = 200
 """How many records the first transaction takes: the brokers' speed is not known yet."""
-_GROWTH, _GROWTH_AFTER = 2.0, 1.25
-"""Factors by which a batch grows that was taken in time: at first, and once it was too large.
+_GROWTH, _GROWTH_AFTER = 1.5, 1.25
+"""Factors by which a batch grows that was taken in time: until one was too large, and from then on.
 
-After a pause a quota lets a burst pass, and what is sent next has to wait for it.
+A Kafka quota lets ten seconds of its rate pass at once, which says nothing about the rate. When
+batches that grow by a factor g have used that up, the next one takes up to (g - 1) * 10 s: 5 s of
+the 10 s that a transaction has by default.
 """
 _SHRINK_ABOVE = 1.5
 """How far above its target a batch may take until it shrinks, so that the size settles."""
-_LEAST_SHARE = 4
+_LEAST_PART = 4
 """A single slow success divides the size by this at most; it may have been a pause."""
+_TIME_OUT_FACTOR = 4
+"""A time-out divides the target time by this: the rate may vary more than was expected.
+
+A Kafka quota counts the bytes of ten seconds. After a burst it takes hardly anything until the
+burst is that old, and what timed out counts, too.
+"""
+_LEAST_SHARE = 1 / 8
+_RECOVERY = 1.003
+"""Factor by which each batch in time raises a target that time-outs have lowered."""
 _LOWERED = (
     "nothing is lost: less is sent at a time, so that it is taken in time, and more when it is "
     "taken faster; act if the rate is too low: look for a quota, a slow disk, a lock or a trigger"
@@ -45,13 +56,23 @@ class AdaptiveBatchSize:
         >>> batch = AdaptiveBatchSize(target_s=3.0, size=1000)
         >>> batch.timed_out(1000, 10.0, taken=600)
         >>> batch.size
-        180
-        >>> batch.succeeded(180, 0.5)
+        45
+        >>> batch.succeeded(45, 0.5)
         >>> batch.size
-        225
+        56
     """
 
-    __slots__ = ("_fields", "_last", "_log", "_lowered", "max_size", "size", "target_s")
+    __slots__ = (
+        "_fields",
+        "_has_shrunk",
+        "_last",
+        "_log",
+        "_lowered",
+        "_share",
+        "max_size",
+        "size",
+        "target_s",
+    )
 
     def __init__(
         self,
@@ -63,6 +84,8 @@ class AdaptiveBatchSize:
         fields: Mapping[str, Any] | None = None,
     ) -> None:
         self.target_s = target_s
+        self._share = 1.0
+        """Which part of the target batches are sized for; less after time-outs."""
         self.max_size = max_size
         self.size = min(size, max_size)
         self._log = log
@@ -71,49 +94,60 @@ class AdaptiveBatchSize:
         """Size and seconds of the last batch, unless it has timed out."""
         self._lowered: int | None = None
         """The size that it fell to, unless it has recovered since."""
+        self._has_shrunk = False
+        """Whether a batch was ever too large: from then on sizes grow slowly."""
 
     def succeeded(self, size: int, seconds: float) -> None:
         """Adjust the size after a batch that was taken within so many seconds."""
+        self._share = min(1.0, self._share * _RECOVERY)
+        target_s = self._share * self.target_s
         before, last = self.size, self._last
         if size:
             self._last = size, seconds
-        if seconds <= self.target_s or self._has_fixed_time(size, seconds, last):
+        if seconds <= target_s or self._has_fixed_time(size, seconds, last):
             if size >= self.size:
-                self._grow(self.size, carefully=seconds > self.target_s)
+                self._grow(self.size, seconds)
                 self._log_raised(size, seconds)
-        elif size and seconds > _SHRINK_ABOVE * self.target_s:
-            if last is not None and size < 0.8 * last[0] and seconds > 0.8 * last[1]:
-                self._grow(last[0], carefully=True)  # the smaller batch took as long
+        elif size and seconds > _SHRINK_ABOVE * target_s:
+            if last and size < 0.8 * last[0] and 0.8 < seconds / last[1] < 1.25:
+                self._grow(last[0], seconds)  # the smaller batch took as long
                 return
-            wanted = max(int(size * self.target_s / seconds), size // _LEAST_SHARE, 1)
+            wanted = max(int(size * target_s / seconds), size // _LEAST_PART, 1)
             self.size = min(self.size, wanted)
+            self._has_shrunk = True
             self._log_lowered(before, size, seconds)
 
     def _has_fixed_time(self, size: int, seconds: float, last: tuple[int, float] | None) -> bool:
         """Whether a batch may take its time whatever is in it, so that larger ones are better."""
-        if seconds > _SHRINK_ABOVE * self.target_s:
+        if seconds > _SHRINK_ABOVE * self._share * self.target_s:
             return False
         return last is None or (size > last[0] and seconds < 1.2 * last[1])
 
     def timed_out(self, size: int, seconds: float, *, taken: int = 0) -> None:
-        """Halve the size after a batch that was not taken in time, or follow the rate if known.
+        """Lower the size after a batch that was not taken in time.
+
+        One that failed before its target time has failed for another reason, and is ignored.
 
         Args:
-            taken: how much of the batch was taken within these seconds; 0 if that is not known.
+            taken: how much of the batch was taken within these seconds; 0 if that is not known,
+                which is all of it at most.
         """
-        if not size:
+        if not size or seconds < self.target_s:
             return
         before = self.size
         self._last = None
-        wanted = size // 2
-        if taken:
-            wanted = min(wanted, int(taken * self.target_s / seconds))
-        self.size = min(self.size, max(1, wanted))
+        self._has_shrunk = True
+        self._share = max(_LEAST_SHARE, self._share / _TIME_OUT_FACTOR)
+        in_time = min((taken or size) * self._share * self.target_s / seconds, size / 2)
+        self.size = min(self.size, max(1, int(in_time)))
         self._log_lowered(before, taken, seconds)
 
-    def _grow(self, size: int, *, carefully: bool) -> None:
-        is_first = self._lowered is None and not carefully
-        factor = _GROWTH if is_first else _GROWTH_AFTER
+    def _grow(self, size: int, seconds: float) -> None:
+        """Enlarge a size; to what the rate takes within the target, where that has been reached."""
+        target_s = self._share * self.target_s
+        factor = _GROWTH_AFTER if self._has_shrunk or seconds > target_s else _GROWTH
+        if seconds <= target_s < factor * seconds:
+            factor = target_s / seconds
         self.size = min(self.max_size, max(size + 1, int(size * factor)))
 
     def _log_lowered(self, before: int, taken: int, seconds: float) -> None:
@@ -129,7 +163,7 @@ class AdaptiveBatchSize:
             before=before,
             rate_per_s=round(taken / seconds, 1),
             took_s=round(seconds, 1),
-            target_s=round(self.target_s, 1),
+            target_s=round(self._share * self.target_s, 1),
             advice=_LOWERED,
         )
 
@@ -162,9 +196,7 @@ def adjusting(
         yield
     except StreamsError:
         took_s = waited_s + clock.monotonic_s() - begun_s
-        if took_s >= batch.target_s:
-            taken = acknowledged(size, sent=sent, left=producer.in_flight)
-            batch.timed_out(size, took_s, taken=taken)
+        batch.timed_out(size, took_s, taken=acknowledged(size, sent=sent, left=producer.in_flight))
         raise
     batch.succeeded(size, waited_s + clock.monotonic_s() - begun_s)
 
