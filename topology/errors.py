@@ -432,6 +432,25 @@ class FutureTimestampError(BadRecordError):
         )
 
 
+class RefusedTimestampError(BadRecordError):
+    """A record is to be written with a timestamp that its topic does not accept.
+
+    Args:
+        topic: the topic.
+        timestamp: milliseconds since 1970.
+        reason: which limit of the topic it exceeds, and what to do.
+    """
+
+    def __init__(self, topic: str, timestamp: int, reason: str) -> None:
+        super().__init__(topic, timestamp, reason)
+        self.topic = topic
+        self.timestamp = timestamp
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
 class UnknownTimeError(NegativeTimestampError):
     """A record has a negative timestamp, and no record before it in its partition has another."""
 

@@ -147,7 +147,7 @@ class EventTime:
         if self.max_ahead_ms is not None:
             now = record.now_ms()
             if time - now > self.max_ahead_ms and now > _CLOCK_UNSET_MS:
-                raise self._invalid(f"a time that is {_span(time - now)} ahead of the clock")
+                raise self._invalid(f"a time that is {span(time - now)} ahead of the clock")
         return time
 
     def _find(self, value: Any) -> Any:
@@ -202,10 +202,10 @@ class EventTime:
         return InvalidTimeError(source, what, self.answer)
 
 
-def _span(ms: int) -> str:
+def span(ms: int) -> str:
     """Return a duration in the largest unit that it fills.
 
-    >>> _span(7_200_000), _span(864_000_000), _span(5_000)
+    >>> span(7_200_000), span(864_000_000), span(5_000)
     ('2 hours', '10 days', '5 seconds')
     """
     for unit, name in ((86_400_000, "days"), (3_600_000, "hours"), (60_000, "minutes")):

@@ -29,7 +29,7 @@ ROWS = [(b'"account-%06d"' % i, b"%d" % i, 1_700_000_000_000 + i) for i in range
 def through_send() -> Callable[[], object]:
     """What generated code calls for each record that goes to a topic."""
     producer = _producer()
-    send, purge = producer.send, producer.close
+    send, purge = producer.send, producer._drop
 
     def run() -> None:
         for key, value, timestamp in ROWS:
@@ -58,7 +58,7 @@ def through_client(*, with_timestamp: bool) -> Callable[[], object]:
 def changelog() -> Callable[[], object]:
     """What the commit calls with the delta of a store."""
     producer = _producer()
-    send_changelog, purge, place = producer.send_changelog, producer.close, TopicPartition(TOPIC, 0)
+    send_changelog, purge, place = producer.send_changelog, producer._drop, TopicPartition(TOPIC, 0)
 
     def run() -> None:
         send_changelog(place, ROWS)

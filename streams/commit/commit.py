@@ -32,6 +32,7 @@ from headrace.streams.task.task import Task
 from headrace.streams.task.task_buffers import Delta
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.worker_errors import RecordTooLargeError
+from headrace.topology.errors import RefusedTimestampError
 
 Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
@@ -102,8 +103,8 @@ class Commit:
                     continue
                 try:
                     self.producer.send_changelog(place, delta, last_headers)
-                except RecordTooLargeError as error:
-                    raise task.too_large(store, error) from error
+                except (RecordTooLargeError, RefusedTimestampError) as error:
+                    raise task.row_refused(store, error) from error
             all_deltas.append(deltas)
         self.probe("changelogs_written")
         return all_deltas

@@ -30,7 +30,15 @@ _kafka: Any = confluent_kafka.admin
 
 _CONFIGS_AGAIN_S = 0.5
 _LOOK_AGAIN_S = 0.2
-_CONFIGS = ("cleanup.policy", "max.message.bytes", "delete.retention.ms", "retention.ms")
+_CONFIGS = (
+    "cleanup.policy",
+    "max.message.bytes",
+    "delete.retention.ms",
+    "retention.ms",
+    "message.timestamp.type",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+)
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _UNIQUE = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -118,7 +126,7 @@ class LiveAdmin(Asking):
             "topic_configs_unknown",
             topics=topics,
             reason=reason,
-            unchecked="cleanup.policy, retention.ms, max.message.bytes",
+            unchecked="cleanup.policy, retention.ms, max.message.bytes, message.timestamp.*",
             advice=advice,
         )
 

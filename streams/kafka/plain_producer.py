@@ -67,7 +67,7 @@ class PlainProducer(LiveProducer):
         self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
         """Write a store's delta."""
-        self._check_sizes(place.topic, rows)
+        self._check_rows(place.topic, rows)
         self._send_rows(place, rows[:-1])
         key, value, timestamp = rows[-1]
         self.send(place.topic, value, key, place.partition, timestamp, last_headers)

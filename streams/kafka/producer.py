@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from headrace.streams.kafka.headers import are_plain, produce_any
 from headrace.streams.kafka.kafka_clients import new_producer
 from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
 from headrace.streams.seams.clients import Clock, TopicPartition
-from headrace.streams.seams.refused_times import REFUSED
+from headrace.streams.seams.refused_times import REFUSED, TimeLimits
 from headrace.streams.seams.system_clock import SystemClock
 from headrace.streams.worker_errors import (
     AbortableError,
@@ -75,6 +76,7 @@ class LiveProducer:
         timeout_s: float,
         max_in_flight: int = 200_000,
         topic_limits: Mapping[str, int] | None = None,
+        time_limits: TimeLimits | None = None,
         ask_limit: Callable[[str], int | None] = lambda _: None,
         clock: Clock | None = None,
         make_client: MakeClient | None = None,
@@ -92,6 +94,7 @@ class LiveProducer:
         self._timeout_s = timeout_s
         self._max_in_flight = max_in_flight
         self._topic_limits = dict(topic_limits or {})
+        self._time_limits = time_limits or TimeLimits()
         self._ask_limit = ask_limit
         self._asked_limit_s: dict[str, float] = {}
         self._failure: KafkaError | None = None
@@ -113,6 +116,7 @@ class LiveProducer:
     ) -> Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]:
         produce: Callable[..., None] = self._client.produce
         wait, refuse = self._wait_for_room, self._refuse_record
+        require_time, highest_ms = self._require_time, self._highest_ms()
 
         def send(
             topic: str,
@@ -122,6 +126,9 @@ class LiveProducer:
             timestamp: int,
             headers: Headers | None,
         ) -> None:
+            nonlocal highest_ms
+            if timestamp > highest_ms:
+                highest_ms = require_time(topic, timestamp)
             while True:
                 try:
                     if not headers or are_plain(headers):
@@ -210,11 +217,23 @@ class LiveProducer:
         with contextlib.suppress(KafkaException):
             self._client.poll(0)
 
-    def _check_sizes(self, topic: str, rows: Rows) -> None:
-        limit = self._topic_limits.get(topic)
-        if limit is None:
-            return
-        for key, value, _ in rows:
+    def _highest_ms(self) -> int:
+        return self._time_limits.highest_ms(self._clock.now_ms())
+
+    def _require_time(self, topic: str, timestamp: int) -> int:
+        """Check a time that may be too far from the clock; returns the next one to check.
+
+        Raises:
+            RefusedTimestampError: the topic does not accept it.
+        """
+        return self._time_limits.require(topic, timestamp, self._clock.now_ms())
+
+    def _check_rows(self, topic: str, rows: Rows) -> None:
+        limit = self._topic_limits.get(topic, sys.maxsize)
+        highest_ms = self._highest_ms()
+        for key, value, timestamp in rows:
+            if timestamp > highest_ms:
+                highest_ms = self._require_time(topic, timestamp)
             if value is not None and len(value) > limit:
                 limit = self._current_limit(topic) or limit
             if value is not None and len(value) > limit:

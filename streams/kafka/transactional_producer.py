@@ -117,7 +117,7 @@ class TransactionalProducer(LiveProducer):
         self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
         """Write a store's delta; the report of the last record says where it ends."""
-        self._check_sizes(place.topic, rows)
+        self._check_rows(place.topic, rows)
         self._send_rows(place, rows[:-1])
         key, value, timestamp = rows[-1]
         self._send_reported(place, key, value, timestamp, last_headers)

@@ -7,7 +7,7 @@ one of all records since the last commit has written it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.streams.errors import ProcessorFailedError, RecordError, StreamsError
 from headrace.streams.seams.clients import TopicPartition
@@ -27,6 +27,8 @@ class Suspect:
         changelogs: the changelog partition of each of its stores.
         begins: the committed offset of each input partition.
         times: the largest timestamp of each input partition.
+        far: the first record of each input partition, since the last commit, with a time that its
+            topics do not accept, as far as there is one.
     """
 
     task_id: str
@@ -35,6 +37,11 @@ class Suspect:
     sinks: Sequence[Sink] = ()
     begins: Mapping[TopicPartition, int] = field(default_factory=dict)
     times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    far: Ranges = field(default_factory=dict)
+
+    def for_its_time(self) -> Suspect:
+        """Return the suspect of a time that was refused: records with such times, if there are."""
+        return replace(self, ranges=self.far or self.ranges)
 
     def writers(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
         """The stores and the sinks that write to where the record was refused."""
@@ -70,6 +77,7 @@ def refused_record(
         times = {p: ms for s in guilty for p, ms in s.times.items() if ms > now_ms and p in ranges}
         # Where inputs have times to come, the record is one of theirs.
         ranges = {place: ranges[place] for place in times} or ranges
+        ranges = {p: r for suspect in guilty for p, r in suspect.far.items()} or ranges
         if times:
             message += f"; the latest time that was read is {told(max(times.values()))}"
         message += f"; {advice(error.topic)}"
@@ -92,9 +100,9 @@ def error_in_ranges(
     if not ranges:
         return ProcessorFailedError(message, node=node, store=store, task_id=task_id)
     place = max(ranges, key=lambda p: len(ranges[p]))
-    words = " or ".join(f"{r[0]} and {r[-1]} of {p}" for p, r in sorted(ranges.items()))
+    words = " or ".join(_records(p, offsets) for p, offsets in sorted(ranges.items()))
     return RecordError(
-        f"{message}; it was written by a record between offsets {words}",
+        f"{message}; it was written by {words}",
         topic=place.topic,
         partition=place.partition,
         offset=ranges[place][-1],
@@ -103,3 +111,9 @@ def error_in_ranges(
         store=store,
         task_id=task_id,
     )
+
+
+def _records(place: TopicPartition, offsets: range) -> str:
+    if len(offsets) == 1:
+        return f"the record at offset {offsets[0]} of {place}"
+    return f"a record between offsets {offsets[0]} and {offsets[-1]} of {place}"

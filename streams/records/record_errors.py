@@ -35,6 +35,7 @@ from headrace.topology.errors import (
     DeadLetterRequested,
     EarlierRecordError,
     InvalidTimeError,
+    RefusedTimestampError,
     RegistryError,
     SerdeError,
 )
@@ -174,7 +175,11 @@ class RecordErrors:
             headers = fitted(headers, limit - letter_size(letter.key, letter.value, ()))
         send = (letter.topic, letter.value, letter.key, -1, letter.timestamp)
         try:
-            self.send(*send, list(headers) or None)
+            try:
+                self.send(*send, list(headers) or None)
+            except RefusedTimestampError:
+                # It is a letter for its time: it is written at the present one.
+                self.send(*send[:-1], self.facts.now_ms(), list(headers) or None)
         except RecordTooLargeError as error:
             size = letter_size(letter.key, letter.value, headers)
             too_large = LetterTooLargeError(letter.topic, size, error.limit)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+_NO_LIMIT_MS = 2**63 - 1
+"""Kafka's word for any time."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
@@ -40,6 +43,22 @@ class TopicFacts:
     def min_compaction_lag_ms(self) -> int | None:
         """How long a record stays before it may be compacted, in milliseconds."""
         return self._number("min.compaction.lag.ms")
+
+    @property
+    def max_ahead_ms(self) -> int | None:
+        """How far a timestamp may be ahead of the broker's clock; None is any time."""
+        return self._time_limit("message.timestamp.after.max.ms")
+
+    @property
+    def max_behind_ms(self) -> int | None:
+        """How far a timestamp may be behind the broker's clock; None is any time."""
+        return self._time_limit("message.timestamp.before.max.ms")
+
+    def _time_limit(self, name: str) -> int | None:
+        """Return a limit; there is none where the broker replaces the timestamp by its own."""
+        limit = self._number(name)
+        is_replaced = self.config.get("message.timestamp.type") == "LogAppendTime"
+        return None if is_replaced or limit == _NO_LIMIT_MS else limit
 
     def _number(self, name: str) -> int | None:
         value = self.config.get(name)

@@ -49,6 +49,7 @@ from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send, TaskEnvironment
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
 from headrace.topology.operators.closing import (
     advance,
     close_idle,
@@ -76,6 +77,8 @@ class Task:
     now_ms: Callable[[], int] = lambda: 0
     record_limit: Callable[[str], int | None] = lambda _: None
     """Returns the bytes of the largest record that a topic takes, if that is known."""
+    max_ahead_ms: int = LAST_TIME_MS
+    """How far ahead of the clock the topics that it writes accept timestamps."""
     log: Log | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """The ids of its input topics, where they are known."""
@@ -98,6 +101,9 @@ class Task:
     """Whether records were processed since the last commit, or markers of transactions passed."""
     _tried: dict[TopicPartition, int] = field(init=False)
     """As `next_offset`, of a batch that failed."""
+    _highest_ms: int = -1
+    """Timestamps up to this one are not too far ahead of the clock; later ones may be."""
+    _far: dict[TopicPartition, range] = field(default_factory=dict)
     _queues: dict[TopicPartition, InputQueue] = field(init=False)
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
@@ -287,15 +293,27 @@ class Task:
             stream_time = self._bound.process[place.topic](run)
         except BaseException as error:  # also what would end Python: a restart would meet it again
             self._tried[place] = batch[-1].offset() + 1
+            self._note_far(place, batch)
             self._raise(error)
         if isinstance(run, Waiting):
             batch = run.ended(self._queues[place])
         self.moved = True
         self.last_read[place] = batch[-1]
         self.next_offset[place] = batch[-1].offset() + 1
+        if stream_time > self._highest_ms:
+            self._note_far(place, batch)
         if stream_time > self.partition_time[place]:
             self.partition_time[place] = stream_time
         return len(batch)
+
+    def _note_far(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
+        """Remember the first record with a time that is refused where its rows are written."""
+        self._highest_ms = self.now_ms() + self.max_ahead_ms
+        if place not in self._far:
+            times = ((message.timestamp()[1], message.offset()) for message in batch)
+            far = next((offset for time, offset in times if time > self._highest_ms), None)
+            if far is not None:
+                self._far[place] = range(far, far + 1)
 
     # -- the clock ---------------------------------------------------------------------------
 
@@ -323,7 +341,8 @@ class Task:
         sinks = self.spec.program.sub_topology.sinks
         begins = {place: c.offset for place, c in self.start.items()}
         times = dict(self.partition_time)
-        return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins, times)
+        far = dict(self._far)
+        return Suspect(str(self.id), moved, self.spec.changelogs, sinks, begins, times, far)
 
     # -- the commit --------------------------------------------------------------------------
 
@@ -440,9 +459,14 @@ class Task:
         """By store with windows: the earliest of those that the next commit writes."""
         return oldest_times(self._buffers)
 
-    def too_large(self, store: str, error: RecordTooLargeError) -> StreamsError:
+    def row_refused(
+        self, store: str, error: RecordTooLargeError | RefusedTimestampError
+    ) -> StreamsError:
         """Say which input a row came from that the changelog refuses."""
-        return range_error(self.suspect(), str(error), node=None, store=store)
+        suspect = self.suspect()
+        if isinstance(error, RefusedTimestampError):
+            suspect = suspect.for_its_time()
+        return range_error(suspect, str(error), node=None, store=store)
 
     def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
         """Return what to commit: for every input partition, moved or not, the next offset.
@@ -476,6 +500,7 @@ class Task:
             self._buffers[name].committed()
         self.start = offsets
         self.next_offset = {place: committed.offset for place, committed in offsets.items()}
+        self._far.clear()
         self.moved = False
         self.is_committed = True
         self.facts.longest_call = None

@@ -22,6 +22,7 @@ from headrace.topology.errors import (
     EarlierRecordError,
     NullKeyError,
     PartialError,
+    RefusedTimestampError,
     RegistryError,
     ReturnedError,
     SerdeError,
@@ -90,7 +91,12 @@ def _record_error(
     store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
     message += _of_row(error, store)
     if record is None:
-        return range_error(suspect(), message + _of_folded(spec, node), node=node, store=store)
+        found = suspect()
+        if isinstance(error, RefusedTimestampError):
+            found = found.for_its_time()
+        if found.ranges != found.far:
+            message += _of_folded(spec, node)
+        return range_error(found, message, node=node, store=store)
     return RecordError(
         message,
         topic=record.topic(),

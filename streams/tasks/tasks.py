@@ -55,6 +55,7 @@ from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import LAST_TIME_MS
 
 MakeSend = Callable[[], Send]
 
@@ -72,6 +73,7 @@ class Tasks:
         sinks: the tables outside of Kafka.
         send_letter: what their tasks send with.
         record_limit: returns the bytes of the largest record that a topic takes, if known.
+        max_ahead_ms: how far ahead of the clock topics accept timestamps.
         upstream: the inputs whose times bound the stream time of tasks.
     """
 
@@ -97,6 +99,7 @@ class Tasks:
         sinks: SinkConnections,
         send_letter: Send,
         record_limit: Callable[[str], int | None] = lambda _: None,
+        max_ahead_ms: int = LAST_TIME_MS,
         upstream: Upstream | None = None,
     ) -> None:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
@@ -119,6 +122,7 @@ class Tasks:
         self._sinks = sinks
         self._send_letter = send_letter
         self._record_limit = record_limit
+        self._max_ahead_ms = max_ahead_ms
         self._upstream = upstream or Upstream()
         self._handlers = handlers or Handlers()
         self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
@@ -404,6 +408,7 @@ class Tasks:
             global_views=self._global_views,
             now_ms=self._clock.now_ms,
             record_limit=self._record_limit,
+            max_ahead_ms=self._max_ahead_ms,
             log=self._log,
             topic_ids=slot.topic_ids,
             changelog_ids=slot.changelog_ids,

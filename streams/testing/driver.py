@@ -167,9 +167,9 @@ class TopologyTestDriver:
         outside = [plan.outside for plan in self._plans if plan.outside is not None]
         self._sinks = {node.name: _in_memory(node) for node in outside}
         counts = default_partitions(self._plans) if partitions is None else partitions
-        cluster = MemoryCluster(partitions=counts, seed=seed)
-        create_topics(cluster, self._plans, self._config, self._global_plans)
         self._clock = ManualClock(to_ms(now, "now"))
+        cluster = MemoryCluster(partitions=counts, seed=seed, now_ms=self._clock.now_ms)
+        create_topics(cluster, self._plans, self._config, self._global_plans)
         self._log = EventLog()
         self._worker = DriverWorker(
             self._config,

@@ -18,7 +18,8 @@ from headrace.streams.seams.clients import (
     TopicPartition,
 )
 from headrace.streams.seams.group_facts import GroupState
-from headrace.streams.seams.refused_times import FAR_MS, advice, told
+from headrace.streams.seams.refused_times import FAR_MS, TimeLimits, advice, told
+from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.testing.local_admin import LocalAdmin
 from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
 from headrace.streams.worker_errors import (
@@ -32,6 +33,7 @@ from headrace.topology.errors import FarTimeWarning
 
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default of max.message.bytes."""
+_TIME_CONFIGS = ("message.timestamp.after.max.ms", "message.timestamp.before.max.ms")
 
 
 class MemoryConsumer:
@@ -242,6 +244,7 @@ class _MemoryProducer:
         headers: Headers | None,
     ) -> int:
         self._check()
+        self._require_time(topic, timestamp)
         if timestamp > FAR_MS and topic not in self._far:
             self._far.add(topic)
             what = f"a record for {topic} has the timestamp {told(timestamp)}, which brokers refuse"
@@ -250,6 +253,14 @@ class _MemoryProducer:
             topic, value, key, partition, timestamp, headers, self._transaction
         )
         return message.offset()
+
+    def _require_time(self, topic: str, timestamp: int) -> None:
+        """Refuse a time by the limits that were given to the topic: by default it has none."""
+        found = self._cluster.create(topic)
+        if any(name in found.config for name in _TIME_CONFIGS):
+            facts = TopicFacts(topic, len(found.logs), found.id, found.config)
+            now_ms = self._cluster.now_ms()
+            TimeLimits.of({topic: facts}).require(topic, max(timestamp, 1), now_ms)
 
     def _check(self) -> None:
         """Refuse to write where a real producer could not."""

@@ -15,7 +15,7 @@ import base64
 import operator
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -120,6 +120,7 @@ class MemoryCluster:
         partitions: partition count of topics that nobody created explicitly, for all or by name;
             names that are not there have one.
         seed: decides where records without a key go, and which partitions are read first.
+        now_ms: returns the brokers' clock, for topics that limit timestamps.
 
     Example:
         >>> cluster = MemoryCluster()
@@ -133,8 +134,15 @@ class MemoryCluster:
         (2, 2, [b'value'])
     """
 
-    def __init__(self, *, partitions: int | Mapping[str, int] = 1, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        partitions: int | Mapping[str, int] = 1,
+        seed: int = 0,
+        now_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._partitions = partitions
+        self.now_ms = now_ms
         self._next_keyless: dict[str, int] = {}
         self._records = 0
         self.random = random.Random(seed)  # noqa: S311 - reproducible on purpose

@@ -17,6 +17,7 @@ from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import did_you_mean
 from headrace.streams.plan.topics import TopicAdmin, describe_twice
 from headrace.streams.seams.clients import Clock, Producer
+from headrace.streams.seams.refused_times import TimeLimits
 from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.worker.connections import Connections, Stopping
 from headrace.streams.worker.seams import Application
@@ -53,6 +54,7 @@ def producer_maker(
     shared: dict[str, Any] = {
         "timeout_s": config.task_timeout_ms / 1000,
         "topic_limits": sizes.limits,
+        "time_limits": TimeLimits.of(others),
         "ask_limit": partial(_limit_of, admin),
         "clock": clock,
         "make_client": connections.producer_client,

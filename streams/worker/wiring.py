@@ -23,6 +23,7 @@ from headrace.streams.plan.flow import flow_of
 from headrace.streams.plan.upstream import Upstream, upstream_of
 from headrace.streams.questions.answering import Answering
 from headrace.streams.seams.background import Background
+from headrace.streams.seams.refused_times import TimeLimits
 from headrace.streams.task.task import Task
 from headrace.streams.tasks.backlog import Backlog
 from headrace.streams.tasks.event_order import LOOK_S, EventOrder
@@ -166,6 +167,7 @@ class _Wiring:
             sinks=self.sink_connections,
             send_letter=self.letters.send,
             record_limit=lambda topic: self.transactions.producer.limit_of(topic),
+            max_ahead_ms=TimeLimits.of(self._application.topics).max_ahead_ms,
             upstream=self.upstream,
         )
 

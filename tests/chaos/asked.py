@@ -24,12 +24,11 @@ class AnsweredRow(NamedTuple):
 
 
 class AnsweredPlace(NamedTuple):
-    """A partition that an answer is from, how far all its rows were and the newest, and where."""
+    """A partition that an answer is from, how far it was there, and at which host."""
 
     partition: int
     offset: int
     host: str | None
-    max_offset: int
 
 
 @dataclass(frozen=True, slots=True)

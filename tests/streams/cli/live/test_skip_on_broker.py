@@ -47,7 +47,8 @@ class Counting:
 
     def __init__(self, topics: Topics, directory: Path, guarantee: str) -> None:
         self.bootstrap = topics.bootstrap
-        self.lines, self.counts = topics.create("lines"), topics.create("counts")
+        any_time = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+        self.lines, self.counts = topics.create("lines", config=any_time), topics.create("counts")
         self.is_exact = guarantee == "exactly_once_v2"
         self.settings = settings_of(topics, directory, processing_guarantee=guarantee)
         text = APP.format(lines=self.lines, counts=self.counts, settings=self.settings)
@@ -112,6 +113,22 @@ class Counting:
 @pytest.fixture(params=["exactly_once_v2", "at_least_once"])
 def counting(request: pytest.FixtureRequest, topics: Topics, tmp_path: Path) -> Counting:
     return Counting(topics, tmp_path, request.param)
+
+
+def test_the_command_of_the_message_leaves_out_a_record_of_the_year_2036(
+    counting: Counting,
+) -> None:
+    """It is folded before the repartition topic, which refuses its time."""
+    counting.write("a b")
+    far_ms = 2_082_758_400_000
+    kafka.write(counting.bootstrap, counting.lines, [(None, b"a b c")], timestamp=far_ms)
+    counting.write("a d")
+    error = counting.failure()
+    assert (error.topic, error.first, error.offset) == (counting.lines, 1, 1), str(error)
+    result = counting.skip_as_told(error, "--yes")
+    assert result.exit_code == 0, result.output
+    with live(counting.app.topology, counting.settings) as app:
+        app.wait(lambda: counting.shows(a=2, b=1, d=1), what="all but the record of 2036")
 
 
 def test_the_command_of_the_message_leaves_out_that_record_and_no_other(
