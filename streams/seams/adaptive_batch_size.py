@@ -109,7 +109,7 @@ class AdaptiveBatchSize:
                 self._grow(self.size, seconds)
                 self._log_raised(size, seconds)
         elif size and seconds > _SHRINK_ABOVE * target_s:
-            if last and size < 0.8 * last[0] and 0.8 < seconds / last[1] < 1.25:
+            if last and size < 0.8 * last[0] and 0.8 * last[1] < seconds < 1.25 * last[1]:
                 self._grow(last[0], seconds)  # the smaller batch took as long
                 return
             wanted = max(int(size * target_s / seconds), size // _LEAST_PART, 1)

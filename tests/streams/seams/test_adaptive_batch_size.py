@@ -126,6 +126,13 @@ def test_nothing_that_was_sent_says_nothing() -> None:
     assert batch.size == 500
 
 
+def test_a_batch_that_took_no_time_is_no_measure() -> None:
+    batch = AdaptiveBatchSize(target_s=TARGET_S, size=500)
+    batch.succeeded(500, 0.0)
+    batch.succeeded(300, 60.0)
+    assert batch.size == 75
+
+
 def test_it_keeps_to_its_bounds() -> None:
     batch = AdaptiveBatchSize(target_s=TARGET_S, size=900, max_size=1_000)
     batch.succeeded(900, 0.1)
