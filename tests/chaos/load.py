@@ -47,16 +47,27 @@ class Written(NamedTuple):
 
 
 class Numbers:
-    """Orders' numbers: each is given out once."""
+    """Numbers of orders and timestamps of account changes: each is given out once."""
 
     def __init__(self, first: int = 0) -> None:
         self._lock = threading.Lock()
         self._next = first
+        self._last_ms = 0
 
     def take(self) -> int:
         with self._lock:
             self._next += 1
             return self._next - 1
+
+    def take_ms(self, now_ms: int) -> int:
+        """Return the time, or the next millisecond that was not given out yet.
+
+        A deletion is known by its key and its timestamp alone: two of one key in one millisecond
+        could not be told apart, and the row between them would count as no input.
+        """
+        with self._lock:
+            self._last_ms = max(now_ms, self._last_ms + 1)
+            return self._last_ms
 
 
 def _now_ms() -> int:
@@ -86,9 +97,8 @@ class Orders:
         if number % _ACCOUNT_EVERY == 0:
             change = {"change": number, "limit": choose.randrange(1_000)}
             is_end = choose.random() < 0.1
-            return Written(
-                self._accounts, account, None if is_end else orjson.dumps(change), now_ms
-            )
+            value = None if is_end else orjson.dumps(change)
+            return Written(self._accounts, account, value, self._numbers.take_ms(now_ms))
         if choose.random() < _LATE_SHARE:
             now_ms -= choose.randrange(_LATE_MS)
         if number % _PAYMENT_EVERY == 1:

@@ -82,6 +82,22 @@ def test_orders_of_a_seed_are_the_same_and_numbered_once() -> None:
     assert len({record.timestamp for record in first(50)}) > 1, "nothing comes late"
 
 
+def test_no_two_changes_of_accounts_have_the_same_timestamp() -> None:
+    numbers = Numbers()
+    writers = [
+        Orders(seed, numbers, "x-", now_ms=lambda: 1_700_000_000_000)
+        for seed in ("plain", "second")
+    ]
+    changes = [
+        record.timestamp
+        for _ in range(500)
+        for record in (writer.next() for writer in writers)
+        if record.topic == "x-accounts"
+    ]
+    assert len(changes) > 50
+    assert len(set(changes)) == len(changes)
+
+
 @pytest.fixture
 def field(tmp_path: Path) -> Iterator[Battlefield]:
     fleet = SimpleNamespace(slots=[])
