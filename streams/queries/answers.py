@@ -34,6 +34,8 @@ class Place:
         partition: of the task that keeps it; None for a global table.
         offset: of the changelog, or of the topic that takes its place: what is before is in the
             rows. 0 for a store without a changelog.
+        max_offset: no row has a change at this offset or a later one. It is above `offset` if the
+            rows were read at several moments, with commits between them.
         commit_id: of the task's last commit.
         committed_ms: when the store was written last.
         age_ms: for how long a change may be missing here. Where no worker of this host has the
@@ -53,6 +55,7 @@ class Place:
     state: str | None
     inputs: Mapping[str, int]
     host: str | None = None
+    max_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

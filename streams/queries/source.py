@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
@@ -156,8 +156,8 @@ class Source:
                 asked = self._asked(part)
                 look = Look(asked)
                 yield look
-                look.place = self._place(part, asked.position, None)
-                self.places.setdefault(part.partition, look.place)
+                look.place = self._place(part, asked.position, None, asked.max_offset)
+                self._note(part, look.place)
                 return
             if part.follower is None:
                 raise NotReadableError("its worker has not begun with it; ask again later")
@@ -172,8 +172,7 @@ class Source:
                     self.age.require(
                         self.store.name, place, lambda: self.followers.is_left(follower)
                     )
-                # Of a range that takes several looks the first: all rows follow as far as that.
-                self.places.setdefault(part.partition, place)
+                self._note(part, place)
                 yield Look(rows, place)
         except TooOldError:
             raise
@@ -210,11 +209,20 @@ class Source:
             Question(store.family, store.sub_topology, part.partition),
         )
 
-    def _place(self, part: Part, position: Position, age_s: float | None) -> Place:
+    def _note(self, part: Part, place: Place) -> None:
+        """Note a read: all rows follow as far as the first one, and none further than the last."""
+        first = self.places.setdefault(part.partition, place)
+        if place.max_offset > first.max_offset:
+            self.places[part.partition] = replace(first, max_offset=place.max_offset)
+
+    def _place(
+        self, part: Part, position: Position, age_s: float | None, max_offset: int | None = None
+    ) -> Place:
         """Where rows are from.
 
         Args:
             age_s: how long ago the files were looked at; None where the worker itself answered.
+            max_offset: how far the last row is; None if all rows are of one moment.
         """
         told = part.told
         state = None if told is None else told.task.state
@@ -235,6 +243,7 @@ class Source:
             state=state,
             inputs={} if told is None else told.inputs,
             host=self.host,
+            max_offset=position.offset if max_offset is None else max_offset,
         )
 
     def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[Step]:

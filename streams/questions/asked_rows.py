@@ -35,6 +35,8 @@ class AskedRows:
         self._likely = likely
         self._store = question
         self._first: Told | None = None
+        self.max_offset = 0
+        """How far no row is beyond that was given."""
         self.has_moved = False
         """Whether a commit came between two answers."""
 
@@ -91,6 +93,7 @@ class AskedRows:
         told = self._told(question)
         if self._first is None:
             self._first = told
+        self.max_offset = max(self.max_offset, told.offset)
         self.has_moved |= told.commit_id != self._first.commit_id
         return told
 

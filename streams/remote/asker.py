@@ -3,7 +3,7 @@
 What cannot be read now is asked for again: a task that moves is somewhere soon. Each host that was
 named has a part of the time, and one that was silent comes last for a while. And nobody goes back:
 each answer says up to where in its changelog it was from, and the next one for the same partition
-is to be no earlier.
+is to be no earlier than the newest row of it.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class Asker:
             for place in places:
                 partition = place["partition"]
                 if partition is not None:
-                    reached[partition] = max(reached.get(partition, 0), place["offset"])
+                    reached[partition] = max(reached.get(partition, 0), place["max_offset"])
 
     def _leave(self, silent: HttpHost) -> None:
         with self._lock:

@@ -256,12 +256,12 @@ class Asked:
         )
 
     def behind(self, places: Iterable[Mapping[str, Any]]) -> Self:
-        """The question as it is asked a second time: no place may be earlier than it was.
+        """The question as it is asked a second time: no row may be earlier than those that were.
 
         Args:
             places: where the answers of the first time stood.
         """
-        found = ",".join(f"{one['partition']}:{one['offset']}" for one in places)
+        found = ",".join(f"{one['partition']}:{one['max_offset']}" for one in places)
         if not found:
             return self
         is_earlier = self.is_earlier or self.text("min_position") is None

@@ -267,8 +267,9 @@ class RoutedStores:
                     return
                 question = make(part.only, part.left, after)
                 part = self._hosts.at(queries, word, part.host, question, part.only, left=part.left)
+                parts.append(part)
 
-        merged = heapq.merge(*map(rows_of, parts), key=lambda one: one[:2], reverse=reverse)
+        merged = heapq.merge(*map(rows_of, [*parts]), key=lambda one: one[:2], reverse=reverse)
         rows = [row for _, _, row in islice(merged, limit + 1)]
         after = rows[limit - 1]["after"] if len(rows) > limit else None
         page = {"rows": rows[:limit], "after": after, **_whole(parts, missing)}
@@ -362,15 +363,18 @@ def _without_cursors(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole(parts: list[Part], missing: list[Missing]) -> dict[str, Any]:
-    """The places of all parts, and what is missing."""
-    places: dict[tuple[int, str], dict[str, Any]] = {}
+    """The places of all parts, one of each partition, and what is missing."""
+    places: dict[int, dict[str, Any]] = {}
     for part in parts:
         for place in part.found.get("places", ()):
-            at = (place["partition"], place["host"])
-            # Of one that was asked twice the earlier: all rows follow as far as that.
-            if at not in places or place["offset"] < places[at]["offset"]:
-                places[at] = place
-    found: dict[str, Any] = {"places": [places[at] for at in sorted(places)]}
+            # Of one that was asked twice, of another host perhaps as its task moved: all rows
+            # follow as far as the earlier, and none further than the later.
+            partition = place["partition"]
+            some = [places[partition], place] if partition in places else [place]
+            furthest = max(one["max_offset"] for one in some)
+            earliest = min(some, key=lambda one: one["offset"])
+            places[partition] = {**earliest, "max_offset": furthest}
+    found: dict[str, Any] = {"places": [places[partition] for partition in sorted(places)]}
     if missing:
         found["missing"] = [one.document for one in missing]
     return found

@@ -143,6 +143,40 @@ def a_later_answer_is_earlier(draft: Draft, rng: random.Random) -> None:
     draft.asked = replace(asked, answers=(*asked.answers, replace(last, places=places)))
 
 
+@deserves("answer_went_back")
+def a_later_answer_is_earlier_than_the_newest_row(draft: Draft, rng: random.Random) -> None:
+    """All rows were that old, but for some of an answer before."""
+    asked = _asked(draft)
+    index = rng.choice([n for n, answer in enumerate(asked.answers[:-1]) if answer.places])
+    answers = [*asked.answers]
+    places = tuple(place._replace(max_offset=1 << 40) for place in answers[index].places)
+    answers[index] = replace(answers[index], places=places)
+    same = replace(answers[index], places=asked.answers[index].places)
+    draft.asked = replace(asked, answers=(*answers[: index + 1], same, *answers[index + 1 :]))
+
+
+@deserves("wrong_answer")
+def an_answer_names_a_partition_twice(draft: Draft, rng: random.Random) -> None:
+    """Nobody can tell which of the two its rows are from."""
+
+    def change(answer: Answer) -> Answer:
+        place = answer.places[0]
+        return replace(answer, places=(place._replace(offset=0), *answer.places))
+
+    _answer(draft, rng, change, lambda a: bool(a.places))
+
+
+@deserves("wrong_answer")
+def a_row_is_newer_than_its_answer_says(draft: Draft, rng: random.Random) -> None:
+    """The places of a long range name an end that some of its rows are beyond."""
+
+    def change(answer: Answer) -> Answer:
+        places = tuple(place._replace(offset=0, max_offset=0) for place in answer.places)
+        return replace(answer, places=places)
+
+    _answer(draft, rng, change, lambda a: a.question == "range" and _has_rows(a))
+
+
 @deserves("wrong_host")
 def an_answer_is_from_a_host_that_has_not_the_task(draft: Draft, rng: random.Random) -> None:
     def change(answer: Answer) -> Answer:

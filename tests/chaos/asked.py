@@ -24,11 +24,12 @@ class AnsweredRow(NamedTuple):
 
 
 class AnsweredPlace(NamedTuple):
-    """A partition that an answer is from, how far it was there, and at which host."""
+    """A partition that an answer is from, how far all its rows were and the newest, and where."""
 
     partition: int
     offset: int
     host: str | None
+    max_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,10 @@ class Client(threading.Thread):
     def _answer(
         self, at_s: float, store: str, question: Question, keys: Sequence[Any], rows: Sequence[Any]
     ) -> Answer:
-        places = (AnsweredPlace(p["partition"], p["offset"], p["host"]) for p in self._asker.places)
+        places = (
+            AnsweredPlace(p["partition"], p["offset"], p["host"], p["max_offset"])
+            for p in self._asker.places
+        )
         made = (
             None
             if row is None

@@ -2,7 +2,7 @@
 
 A place of an answer says how far its partition was: all committed records before that offset, and
 none that is not committed, are what the rows come from. A range is read some rows at a time, so its
-rows may be from a later moment; never from an earlier one.
+rows may be from a later moment up to the `max_offset` of its place; never from an earlier one.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class _Versions:
     offsets: list[int] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
 
-    def since(self, offset: int) -> Iterator[Record | None]:
-        """What the row was at an offset, and after each record from there on."""
+    def between(self, offset: int, max_offset: int) -> Iterator[Record | None]:
+        """What the row was at an offset, and after each record from there to another offset."""
         index = bisect_left(self.offsets, offset)
         yield self.records[index - 1] if index else None
-        yield from self.records[index:]
+        yield from self.records[index : bisect_left(self.offsets, max_offset)]
 
 
 class _Changelogs:
@@ -92,15 +92,15 @@ class _Changelogs:
         """Those of a store."""
         yield from self._history.changelog_of(store)
 
-    def since(self, store: str, partition: int, key: bytes, offset: int) -> list[Record | None]:
-        """What a row was at an offset, and later; at any time where records may be written twice.
+    def at(self, store: str, place: AnsweredPlace, key: bytes) -> list[Record | None]:
+        """What a row may be at a place; what it ever was where records may be written twice.
 
         A worker that has been replaced may have written between the records of the one that has
         taken over, under at-least-once, and that one does not know of them.
         """
-        offset = offset if self.is_exact else 0
-        found = self.of(store, partition).get(key)
-        return [None] if found is None else [*found.since(offset)]
+        bounds = (place.offset, place.max_offset) if self.is_exact else (0, _INF)
+        found = self.of(store, place.partition).get(key)
+        return [None] if found is None else [*found.between(*bounds)]
 
 
 def check_asked(history: History, findings: Findings, *, drained: bool) -> None:
@@ -145,6 +145,8 @@ def _check_answer(answer: Answer, logs: _Changelogs, findings: Findings) -> None
         findings.add("wrong_answer", where, answer.error)
         return
     places = {place.partition: place for place in answer.places}
+    if len(places) < len(answer.places):
+        findings.add("wrong_answer", where, f"partitions are named twice: {answer.places}")
     for row in answer.rows:
         if row is not None:
             _check_row(answer, row, places.get(row.partition), logs, findings, where)
@@ -170,7 +172,7 @@ def _check_row(
         findings.add("wrong_answer", where, f"{row} is of a partition that no place names")
         return
     key = key_bytes(answer.store, row.key)
-    possible = logs.since(answer.store, row.partition, key, place.offset)
+    possible = logs.at(answer.store, place, key)
     if answer.question == "key":
         possible = possible[: 1 if logs.is_exact else None]
     if not any(_is_same(answer.store, row.value, row.timestamp, record) for record in possible):
@@ -199,8 +201,7 @@ def _check_none(
     if not answer.places:
         findings.add("wrong_answer", where, f"no place says where {key!r} was looked for")
     for place in answer.places:
-        found = logs.since(answer.store, place.partition, key_bytes(answer.store, key),
-                           place.offset)  # fmt: skip
+        found = logs.at(answer.store, place, key_bytes(answer.store, key))
         possible = found[:1] if answer.question == "key" and logs.is_exact else found
         if all(record is not None and record.value is not None for record in possible):
             detail = f"{key!r} is not there at {place}, and was {possible[0]}"
@@ -218,7 +219,8 @@ def _check_range(answer: Answer, logs: _Changelogs, findings: Findings, where: s
         for key, versions in logs.of(answer.store, place.partition).items():
             if not low <= key.decode() <= end or key.decode() in given:
                 continue
-            if all(r is not None and r.value is not None for r in versions.since(place.offset)):
+            possible = versions.between(place.offset, place.max_offset if logs.is_exact else _INF)
+            if all(r is not None and r.value is not None for r in possible):
                 detail = f"{key!r} was there at {place}, and is left out from {low!r} to {end!r}"
                 findings.add("wrong_answer", where, detail)
     partitions = {place.partition for place in answer.places}
@@ -230,7 +232,7 @@ def _check_range(answer: Answer, logs: _Changelogs, findings: Findings, where: s
 def _check_goes_on(
     answer: Answer, reached: dict[tuple[str, str, int], int], findings: Findings
 ) -> None:
-    """No answer is earlier than one before it to the same client."""
+    """No answer is earlier than the newest row of one before it to the same client."""
     for place in answer.places:
         at = (answer.client, answer.store, place.partition)
         before = reached.get(at, 0)
@@ -238,7 +240,9 @@ def _check_goes_on(
             where = f"{answer.store} asked by {answer.client} at {answer.at_s:.3f}"
             detail = f"{place} comes after an answer at offset {before}"
             findings.add("answer_went_back", where, detail)
-        reached[at] = max(before, place.offset)
+    for place in answer.places:
+        at = (answer.client, answer.store, place.partition)
+        reached[at] = max(reached.get(at, 0), place.max_offset)
 
 
 def _check_host(answer: Answer, calm: Calm | None, findings: Findings) -> bool:

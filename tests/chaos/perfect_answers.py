@@ -82,7 +82,8 @@ class _Answers:
     def _place(self, store: str, partition: int, number: int) -> AnsweredPlace:
         log = self.changelogs[Place(store, partition)]
         end = log[-1].offset + 1 if log else 0
-        return AnsweredPlace(partition, end * min(number, 50) // 50, host_of(partition))
+        offset = end * min(number, 50) // 50
+        return AnsweredPlace(partition, offset, host_of(partition), offset)
 
     def _rows(self, store: str, places: tuple[AnsweredPlace, ...]) -> dict[str, AnsweredRow]:
         found: dict[str, AnsweredRow] = {}

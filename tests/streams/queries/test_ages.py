@@ -16,6 +16,7 @@ def place(age_ms: int, state: str | None, partition: int | None = 1) -> Place:
         offset=5,
         commit_id=1,
         committed_ms=0,
+        max_offset=0,
         age_ms=age_ms,
         state=state,
         inputs={},

@@ -227,6 +227,25 @@ def test_a_piece_is_of_one_moment_where_that_matters(tmp_path: Path) -> None:
         assert piece.offset == place.offset
 
 
+def test_many_keys_say_how_far_the_last_of_their_rows_is(tmp_path: Path) -> None:
+    with held(counting("memory"), tmp_path) as scene:
+        scene.send(*KEYS)
+        scene.driver.commit()
+        reader = scene.queries.reader("s")
+        (before,) = reader.places()
+
+        def commit() -> None:
+            scene.send(KEYS[-1])
+            scene.driver.commit()
+
+        scene.between = [lambda: None, commit]  # 500 keys are asked for at a time
+        rows, (place,) = reader.find_many([key.encode() for key in KEYS])  # type: ignore[attr-defined]
+        assert (rows[0].value, rows[-1].value) == (1, 2)
+        (after,) = reader.places()
+        assert before.offset == before.max_offset < after.offset == after.max_offset
+        assert (place.offset, place.max_offset) == (before.offset, after.offset)
+
+
 def test_no_question_asks_for_much(tmp_path: Path) -> None:
     with held(counting("memory"), tmp_path) as scene:
         scene.send(*KEYS)

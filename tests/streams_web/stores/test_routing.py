@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
+from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, connect, serdes
 from headrace.streams.errors import FatalClientError
 from headrace.streams.queries import followers, queries, walk, whereabouts
 from headrace.streams_web.stores import hosts as asking
+from headrace.streams_web.stores import local
 from headrace.streams_web.stores.asked import ASKED_BY, Asked
 from headrace.streams_web.stores.routing import RoutedStores
 from tests.support.hosts import Host, Hosts
@@ -462,6 +463,88 @@ def test_places_say_no_more_than_all_rows_follow(
     code, found = host.get("/counts/range?route=none")
     assert len({row["value"] for row in found["rows"]}) > 2
     assert (code, offsets(found)[0]) == (200, then[0])
+    assert found["places"][0]["max_offset"] > then[0]
+
+
+def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
+    three: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = three.hosts
+    before = RoutedStores._rows_of_anywhere
+    at_first = first.get("/counts")[1]["places"]
+
+    def then(*arguments: Any) -> Any:
+        three.send("words", *((key, "") for key in KEYS))
+        three.give(second, set())
+        three.give(third, {1, 2})
+        return before(*arguments)
+
+    monkeypatch.setattr(RoutedStores, "_rows_of_anywhere", then)
+    code, found = first.get("/counts/get", {"keys": [*KEYS, "none"]})
+    assert code == 200
+    at_last = first.get("/counts")[1]["places"]
+    assert [(p["partition"], p["offset"], p["max_offset"]) for p in found["places"]] == [
+        (a["partition"], a["offset"], b["offset"]) for a, b in zip(at_first, at_last, strict=True)
+    ]
+    assert all(p["offset"] == p["max_offset"] for p in at_last)
+
+
+def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
+    three: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that was found at the second search stays, also at a host that is not as far yet."""
+    first, second, third = three.hosts
+    before = RoutedStores._rows_of_anywhere
+
+    def then(*arguments: Any) -> Any:
+        three.send("words", ("late", ""))
+        return before(*arguments)
+
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 600.0)
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 600.0)
+    monkeypatch.setattr(local, "SURE_S", 0.0)
+    assert third.get("/counts/late?route=none")[0] == 404
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_S", 0.0)
+    monkeypatch.setattr(followers, "FOLLOW_EVERY_MAX_S", 0.0)
+    with connect(first.server.url) as application:
+        counts = application.store("counts", key_type=str, value_type=int)
+        with monkeypatch.context() as patch:
+            patch.setattr(RoutedStores, "_rows_of_anywhere", then)
+            assert counts.get_many(["k01", "late"]) == [1, 1]
+        three.give(first, set())
+        three.give(second, set())
+        three.give(third, {0, 1, 2, 3})
+        assert counts.get("late") == 1
+
+
+def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
+    three: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, before = threading.Lock(), asking.Hosts.at
+    first = three.hosts[0]
+
+    def places() -> dict[int, int]:
+        return {place["partition"]: place["offset"] for place in first.get("/counts")[1]["places"]}
+
+    at_first = places()
+    ends = {1: at_first}
+
+    def at(*arguments: Any, **more: Any) -> Any:
+        with lock:
+            three.send("words", *((key, "") for key in KEYS))
+            found = {p.partition: p.offset for p in first.queries.reader("counts").places()}
+            ends[len(ends) + 1] = {p: at for p, at in found.items() if p is not None}
+            return before(*arguments, **more)
+
+    monkeypatch.setattr("headrace.streams_web.stores.routing.PIECE_MIN", 1)
+    monkeypatch.setattr(asking.Hosts, "at", at)
+    code, found = first.get("/counts/range?limit=6")
+    assert (code, len(found["rows"]), len(ends) > 4) == (200, 6, True)
+    shown = {place["partition"]: place for place in found["places"]}
+    assert [*shown] == [0, 1, 2, 3]
+    for row in found["rows"]:
+        place = shown[row["partition"]]
+        assert place["offset"] <= ends[row["value"]][row["partition"]] <= place["max_offset"]
 
 
 def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
