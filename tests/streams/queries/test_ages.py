@@ -14,9 +14,9 @@ def place(age_ms: int, state: str | None, partition: int | None = 1) -> Place:
     return Place(
         partition=partition,
         offset=5,
+        max_offset=5,
         commit_id=1,
         committed_ms=0,
-        max_offset=0,
         age_ms=age_ms,
         state=state,
         inputs={},
