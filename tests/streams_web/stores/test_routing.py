@@ -538,8 +538,8 @@ def test_pieces_of_a_range_count_for_how_new_its_rows_may_be(
 
     monkeypatch.setattr("headrace.streams_web.stores.routing.PIECE_MIN", 1)
     monkeypatch.setattr(asking.Hosts, "at", at)
-    code, found = first.get("/counts/range?limit=6")
-    assert (code, len(found["rows"]), len(ends) > 4) == (200, 6, True)
+    code, found = first.get("/counts/range?limit=7")
+    assert (code, len(found["rows"]), len(ends) > 4) == (200, 7, True)
     shown = {place["partition"]: place for place in found["places"]}
     assert [*shown] == [0, 1, 2, 3]
     for row in found["rows"]:
