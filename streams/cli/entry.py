@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from types import FrameType
+from typing import Any
 
 from headrace.streams.collector import rare_collections
+
+_LASTING = frozenset({"dev", "feed", "mirror"})
+"""Commands that run until they are stopped. `run` bounds its log itself."""
 
 
 def main() -> None:
@@ -18,8 +24,25 @@ def main() -> None:
         from headrace.streams import logs
         from headrace.streams.cli.main import main as command
 
-        logs.configure()  # to standard error, so that what a command prints can be piped
-        command()
+        with _unread_errors(sys.argv[1:]):
+            logs.configure()  # to standard error, so that what a command prints can be piped
+            command()
+
+
+@contextmanager
+def _unread_errors(arguments: Sequence[str]) -> Iterator[None]:
+    """Keep a command that runs for long from waiting for a reader of its standard error."""
+    if arguments[:1] == ["run"] or not ({*arguments[:1]} & _LASTING or "--follow" in arguments):
+        yield
+        return
+    from headrace.streams import logs
+
+    written: Any = logs.bounded(sys.stderr)
+    try:
+        with redirect_stderr(written):
+            yield
+    finally:
+        written.close()
 
 
 def _stop_cleanly_at_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -111,6 +112,19 @@ def running(
     finally:
         if process.running:
             process.kill()
+
+
+@contextmanager
+def full_pipe() -> Iterator[int]:
+    """A pipe that is full and has no active reader; yields the end to write to."""
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(write_end, b"x" * 4095)
+    try:
+        yield write_end
+    finally:
+        os.close(write_end)
+        os.close(read_end)
 
 
 def wait_until(

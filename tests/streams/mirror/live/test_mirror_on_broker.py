@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
 from pathlib import Path
 
 import confluent_kafka
@@ -20,7 +22,7 @@ from tests.support import kafka
 from tests.support.kafka import Record
 from tests.support.mirrors import Clusters, Writer
 from tests.support.patience import PATIENCE_S
-from tests.support.processes import wait_until
+from tests.support.processes import ROOT, full_pipe, wait_until
 from tests.support.quotas import produce_quota
 from tests.support.raw_records import write_raw
 from tests.support.topics import Topics
@@ -52,6 +54,30 @@ def test_records_are_copied_as_they_are_and_aborted_ones_left_out(
         clusters.mirrored("--topics", topic, "--once", "--name", topic) == "Mirrored: 0 records\n"
     )
     assert east.partitions(topic) == 3
+
+
+def test_a_log_that_nobody_reads_does_not_hold_it_up(
+    west: Topics, east: Topics, clusters: Clusters
+) -> None:
+    topic = west.create("orders")
+    east.own(topic)
+    with (
+        full_pipe() as pipe,
+        subprocess.Popen(
+            clusters.command("--topics", topic, "--name", topic), cwd=ROOT, stderr=pipe
+        ) as process,
+    ):
+        try:
+            for begin in range(0, 300, 100):
+                kafka.write(west.bootstrap, topic, ((b"k", b"%d" % n) for n in range(100)))
+                wait_until(
+                    lambda most=begin + 100: len(kafka.read(east.bootstrap, topic)) == most,  # type: ignore[misc]
+                    what="copied records",
+                )
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
 
 
 def test_settings_partitions_and_topics_that_come_later(
