@@ -44,9 +44,11 @@ def emit(gen: Generator, node: Source) -> Flow:
         return replace(flow, key="key", value="value")
     w.line("timestamp = m.timestamp()[1]")
     w.line("headers = m.headers()")
-    _take_time(gen, node)
     with _decoding(gen, node):
-        return _decode(gen, node, _take_partial(gen, node, flow) if node.internal else flow)
+        flow = _decode(gen, node, _take_partial(gen, node, flow) if node.internal else flow)
+    # After the decoding: a record that a handler drops there does not advance stream time.
+    _take_time(gen, node)
+    return flow
 
 
 def extractor_of(node: Source, options: CompileOptions) -> TimestampExtractor | None:
