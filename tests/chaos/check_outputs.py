@@ -160,13 +160,17 @@ def check_changes(history: History, judge: OrderJudge, topic: str, *, caches: bo
 def _without_deletions_of_nothing(
     found: Sequence[Change], wanted: Sequence[Change]
 ) -> Sequence[Change]:
-    """Leave out what need not come: a row made and deleted between two commits is no change."""
+    """Leave out the changes that a cache may drop: rows created and deleted between two commits.
+
+    Deletions have no number, so those of one key in one millisecond are equal. The last of them
+    is the right one to end with: all that may come before an earlier one may come before it.
+    """
     if not wanted or wanted[-1].value is not None:
         return wanted
     if not found:
         return []
     if found[-1].value is None and found[-1] in wanted:
-        return wanted[: wanted.index(found[-1]) + 1]
+        return wanted[: len(wanted) - wanted[::-1].index(found[-1])]
     return wanted
 
 

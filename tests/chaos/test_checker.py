@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -9,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.chaos import answer_damages, window_damages
+from tests.chaos.check_outputs import check_changes
 from tests.chaos.checker import check
 from tests.chaos.damages import CASES, Case, a_record_is_written_again
-from tests.chaos.history import Place
+from tests.chaos.expectations import Change, recount
+from tests.chaos.history import Committed, History, Log, Place, Record
 from tests.chaos.inputs import InputPlan
 from tests.chaos.perfect import Draft, PerfectRun
-from tests.chaos.verdict import KINDS
+from tests.chaos.sequences import OrderJudge
+from tests.chaos.verdict import KINDS, Findings, Kind
 
 pytestmark = [pytest.mark.slow, pytest.mark.faults]
 
@@ -189,6 +193,72 @@ def test_what_compaction_and_purging_remove_is_not_missed(seed: int) -> None:
         draft.purge(place, rng.randrange(draft.ends[place] + 1))
     verdict = check(draft.history(), guarantee="exactly_once_v2", caches=False)
     assert verdict.ok, verdict.report()
+
+
+def row(number: int, timestamp: int) -> Change:
+    return Change(b'{"change":%d}' % number, timestamp)
+
+
+def deletion(timestamp: int) -> Change:
+    return Change(None, timestamp)
+
+
+def log_of(changes: Sequence[Change]) -> Log:
+    records = (Record(o, b"key", c.value, c.timestamp) for o, c in enumerate(changes))
+    return Log(records)
+
+
+DELETED_TWICE = (row(1, 1), deletion(5), row(2, 5), row(3, 5), deletion(5))
+"""Changes of an account with two equal deletions."""
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds"),
+    [
+        pytest.param(DELETED_TWICE, set(), id="all"),
+        pytest.param([row(1, 1), deletion(5), row(2, 5), deletion(5)], set(), id="a-row-cached"),
+        pytest.param([row(1, 1), row(3, 5), deletion(5)], set(), id="a-deletion-cached"),
+        pytest.param([row(1, 1), deletion(5)], set(), id="the-last-rows-cached"),
+        pytest.param(
+            [row(1, 1), deletion(5), row(2, 5), row(2, 5), deletion(5)], {"doubled"}, id="row-again"
+        ),
+        pytest.param([*DELETED_TWICE, deletion(5)], {"doubled"}, id="deletion-again"),
+        pytest.param(
+            [row(1, 1), deletion(5), row(4, 5), deletion(5)], {"doubled"}, id="row-of-no-input"
+        ),
+        pytest.param(
+            [row(1, 1), deletion(4), row(2, 5), deletion(5)], {"doubled"}, id="deletion-of-no-input"
+        ),
+        pytest.param(
+            [row(1, 1), row(3, 5), row(2, 5), deletion(5)], {"out_of_sequence"}, id="rows-swapped"
+        ),
+        pytest.param(
+            [row(1, 1), deletion(5), deletion(5), row(2, 5)],
+            {"out_of_sequence"},
+            id="row-after-its-deletion",
+        ),
+        pytest.param(
+            [row(1, 1), deletion(5), row(3, 5)],
+            {"lost", "offset_without_output"},
+            id="deletion-missing",
+        ),
+    ],
+)
+@pytest.mark.parametrize("topic", ["account-changes", "order-limits"])
+def test_equal_deletions_of_an_account_are_no_fault_and_hide_none(
+    topic: str, found: Sequence[Change], kinds: set[Kind]
+) -> None:
+    accounts = Place("accounts", 0)
+    history = History(
+        logs={accounts: log_of(DELETED_TWICE), Place(topic, 0): log_of(found)},
+        changelogs={},
+        committed={accounts: Committed(len(DELETED_TWICE))},
+    )
+    findings = Findings("exactly_once_v2")
+    check_changes(history, OrderJudge(recount(history), findings), topic, caches=True)
+    verdict = findings.verdict()
+    assert verdict.ok == (not kinds), verdict.report()
+    assert kinds <= verdict.kinds, verdict.report()
 
 
 def test_a_store_that_is_behind_is_judged_by_its_position() -> None:
