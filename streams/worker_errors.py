@@ -145,13 +145,16 @@ class OffsetLostError(StreamsError):
 def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
     """Return the bytes of a record's parts.
 
-    >>> record_size(b"key", None, [("name", b"text")])
-    11
+    Example:
+        >>> record_size(b"key", None, [("name", b"text")])
+        11
+        >>> record_size(b"key", None, None)
+        3
     """
-    parts = len(key or b"") + len(value or b"")
-    return parts + sum(
-        len(name.encode(errors="replace")) + len(data or b"") for name, data in headers or ()
-    )
+    size = len(key or b"") + len(value or b"")
+    if headers:
+        size += sum(len(name.encode(errors="replace")) + len(data or b"") for name, data in headers)
+    return size
 
 
 class RecordTooLargeError(StreamsError):

@@ -17,6 +17,7 @@ from headrace.spark_bridge.records.packs import Pack, batches_of
 from headrace.state.codec import partition_for_key
 from headrace.streams.plan.task_spec import TaskId
 from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.worker_errors import record_size
 from headrace.topology.context.environment import Headers, Send
 
 BATCH_ROWS = 10_000
@@ -160,9 +161,7 @@ class Outputs:
                 add_sink((topic, partition, key, value, timestamp, headers))
             else:
                 return
-            room -= ROW_BYTES + len(key or b"") + len(value or b"")
-            if headers:
-                room -= _size_of(headers)
+            room -= ROW_BYTES + record_size(key, value, headers)
             if room < 0:
                 self._pack(1)
                 room = BATCH_BYTES
@@ -207,7 +206,7 @@ class Outputs:
         room = BATCH_BYTES
         for key, value, timestamp in rows:
             found.rows.append((topic, partition, key, value, timestamp, None))
-            room -= ROW_BYTES + len(key or b"") + len(value or b"")
+            room -= ROW_BYTES + record_size(key, value, None)
             if room < 0 or len(found.rows) >= BATCH_ROWS:
                 yield from batches_of(found.packs(self._partitions))
                 room = BATCH_BYTES
@@ -223,7 +222,3 @@ class Outputs:
         for found in self._rows.values():
             if len(found.rows) >= least:
                 self._packs += found.packs(self._partitions)
-
-
-def _size_of(headers: Headers) -> int:
-    return sum(len(name) + len(value or b"") for name, value in headers)

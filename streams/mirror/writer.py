@@ -8,7 +8,7 @@ the first and of the last one say where all are, and show whether somebody else 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from headrace.streams.kafka.headers import are_plain, produce_any
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.worker_errors import OutcomeUnknownError
+from headrace.streams.worker_errors import OutcomeUnknownError, record_size
 
 _NEAR = 0.9
 """Whoever is as large as this part of what a topic takes is told of one by one."""
@@ -73,7 +73,7 @@ class MirrorProducer(TransactionalProducer):
         last = batch[-1]
         self._unreported.add(place)
         total = 0
-        columns = zip(
+        columns: Iterable[Any] = zip(
             batch,
             map(Message.key, batch),
             map(Message.value, batch),
@@ -89,7 +89,7 @@ class MirrorProducer(TransactionalProducer):
                 told = reported
             send = produce
             if headers or size > near:
-                size += _bytes_of(headers)
+                size = record_size(key, value, headers)
                 if headers and not are_plain(headers):
                     send = partial(_produce_any, produce)
                 if size > near:
@@ -161,7 +161,3 @@ class MirrorProducer(TransactionalProducer):
 
 def _produce_any(produce: Callable[..., None], *record: Any) -> None:
     produce_any(partial(produce, *record[:-1]), record[-1])
-
-
-def _bytes_of(headers: Any) -> int:
-    return sum(len(name) + len(data or b"") for name, data in headers or ())
