@@ -37,6 +37,7 @@ from headrace.streams.upgrade.start_check import StartCheck
 from headrace.streams.worker.worker import Worker
 from headrace.streams.worker_errors import OutcomeUnknownError
 from headrace.topology.context.punctuation import NEVER_MS
+from headrace.topology.payload_time import EventTime
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Plant] = {}
@@ -448,6 +449,13 @@ def the_watermark_is_not_restored(patch: pytest.MonkeyPatch) -> None:
         self.facts.watermark = NEVER_MS
 
     patch.setattr(Task, "__post_init__", begin)
+
+
+@bug_of_skew
+def a_record_of_the_future_advances_time(patch: pytest.MonkeyPatch) -> None:
+    """`max_ahead` is not looked at."""
+    right = EventTime._time
+    patch.setattr(EventTime, "_time", lambda self, r: right(replace(self, max_ahead_ms=None), r))
 
 
 @bug_of_skew

@@ -16,6 +16,7 @@ _STARTS_SPARK = (
     "test_driver_memory.py",
     "test_empty_on_broker.py",
     "test_example_on_broker.py",
+    "test_event_time_on_broker.py",
     "test_examples_equal_on_broker.py",
     "test_handover_faults.py",
     "test_inputs_on_broker.py",
