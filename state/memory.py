@@ -215,6 +215,13 @@ class MemoryTaskState:
         self._apply({}, positions)
         self._restored = None
 
+    def cancel_restore(self) -> None:
+        """Leave an unfinished bulk restore as a crash would, and allow `write` again.
+
+        Stores without a position keep what was restored until they are restored again.
+        """
+        self._restored = None
+
     def drop_store(self, name: str) -> None:
         """Empty one store and forget its position."""
         self._known(name).clear()

@@ -40,9 +40,12 @@ class Disk(Protocol):
 @dataclass(slots=True)
 class _MemoryHome:
     state: TaskState
+    memory: MemoryTaskState
+    """The same object; the protocol's attribute cannot have a narrower type."""
     stores: Sequence[Store]
 
     def wipe(self) -> None:
+        self.memory.cancel_restore()
         for store in self.stores:
             self.state.drop_store(store.name)
 
@@ -68,12 +71,13 @@ class MemoryDisk:
     def _open(self, task_id: TaskId | None, stores: Sequence[Store]) -> TaskHome:
         if task_id not in self._homes:
             state = MemoryTaskState([store.spec for store in stores])
-            self._homes[task_id] = _MemoryHome(state, stores)
+            self._homes[task_id] = _MemoryHome(state, state, stores)
         return self._homes[task_id]
 
     def process_ended(self) -> None:
         """Drop stores of kind "memory"."""
         for home in self._homes.values():
+            home.memory.cancel_restore()  # the object outlives the worker that restored it
             for store in home.stores:
                 if store.spec.kind == "memory":
                     home.state.drop_store(store.name)

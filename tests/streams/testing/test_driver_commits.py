@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
+from headrace.state.spec import StoreKind
 from headrace.streams.commit.commit import Commit
 from headrace.streams.errors import RecordError
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
@@ -197,6 +198,31 @@ def test_a_store_in_memory_is_restored_after_every_stop() -> None:
     driver.input("in").send("a", 1)
     assert driver.restored == 2
     assert dict(driver.store("counts")) == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize("full", ["first", "second"])
+@pytest.mark.parametrize("kinds", [("memory", "memory"), ("memory", "rocksdb")])
+@pytest.mark.parametrize("keep", [True, False], ids=["state-kept", "state-lost"])
+def test_a_kill_in_a_restore_leaves_stores_beside_empty_ones_restorable(
+    keep: bool, kinds: tuple[StoreKind, StoreKind], full: str
+) -> None:
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key=serdes.string)
+    for name, kind in zip(("first", "second"), kinds, strict=True):
+        matching = stream.filter(lambda key, _, name=name: key == name)
+        matching.group_by_key().count(store=Materialized(name, kind=kind))
+    driver = TopologyTestDriver(builder.build(), EXACTLY_ONCE, commit="manual")
+    driver.input("in").send(full, 1)
+    driver.commit()
+    driver.crash(keep=keep)
+    driver.crash(at="records_restored", keep=True)
+    driver.commit()
+    driver.commit()
+    assert {name: dict(driver.store(name)) for name in ("first", "second")} == {
+        "first": {},
+        "second": {},
+        full: {full: 1},
+    }
 
 
 class TestUnloggedStores:
