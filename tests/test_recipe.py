@@ -22,6 +22,7 @@ from headrace.topology.dsl import kstream
 from headrace.topology.topology import Topology
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "headrace"
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 RECIPE = PAGE[PAGE.index("## Adding an operator") :]
 BLOCKS = dict(re.findall(r"```python\n# (\S+\.py)\n(.*?)```", RECIPE, re.DOTALL))
@@ -47,8 +48,8 @@ def _module(path: str, patch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture(scope="module")
 def tests() -> Iterator[Mapping[str, Any]]:
     """The names of the recipe's test, with all that it takes in place."""
-    assert not (ROOT / OPERATOR).exists()
-    assert not (ROOT / STEP).exists()
+    assert not (PACKAGE / OPERATOR).exists()
+    assert not (PACKAGE / STEP).exists()
     with pytest.MonkeyPatch.context() as patch:
         _module(OPERATOR, patch)
         names = {**vars(kstream), **vars(_module(STEP, patch))}

@@ -15,6 +15,7 @@ from tests.support.places import outside_live
 from tests.support.sources import imports_of
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "headrace"
 TOPS = ("state", "topology", "streams", "streams_web", "spark_bridge")
 
 ORDER = """
@@ -122,11 +123,15 @@ TOUR_FILES, TOUR_LINES_MAX = 7, 2_000
 
 
 def files() -> list[Path]:
-    return [path for top in TOPS for path in sorted((ROOT / top).rglob("*.py"))]
+    return [path for top in TOPS for path in sorted((PACKAGE / top).rglob("*.py"))]
 
 
 def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def _folder_name(folder: Path) -> str:
+    return folder.relative_to(PACKAGE if folder.is_relative_to(PACKAGE) else ROOT).as_posix()
 
 
 def rooms() -> dict[str, int]:
@@ -160,7 +165,7 @@ def _file_of(module: str) -> str | None:
     if not module.startswith("headrace.") or parts[0] not in TOPS:
         return None
     for length in (len(parts), len(parts) - 1):
-        place = ROOT.joinpath(*parts[:length])
+        place = PACKAGE.joinpath(*parts[:length])
         for file in (place.with_suffix(".py"), place / "__init__.py"):
             if length and file.is_file():
                 return name_of(file)
@@ -182,8 +187,8 @@ def too_full(paths: Iterable[Path], limit: int, what: str) -> list[str]:
     """What is said of folders with too many of some files."""
     counts = Counter(path.parent for path in paths)
     return [
-        f"{name_of(folder)}/ has {n} {what}, {limit} are allowed: move those that belong together "
-        "into a folder of their own"
+        f"{_folder_name(folder)}/ has {n} {what}, {limit} are allowed: "
+        "move those that belong together into a folder of their own"
         for folder, n in counts.items()
         if n > limit
     ]
@@ -213,12 +218,12 @@ def test_a_breach_is_seen() -> None:
     assert breaches("streams/plan/plan.py", ["streams/task/task.py"], known)
     assert breaches("streams/plan/plan.py", ["streams/__init__.py"], known)
     assert not breaches("streams/task/task.py", ["streams/plan/plan.py"], known)
-    path = ROOT / "streams/tasks/tasks.py"
+    path = PACKAGE / "streams/tasks/tasks.py"
     assert "streams/task/task.py" in imported(path)
 
 
 def test_every_room_of_the_order_is_there() -> None:
-    assert [room for room in rooms() if not (ROOT / room).exists()] == []
+    assert [room for room in rooms() if not (PACKAGE / room).exists()] == []
 
 
 def test_files_import_each_other_in_circles_in_the_dsl_alone() -> None:
@@ -253,7 +258,7 @@ def test_a_folder_has_as_many_files_as_one_remembers() -> None:
 
 
 def test_what_is_too_much_is_said_with_the_limit_and_what_to_do() -> None:
-    paths = [ROOT / "state" / f"{n}.py" for n in range(FOLDER_MAX + 1)]
+    paths = [PACKAGE / "state" / f"{n}.py" for n in range(FOLDER_MAX + 1)]
     (said,) = too_full(paths, FOLDER_MAX, "files")
     assert said.startswith(f"state/ has {FOLDER_MAX + 1} files, {FOLDER_MAX} are allowed: move ")
     assert too_full(paths[1:], FOLDER_MAX, "files") == []
@@ -271,7 +276,7 @@ def test_the_tests_mirror_the_rooms() -> None:
         [
             f"tests/{room} mirrors no room: tests of {room} stand where its code does"
             for room in rooms
-            if not (ROOT / room / "__init__.py").is_file()
+            if not (PACKAGE / room / "__init__.py").is_file()
         ]
     )
     require_none(
@@ -311,13 +316,13 @@ def test_the_page_on_architecture_has_every_room() -> None:
         assert f"| `{name_of(folder)}/` | " in page
     named = re.findall(r"`((?:state|topology|streams|streams_web|spark_bridge)/[\w/]+\.py)`", page)
     assert named
-    assert [name for name in named if not (ROOT / name).is_file()] == []
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
 
 
 def test_the_tour_is_as_long_as_an_evening() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     tour = re.findall(r"^\d\. `([\w/]+\.py)`: ", page.partition("## A tour")[2], re.M)
-    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in tour}
+    lengths = {name: len((PACKAGE / name).read_text().splitlines()) for name in tour}
     assert len(lengths) == TOUR_FILES
     total = sum(lengths.values())
     assert total <= TOUR_LINES_MAX, (

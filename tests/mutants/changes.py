@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path("src/headrace")
 LISTS = Path(__file__).parent / "changes"
 
 
@@ -56,7 +57,7 @@ class Change:
         Raises:
             ValueError: the text does not stand there, or more than once.
         """
-        path = root / self.file
+        path = root / PACKAGE / self.file
         before = path.read_text()
         count = before.count(self.find)
         if count != 1:

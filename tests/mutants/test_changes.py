@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.changes import ROOT, Change, all_changes
+from tests.mutants.changes import PACKAGE, ROOT, Change, all_changes
 from tests.mutants.trial import Bench, Verdict, in_shares
 
 CHANGES = list(all_changes())
@@ -15,7 +15,7 @@ CHANGES = list(all_changes())
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 def test_the_text_of_a_change_stands_once_in_its_file(change: Change) -> None:
-    assert (ROOT / change.file).read_text().count(change.find) == 1
+    assert (ROOT / PACKAGE / change.file).read_text().count(change.find) == 1
     assert change.replace != change.find
 
 
@@ -47,4 +47,4 @@ def test_a_change_is_tried_in_a_copy(tmp_path: Path) -> None:
     assert bench.try_change(noticed).verdict is Verdict.NOTICED
     assert bench.try_change(same).verdict is Verdict.SURVIVED
     assert bench.try_change(gone).verdict is Verdict.UNUSABLE
-    assert bound in (tmp_path / file).read_text()
+    assert bound in (tmp_path / PACKAGE / file).read_text()

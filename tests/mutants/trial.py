@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.changes import ROOT, Change
+from tests.mutants.changes import PACKAGE, ROOT, Change
 
 _LOG = "tests.log"
 
@@ -57,7 +57,6 @@ def copy_project(target: Path) -> None:
         source = ROOT / name
         if name and (source.is_file() or source.is_symlink()):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            # The rooms are links: what is changed in a room is changed in what is imported.
             shutil.copy2(source, target / name, follow_symlinks=False)
 
 
@@ -86,7 +85,7 @@ class Bench:
     def _judge(self, change: Change) -> tuple[Verdict, str]:
         if fault := self._fault_without(change.tests):
             return Verdict.UNUSABLE, fault
-        path = self._root / change.file
+        path = self._root / PACKAGE / change.file
         original = path.read_bytes()
         try:
             change.apply(self._root)

@@ -13,7 +13,7 @@ import yaml
 from headrace.streams_web.metrics import METRICS
 
 ROOT = Path(__file__).parents[2]
-GRAFANA = ROOT / "streams_web/grafana"
+GRAFANA = ROOT / "src/headrace/streams_web/grafana"
 RULES = yaml.safe_load((GRAFANA / "alerts.yml").read_text())["groups"][0]["rules"]
 DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "headrace.json").read_text())
 FROM_PROMETHEUS = {"job", "instance", "le"}

@@ -15,7 +15,7 @@ import headrace
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.graph.node import Node
 
-ROOT = Path(headrace.__file__).parents[2]
+ROOT = Path(headrace.__file__).parent
 ROOMS = ("topology", "streams", "spark_bridge")
 FILES = sorted(
     path.relative_to(ROOT)

@@ -131,7 +131,3 @@ __all__ = [
     "event_time",
     "serdes",
 ]
-
-if __name__ != "headrace.topology":
-    # Under its bare name every module would be loaded a second time.
-    raise ImportError("import it as headrace.topology")

@@ -32,7 +32,3 @@ __all__ = [
     "read_topic",
     "register",
 ]
-
-if __name__ != "headrace.spark_bridge":
-    # Under its bare name every module would be loaded a second time.
-    raise ImportError("import it as headrace.spark_bridge")

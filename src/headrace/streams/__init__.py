@@ -46,8 +46,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
-
-
-if __name__ != "headrace.streams":
-    # Under its bare name every module would be loaded a second time.
-    raise ImportError("import it as headrace.streams")
