@@ -37,8 +37,8 @@ from benchmarks.measure.processes import Service
 from benchmarks.measure.turns import Meter, Turn, rounds, settings_of
 from benchmarks.watching import FILLS, PARTITIONS, WARM_RECORDS, Cost
 from headrace.streams.app import KafkaStreams
-from headrace.streams.facts.board import Board
-from headrace.streams.remote.stores import RemoteStore, connect
+from headrace.streams.client.stores import RemoteStore, connect
+from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
 
@@ -130,7 +130,7 @@ class Asker:
 def _served(kind: str, settings: Settings) -> Iterator[RemoteStore[Any, Any]]:
     """The one store of an application, from its directory and over HTTP."""
     app = KafkaStreams(TOPOLOGIES[kind]("any", "any-output"), settings)
-    board = Board(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
+    board = HealthSnapshot(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
     with (
         app.queries() as queries,
         WebServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,

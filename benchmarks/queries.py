@@ -22,11 +22,10 @@ import click
 
 from headrace import KafkaStreams, StreamsBuilder, serdes
 from headrace.state.codec import encode_timestamped, partition_for_key
-from headrace.state.disk.options import RocksMemory
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
-from headrace.streams.facts.board import Board
+from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
 
@@ -123,7 +122,7 @@ def _measure(base: Path, keys: int, seconds: float) -> None:
     def batch() -> list[str]:
         return [some_key() for _ in range(BATCH)]
 
-    board = Board(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
+    board = HealthSnapshot(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
     with (
         app.queries() as queries,
         WebServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,

@@ -22,13 +22,12 @@ from random import Random
 
 import click
 
-from headrace.streams.supervise.report_sender import report_channel
-from headrace.streams.supervise.restarts import RestartLimits
-from headrace.streams.supervise.status_line import LoggedStatus
-from headrace.streams.supervise.supervisor import Supervisor
-from headrace.streams.supervise.worker_handle import LineReader
-from headrace.streams.supervise.worker_reports import Report, Told, decode
+from headrace.streams.supervisor.status_line import LoggedStatus
+from headrace.streams.supervisor.supervisor import Supervisor
+from headrace.streams.supervisor.worker_handle import LineReader
+from headrace.streams.supervisor.worker_reports import Report, Told, decode, report_channel
 from headrace.streams.testing.memory_worker import EventLog
+from headrace.streams.worker.restarts import RestartLimits
 from headrace.streams_web.server import WebServer
 
 STOPPED, RESTARTED = 1, 2

@@ -16,9 +16,9 @@ import structlog
 
 from benchmarks.jobs.catalogue import TOPOLOGIES
 from headrace import KafkaStreams
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.worker.reactions import Reactions
 
 

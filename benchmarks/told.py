@@ -9,8 +9,7 @@ import sys
 import time
 from dataclasses import replace
 
-from headrace.streams.supervise.report_sender import ReportSender
-from headrace.streams.supervise.worker_reports import Loaded, Status, Told
+from headrace.streams.supervisor.worker_reports import Loaded, ReportSender, Status, Told
 from tests.support.snapshots import worker_snapshot
 
 EVERY_S = 0.5

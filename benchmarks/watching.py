@@ -41,10 +41,10 @@ from benchmarks.jobs.job import Job, topic
 from benchmarks.measure.cluster import Cluster, cluster
 from benchmarks.measure.turns import Meter, Pair, Turn, rounds, settings_of
 from headrace.streams.app import KafkaStreams
-from headrace.streams.facts.counters import Counters
-from headrace.streams.facts.gathering import Gathering
-from headrace.streams.facts.node_times import NodeTimes
-from headrace.streams_web import exposition
+from headrace.streams.metrics.counters import Counters
+from headrace.streams.metrics.node_times import NodeTimes
+from headrace.streams.worker.snapshot_collector import SnapshotCollector
+from headrace.streams_web import pages
 
 SCRAPE_S = 5.0
 WARM_RECORDS = 200_000
@@ -63,7 +63,7 @@ class Watch:
         self.is_on = True
         self.spent_s = 0.0
         """By the clocks of the threads that count, make snapshots, and look."""
-        ran, turn, look = Counters.ran, Gathering.turn, NodeTimes.look
+        ran, turn, look = Counters.ran, SnapshotCollector.turn, NodeTimes.look
 
         def switched_ran(counters: Counters, *arguments: Any, **options: Any) -> None:
             if self.is_on:
@@ -72,7 +72,7 @@ class Watch:
             else:
                 counters.processed += arguments[1]
 
-        def switched_turn(gathering: Gathering) -> None:
+        def switched_turn(gathering: SnapshotCollector) -> None:
             if self.is_on:
                 with self._clocked():
                     turn(gathering)
@@ -87,15 +87,15 @@ class Watch:
                 last_s = now_s
 
         setattr(Counters, "ran", switched_ran)  # noqa: B010
-        setattr(Gathering, "turn", switched_turn)  # noqa: B010
+        setattr(SnapshotCollector, "turn", switched_turn)  # noqa: B010
         setattr(NodeTimes, "_run", switched_run)  # noqa: B010
-        scrape = exposition.scrape
+        scrape = pages.scrape
 
         def clocked_scrape(*arguments: Any) -> bytes:
             with self._clocked():
                 return scrape(*arguments)
 
-        setattr(exposition, "scrape", clocked_scrape)  # noqa: B010
+        setattr(pages, "scrape", clocked_scrape)  # noqa: B010
 
     @contextmanager
     def _clocked(self) -> Iterator[None]:

@@ -6,22 +6,17 @@ import re
 
 import pytest
 
-from headrace.streams.commit import membership
-from headrace.streams.config import client_settings
-from headrace.streams.facts import gathering, hot_keys, node_times
-from headrace.streams.feeds import feeds
-from headrace.streams.kafka import broker_contact
-from headrace.streams.local import home
-from headrace.streams.queries import ages
-from headrace.streams.questions import desk, question
-from headrace.streams.records import letter_headers
-from headrace.streams.supervise.restarts import RestartLimits
-from headrace.streams.tasks import patience
-from headrace.streams.uncaught import shutdown_note
+from headrace.streams.config import client_settings, dead_letter_headers
+from headrace.streams.kafka import connectivity
+from headrace.streams.metrics import hot_keys, node_times
+from headrace.streams.queries import feeds, query_queue, source
+from headrace.streams.tasks import home, tasks
+from headrace.streams.worker import membership, shutdown, snapshot_collector
+from headrace.streams.worker.restarts import RestartLimits
 from headrace.streams_web.stores import asked
-from headrace.topology.dsl.methods import calling
+from headrace.topology.dsl import kstream
 from tests.support.processes import ROOT
-from tests.test_rooms import FOLDER_MAX, TOUR_LINES_MAX
+from tests.test_layout import FOLDER_MAX, TOUR_LINES_MAX
 
 DOCS = ROOT / "docs"
 _WORDS = {2: "two", 5: "five", 10: "ten", 60: "a minute", 600: "ten minutes"}
@@ -30,33 +25,33 @@ _LIMITS = RestartLimits()
 FIGURES = (
     ("guarantees", f"stop at the {_ORDINALS[membership.FENCED_TIMES]} within "),
     ("guarantees", f"within {_WORDS[round(membership.FENCED_WITHIN_S)]} |"),
-    ("architecture", f"at most {FOLDER_MAX} files"),
+    ("architecture", f"at most {FOLDER_MAX} modules"),
     ("architecture", f"together they have at most {TOUR_LINES_MAX:,} lines"),
-    ("errors", f"{letter_headers.CLASS_MAX:,} bytes for the class"),
-    ("errors", f"{letter_headers.MESSAGE_MAX:,} for the message"),
-    ("errors", f"{letter_headers.STACKTRACE_MAX:,} for the stack trace"),
+    ("errors", f"{dead_letter_headers.CLASS_MAX:,} bytes for the class"),
+    ("errors", f"{dead_letter_headers.MESSAGE_MAX:,} for the message"),
+    ("errors", f"{dead_letter_headers.STACKTRACE_MAX:,} for the stack trace"),
     ("operations", f"crashed {_LIMITS.most + 1} times within {_WORDS[round(_LIMITS.within_s)]}"),
     ("operations", f"{_LIMITS.most} by default"),
     ("operations", f"{_WORDS[_LIMITS.most]} times within {_WORDS[round(_LIMITS.within_s)]}"),
     ("operations", f"the task's next owner waits {home.PATIENCE_S:g} s"),
-    ("operations", f"After {broker_contact.FIRST_WARNING_S:g} s, and then with longer"),
-    ("operations", f"longer pauses up to {_WORDS[round(broker_contact.LONGEST_PAUSE_S)]}"),
-    ("operations", f"{broker_contact.STOP_PATIENCE_S:g} s after the signal the last commit"),
-    ("operations", f"wait {broker_contact.TOOLS_WAIT_S:g} s where every broker refuses"),
-    ("operations", f"every {_WORDS[round(shutdown_note.LOOK_EVERY_S)]} seconds, commit"),
-    ("operations", f"After {patience.TELL_AFTER_S:g} s it warns: `offsets_undecided`"),
-    ("query", f"{question.KEYS_MAX} keys or {question.ROWS_MAX} rows at most"),
-    ("query", f"or {question.BYTES_MAX >> 10} KiB of them"),
-    ("query", f"and {desk.TURN_S * 1000:g} ms between two batches"),
-    ("query", f"where {desk.WAITING_MAX} questions wait already"),
+    ("operations", f"After {connectivity.FIRST_WARNING_S:g} s, and then with longer"),
+    ("operations", f"longer pauses up to {_WORDS[round(connectivity.LONGEST_PAUSE_S)]}"),
+    ("operations", f"{connectivity.STOP_PATIENCE_S:g} s after the signal the last commit"),
+    ("operations", f"wait {connectivity.TOOLS_WAIT_S:g} s where every broker refuses"),
+    ("operations", f"every {_WORDS[round(shutdown.LOOK_EVERY_S)]} seconds, commit"),
+    ("operations", f"After {tasks.TELL_AFTER_S:g} s it warns: `offsets_undecided`"),
+    ("query", f"{query_queue.KEYS_MAX} keys or {query_queue.ROWS_MAX} rows at most"),
+    ("query", f"or {query_queue.BYTES_MAX >> 10} KiB of them"),
+    ("query", f"and {query_queue.TURN_S * 1000:g} ms between two batches"),
+    ("query", f"where {query_queue.WAITING_MAX} questions wait already"),
     ("query", f"100 unless it is given and {asked.PAGE_MAX:,} at most"),
     ("query", f"{asked.WAIT_S:g} s unless it is given and {asked.WAIT_MAX_S:g} s at most"),
     ("query", f"{feeds.FOLLOWERS_MAX} may listen to a process, {feeds.CATCHING_UP_MAX} of them"),
-    ("query", f"moved to another host more than {_WORDS[round(ages.AGE_MAX_S)]}"),
+    ("query", f"moved to another host more than {_WORDS[round(source.AGE_MAX_S)]}"),
     ("query", f"of more than {hot_keys.KEY_BYTES_MAX:,} bytes are left out"),
     ("watch", f"each `node.times.interval.ms`, {node_times.EVERY_S * 1000:g} by default"),
-    ("watch", f"and each {gathering.EVERY_MOST_S:g} s where that takes it long"),
-    ("calls", f"it is {round(calling.TIMEOUT.total_seconds())} seconds if nothing is said"),
+    ("watch", f"and each {snapshot_collector.EVERY_MOST_S:g} s where that takes it long"),
+    ("calls", f"it is {round(kstream.TIMEOUT.total_seconds())} seconds if nothing is said"),
     ("calls", f"which is {client_settings.TRANSACTION_TIMEOUT_MS // 1000} seconds here"),
 )
 """Sentences of pages with figures that the code has too, by page."""

@@ -186,7 +186,7 @@ def test_the_example_of_logs_runs() -> None:
     page = (DOCS / "operations.md").read_text().partition("\n## Logs\n")[2]
     code = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)[0]
     events = (
-        "from headrace.state.events.log import get_logger\n"
+        "from headrace.state.log import get_logger\n"
         "__name__ = 'headrace.streams.app'\n"
         "get_logger().info('task_started', task='0_1')\n"
         "get_logger().warning('transaction_aborted', task='0_1')"

@@ -12,33 +12,33 @@ from tests.support.sources import Function, imports_of, statements
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "headrace"
-ROOMS = ("state", "topology", "streams", "streams_web", "spark_bridge")
+PACKAGES = ("state", "topology", "streams", "streams_web", "spark_bridge")
 FUNCTION_LINES_MAX = 70
 
-# Who may know a library: a room, or one file.
+# Who may know a library: a package, or one file.
 HOMES = {
     "confluent_kafka": ("streams/", "spark_bridge/"),
-    "rocksdict": ("state/rocks.py", "state/disk/", "state/beside/secondary.py"),
+    "rocksdict": ("state/rocks.py", "state/disk/", "state/secondary.py"),
     "pyspark": ("spark_bridge/",),
     "fastavro": ("topology/serdes/avro.py",),
     "starlette": ("streams_web/",),
     "uvicorn": ("streams_web/",),
-    "psycopg": ("streams/sinks/postgres_errors.py",),
-    "deltalake": ("streams/sinks/delta.py",),
-    "pyiceberg": ("streams/sinks/iceberg.py", "streams/sinks/iceberg_rest.py"),
-    "duckdb": ("streams/sinks/duckdb.py",),
-    "obstore": ("streams/sinks/places.py", "streams/sinks/parquet.py"),
+    "psycopg": ("streams/connectors/postgres.py",),
+    "deltalake": ("streams/connectors/delta.py",),
+    "pyiceberg": ("streams/connectors/iceberg.py", "streams/connectors/iceberg.py"),
+    "duckdb": ("streams/connectors/duckdb.py",),
+    "obstore": ("streams/connectors/locations.py", "streams/connectors/parquet.py"),
 }
 # Run without a broker, so they must not need its client.
 WITHOUT_KAFKA = ("streams/testing/", "streams/plan/plan.py")
 
 
 def sources() -> list[Path]:
-    return [path for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
+    return [path for package in PACKAGES for path in sorted((PACKAGE / package).rglob("*.py"))]
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Libraries by their top names, rooms by theirs; a room without `headrace` is `bare NAME`."""
+    """Libraries and packages by their names; a package without `headrace` is `bare NAME`."""
     for node in imports_of(path):
         if isinstance(node, ast.Import):
             yield from (_named(alias.name) for alias in node.names)
@@ -54,16 +54,16 @@ def _named(module: str) -> str:
     top, *below = module.split(".")
     if top == "headrace":
         return below[0] if below else top
-    return f"bare {top}" if top in ROOMS else top
+    return f"bare {top}" if top in PACKAGES else top
 
 
 def breaches(name: str, modules: set[str]) -> list[str]:
     """What a file of the project imports and must not."""
-    room = name.split("/")[0]
-    above = ROOMS[ROOMS.index(room) + 1 :]
+    package = name.split("/")[0]
+    above = PACKAGES[PACKAGES.index(package) + 1 :]
     found = [f"{name} imports {other}" for other in above if other in modules]
-    # The face is made of the rooms, and `headrace.x` is no other name for its parts.
-    strange = {"headrace", *(f"bare {other}" for other in ROOMS)} & modules
+    # The face is made of the packages, and `headrace.x` is no other name for its parts.
+    strange = {"headrace", *(f"bare {other}" for other in PACKAGES)} & modules
     found += [f"{name} imports {other}" for other in strange]
     found += [f"{name} imports headrace.{m}" for m in modules if m[:1].isupper()]
     for library, homes in HOMES.items():
@@ -74,7 +74,7 @@ def breaches(name: str, modules: set[str]) -> list[str]:
     return found
 
 
-def test_no_file_imports_against_the_direction_or_a_library_of_another_room() -> None:
+def test_no_file_imports_against_the_direction_or_a_library_of_another_package() -> None:
     """Every import of every file of the five packages is looked at."""
     files = sources()
     assert len(files) > 50
@@ -91,16 +91,16 @@ def test_no_file_imports_against_the_direction_or_a_library_of_another_room() ->
     [
         ("state/buffer.py", "topology"),
         ("topology/graph/graph.py", "streams"),
-        ("streams/task/task.py", "spark_bridge"),
+        ("streams/tasks/task.py", "spark_bridge"),
         ("topology/graph/graph.py", "confluent_kafka"),
         ("state/memory.py", "rocksdict"),
         ("streams/app.py", "pyspark"),
         ("streams/app.py", "streams_web"),
-        ("streams/facts/web.py", "starlette"),
+        ("streams/web.py", "starlette"),
         ("streams/testing/driver.py", "confluent_kafka"),
-        ("streams/task/task.py", "bare state"),
-        ("streams/task/task.py", "headrace"),
-        ("streams/task/task.py", "KafkaStreams"),
+        ("streams/tasks/task.py", "bare state"),
+        ("streams/tasks/task.py", "headrace"),
+        ("streams/tasks/task.py", "KafkaStreams"),
     ],
 )
 def test_a_breach_is_seen(name: str, module: str) -> None:

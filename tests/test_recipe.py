@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.deployment_changes import changes
+from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.plan import plan_application
 from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.checks.key_meetings import key_meetings

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.worker.listeners import SilentListener
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.worker.protocols import SilentListener
 
 COMMIT_TIMEOUT_S = 10.0
 

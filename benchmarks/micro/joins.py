@@ -20,14 +20,13 @@ import click
 from confluent_kafka import Message
 
 from headrace import JoinWindows, StreamsBuilder, serdes
-from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position
 from headrace.state.task_state import open_task_state
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.task.phase import Phase
-from headrace.streams.task.task import Task
+from headrace.streams.tasks.task import Phase, Task
 from headrace.topology.topology import Topology
 
 KINDS = ("inner", "left", "outer")

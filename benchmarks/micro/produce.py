@@ -10,8 +10,8 @@ from collections.abc import Callable
 import confluent_kafka
 
 from benchmarks.micro.timing import Comparison, compare
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.seams.clients import TopicPartition
 
 RECORDS = 5000
 TOPIC = "output"

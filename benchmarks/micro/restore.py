@@ -13,9 +13,8 @@ from pathlib import Path
 from confluent_kafka import Message
 
 from benchmarks.micro.timing import Comparison, compare
-from headrace.state.disk.options import RocksMemory
 from headrace.state.layout import LAYOUTS
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.streams.tasks.restore import changelog_changes
 

@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 
 from benchmarks.jobs.windows import SIZE_MS, windowed_key
 from benchmarks.peers.peer import COMMIT_MS
-from headrace.streams.collector import COLLECT_AFTER_OBJECTS
+from headrace.streams.states import COLLECT_AFTER_OBJECTS
 
 BATCH = 5000
 TIMEOUT_S = 30.0

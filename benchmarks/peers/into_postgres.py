@@ -17,7 +17,7 @@ import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.streams.app import KafkaStreams
-from headrace.streams.sinks.postgres import PostgresSink
+from headrace.streams.connectors.postgres import PostgresSink
 from headrace.topology import StreamsBuilder, serdes
 
 COLUMNS = {"id": str, "n": int, "price": float}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from benchmarks.service import main
-from headrace.streams.task.task import Task
 from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.task import Task
 
 
 def _ask_nothing(self: InputIdentity, tasks: Iterable[Task]) -> Callable[[], None]:  # noqa: ARG001

@@ -19,7 +19,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.streams.collector import rare_collections
+from headrace.streams.states import rare_collections
 
 if TYPE_CHECKING:
     from headrace.streams import (
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
         StreamsError,
         TopologyTestDriver,
     )
+    from headrace.streams.client.stores import connect
+    from headrace.streams.client.stores_async import connect_async
+    from headrace.streams.config.handlers import Continue, DeadLetter, Fail, Failure
+    from headrace.streams.connectors.delta import DeltaSink
+    from headrace.streams.connectors.duckdb import DuckDbSink
+    from headrace.streams.connectors.iceberg import IcebergSink
+    from headrace.streams.connectors.parquet import ParquetSink
+    from headrace.streams.connectors.postgres import PostgresSink
+    from headrace.streams.connectors.sqlite import SqliteSink
     from headrace.streams.kafka.schema_registry import SchemaRegistry
-    from headrace.streams.records.handlers import Continue, DeadLetter, Fail, Failure
-    from headrace.streams.remote.stores import connect
-    from headrace.streams.remote.stores_async import connect_async
-    from headrace.streams.sinks.delta import DeltaSink
-    from headrace.streams.sinks.duckdb import DuckDbSink
-    from headrace.streams.sinks.iceberg import IcebergSink
-    from headrace.streams.sinks.parquet import ParquetSink
-    from headrace.streams.sinks.postgres import PostgresSink
-    from headrace.streams.sinks.sqlite import SqliteSink
-    from headrace.streams.uncaught.answers import UncaughtErrorResponse
+    from headrace.streams.worker.uncaught_errors import UncaughtErrorResponse
     from headrace.topology import (
         BranchedKStream,
         BufferConfig,
@@ -200,20 +200,20 @@ _OF_STREAMS: Final = (
     "TopologyTestDriver",
 )
 _ELSEWHERE: Final = {
-    "Continue": "headrace.streams.records.handlers",
-    "DeadLetter": "headrace.streams.records.handlers",
-    "DeltaSink": "headrace.streams.sinks.delta",
-    "DuckDbSink": "headrace.streams.sinks.duckdb",
-    "Fail": "headrace.streams.records.handlers",
-    "Failure": "headrace.streams.records.handlers",
-    "IcebergSink": "headrace.streams.sinks.iceberg",
-    "ParquetSink": "headrace.streams.sinks.parquet",
-    "PostgresSink": "headrace.streams.sinks.postgres",
+    "Continue": "headrace.streams.config.handlers",
+    "DeadLetter": "headrace.streams.config.handlers",
+    "DeltaSink": "headrace.streams.connectors.delta",
+    "DuckDbSink": "headrace.streams.connectors.duckdb",
+    "Fail": "headrace.streams.config.handlers",
+    "Failure": "headrace.streams.config.handlers",
+    "IcebergSink": "headrace.streams.connectors.iceberg",
+    "ParquetSink": "headrace.streams.connectors.parquet",
+    "PostgresSink": "headrace.streams.connectors.postgres",
     "SchemaRegistry": "headrace.streams.kafka.schema_registry",
-    "SqliteSink": "headrace.streams.sinks.sqlite",
-    "UncaughtErrorResponse": "headrace.streams.uncaught.answers",
-    "connect": "headrace.streams.remote.stores",
-    "connect_async": "headrace.streams.remote.stores_async",
+    "SqliteSink": "headrace.streams.connectors.sqlite",
+    "UncaughtErrorResponse": "headrace.streams.worker.uncaught_errors",
+    "connect": "headrace.streams.client.stores",
+    "connect_async": "headrace.streams.client.stores_async",
     "in_memory": "headrace.topology.processors.stores",
 }
 _MODULES: Final = {"avro": "headrace.topology.serdes.avro", "serdes": "headrace.topology.serdes"}

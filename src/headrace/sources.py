@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.streams.sources.feed import Feed
-from headrace.streams.sources.files import Files
-from headrace.streams.sources.query import Query
-from headrace.streams.sources.source import Batch, Row, Source, SourceError, replayable
+from headrace.streams.connectors.feed import Feed
+from headrace.streams.connectors.files import Files
+from headrace.streams.connectors.query import Query
+from headrace.streams.connectors.source import Batch, Row, Source, SourceError, replayable
 
 __all__ = ["Batch", "Feed", "Files", "Query", "Row", "Source", "SourceError", "replayable"]

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from headrace.streams.client.asker import Asker, Parameters
+from headrace.streams.client.changes import Changes
+from headrace.streams.client.stores import ANY, Connection, RemoteStore, connect
 from headrace.streams.queries.errors import NotReadableError, QueryError
-from headrace.streams.remote.asker import Asker, Parameters
-from headrace.streams.remote.changes import Changes
-from headrace.streams.remote.stores import ANY, Connection, RemoteStore, connect
 from tests.chaos.asked import Answer, AnsweredPlace, AnsweredRow, Question
 from tests.chaos.load import ACCOUNTS, REGIONS
 from tests.chaos.query_hosts import ANSWERS, REFUSED

@@ -8,13 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tests.chaos.application import REPARTITION, STORES
 from tests.chaos.check_joins import read_joined, recount_joins
 from tests.chaos.check_outputs import is_change, number_of
-from tests.chaos.check_tallies import (
-    TierRow,
-    is_all_read,
-    read_tally,
-    read_tier,
-    recount_tiers,
-)
+from tests.chaos.check_tallies import TierRow, is_all_read, read_tally, read_tier, recount_tiers
 from tests.chaos.check_windows import final_results, recount_windows
 from tests.chaos.expectations import Change, Expected, Order, read_count, read_total
 from tests.chaos.history import History, Place

@@ -6,23 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from tests.chaos.expectations import (
-    Change,
-    Order,
-    Total,
-    read_count,
-    read_total,
-    running,
-)
+from tests.chaos.expectations import Change, Order, Total, read_count, read_total, running
 from tests.chaos.history import History, Place, Record
-from tests.chaos.sequences import (
-    OrderJudge,
-    Seen,
-    by_key,
-    compare,
-    each_key,
-    is_subsequence,
-)
+from tests.chaos.sequences import OrderJudge, Seen, by_key, compare, each_key, is_subsequence
 from tests.chaos.verdict import Findings
 
 

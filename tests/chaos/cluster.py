@@ -15,9 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.devbroker import DevBroker, PortTakenError
-from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.devbroker.cluster import choose_base, load
 from headrace.streams.devbroker.process import is_alive, send, wait_gone
-from headrace.streams.devbroker.record import load
 
 NODES = (1, 2, 3)
 OFFSETS_TOPIC = "__consumer_offsets"

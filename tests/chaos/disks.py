@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from headrace.state.codec import decode_timestamped
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from tests.chaos.application import LAYOUTS_OF, STORES, application_id
 from tests.chaos.history import StoreDump

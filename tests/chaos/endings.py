@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient
 
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.chaos import application
 from tests.chaos.cluster import Cluster
 from tests.chaos.workers import Fleet, Slot

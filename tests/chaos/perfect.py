@@ -38,12 +38,7 @@ from tests.chaos.history import (
 )
 from tests.chaos.inputs import Batch
 from tests.chaos.perfect_answers import perfect_asked
-from tests.chaos.perfect_windows import (
-    PerfectJoin,
-    PerfectTally,
-    PerfectWindows,
-    tier_changes,
-)
+from tests.chaos.perfect_windows import PerfectJoin, PerfectTally, PerfectWindows, tier_changes
 
 T = TypeVar("T")
 Row = tuple[int, bytes]

@@ -10,15 +10,7 @@ from typing import Any
 import orjson
 
 from tests.chaos.application import PARTITIONS, STORES
-from tests.chaos.asked import (
-    Answer,
-    AnsweredPlace,
-    AnsweredRow,
-    Asked,
-    Calm,
-    Followed,
-    ToldChange,
-)
+from tests.chaos.asked import Answer, AnsweredPlace, AnsweredRow, Asked, Calm, Followed, ToldChange
 from tests.chaos.history import Place, Record
 
 CALM_S = 1_000.0

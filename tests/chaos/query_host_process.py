@@ -19,9 +19,12 @@ from typing import Any
 import msgspec
 
 from headrace.streams import KafkaStreams
-from headrace.streams.facts.board import Board
-from headrace.streams.facts.snapshots import ApplicationSnapshot, WorkerView
-from headrace.streams.facts.wire import worker_of
+from headrace.streams.metrics.snapshots import (
+    ApplicationSnapshot,
+    HealthSnapshot,
+    WorkerView,
+    worker_of,
+)
 from headrace.streams.queries.queries import Queries
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
@@ -60,9 +63,9 @@ def serve(plan: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     queries = Queries(app.config, app.plans, app.global_plans, facts=facts)
 
-    def board() -> Board:
+    def board() -> HealthSnapshot:
         now_s = time.monotonic()
-        return Board(facts=facts(), turned_s=now_s, is_loaded=True, is_given_up=False)
+        return HealthSnapshot(facts=facts(), turned_s=now_s, is_loaded=True, is_given_up=False)
 
     address = f"127.0.0.1:{plan['port']}"
     with queries, WebServer(board, address, log=EventLog(), queries=lambda: queries):

@@ -46,14 +46,7 @@ from tests.chaos.report import (
 from tests.chaos.soak import Sample, Sampler, draw, growth, soak_lines
 from tests.chaos.transactions import read_decided
 from tests.chaos.verdict import KINDS
-from tests.chaos.workers import (
-    BOTH_SHORT,
-    ROOT,
-    SHORT_SESSION,
-    SHORT_TRANSACTION,
-    Fleet,
-    Place,
-)
+from tests.chaos.workers import BOTH_SHORT, ROOT, SHORT_SESSION, SHORT_TRANSACTION, Fleet, Place
 
 PREFIX = "chaos-"
 REGULAR = ("w0", "w1", "w2")

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.streams.facts.snapshots import WorkerSnapshot
-from headrace.streams.facts.wire import worker_of
+from headrace.streams.metrics.snapshots import WorkerSnapshot, worker_of
 from tests.chaos.status import Field
 from tests.chaos.workers import Fleet, Slot
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.state.codec import encode_timestamped
-from headrace.state.disk.options import RocksMemory
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from tests.chaos.application import application_id

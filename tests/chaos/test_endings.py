@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.chaos.endings import ENDINGS, Ending, Seen, wrong_with
 
 

@@ -22,13 +22,13 @@ import structlog
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
 from headrace.streams.errors import StreamsError
-from headrace.streams.facts.counters import Counters
-from headrace.streams.facts.wire import to_json
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.system_clock import SystemClock
-from headrace.streams.supervise.exit_codes import exit_code_of
-from headrace.streams.task.task import Task
+from headrace.streams.kafka.clocks import SystemClock
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.metrics.counters import Counters
+from headrace.streams.metrics.snapshots import to_json
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.supervisor.exit_codes import exit_code_of
+from headrace.streams.tasks.task import Task
 from tests.chaos import application
 from tests.chaos.crashes import let_dump
 from tests.chaos.status import STEPS, Field, Status

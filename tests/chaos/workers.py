@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.chaos import application
 from tests.chaos.check_figures import Counted
 from tests.chaos.crashes import take_core

@@ -14,8 +14,7 @@ import pytest
 from examples import ask_counts
 from examples.word_count import word_count
 from headrace import KafkaStreams, TopologyTestDriver
-from headrace.streams.feeds import feeds
-from headrace.streams.queries import followers
+from headrace.streams.queries import feeds, followers
 from tests.support.feeds import MemoryFeeds
 
 

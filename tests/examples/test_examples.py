@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.streams.cli.main import main
-from headrace.streams.supervise.app_loader import load_app
+from headrace.streams.supervisor.app_loader import load_app
 from headrace.topology import Topology
 from headrace.topology.graph.graph import Sink, Source
 from tests.support.processes import ROOT

@@ -14,7 +14,7 @@ import pytest
 
 from examples.word_count import word_count
 from headrace.streams import TopologyTestDriver, serdes
-from headrace.streams.supervise.app_loader import load_app
+from headrace.streams.supervisor.app_loader import load_app
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import ROOT, wait_until

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, get_args
 from unittest.mock import patch
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.commit.effort import Effort
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.task.task import Task
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.streams.testing.driver_topics import TestInput
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.worker import processing
+from headrace.streams.worker.progress_guard import ProgressGuard
 from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
 from headrace.topology.processors.store import Store
 from tests.reference.more_programs import Course, course_of, write
@@ -206,7 +206,7 @@ def _nobody_choosing() -> Iterator[None]:
         # With chunks that grow, tasks would take turns in another way after a restart.
         patch.object(processing, "CHUNK_FIRST", 10_000),
         # A transaction takes less after an abort, and the rest would come in another turn.
-        patch.object(Effort, "room", 10_000),
+        patch.object(ProgressGuard, "room", 10_000),
         patch.object(MemoryCluster, "_partition_of", partition_of),
     ):
         yield

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from headrace.streams.commit.commit import Commit
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.task.task import Task
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.tasks.task import Task
 from headrace.streams.testing.memory_clients import MemoryPlainProducer, MemoryTransactionalProducer
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
+from headrace.streams.worker.commit import Commit
 
 
 class Recorder:

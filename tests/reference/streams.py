@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.graph.materialized import Materialized
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import SessionWindows
 from tests.reference import fewer, joins

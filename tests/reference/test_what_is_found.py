@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from headrace.streams.plan import plan
-from headrace.topology.compile.objects import making
+from headrace.topology.compile import making
 from headrace.topology.context.context import raise_earlier
 from headrace.topology.dsl import cogrouped
 from headrace.topology.dsl.steps import join_nodes
 from headrace.topology.graph.draft import Edge
-from headrace.topology.operators.joins import join_waiting
+from headrace.topology.operators.joins import stream_join
 from tests.reference.__main__ import WAYS
 from tests.reference.checking import check, program_of
 from tests.reference.engine import Engine
@@ -77,7 +77,7 @@ def unmatched_results_fail_with_the_record_that_releases_them(patch: pytest.Monk
     def refused(error: Exception, _: int) -> Any:
         raise error
 
-    patch.setattr(join_waiting, "EarlierRecordError", refused)
+    patch.setattr(stream_join, "EarlierRecordError", refused)
 
 
 FAULTS = [

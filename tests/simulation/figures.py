@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.simulation import SimulationResult
-from headrace.streams.simulation.life import Life
+from headrace.streams.simulation.setup import Incarnation
 from headrace.streams.simulation.world.cluster import Cluster
 from headrace.streams.simulation.world.log import Txn
 from headrace.streams.worker.worker import Worker
@@ -56,7 +56,7 @@ class Recount:
             self._reached[place] = max(before, committed.offset)
         return count
 
-    def _of(self, life: Life, *, committed: bool) -> list[Txn]:
+    def _of(self, life: Incarnation, *, committed: bool) -> list[Txn]:
         transactions = self._cluster.transactions
         return [
             txn
@@ -65,7 +65,7 @@ class Recount:
             and transactions.owners.get((txn.owner, txn.epoch)) is life
         ]
 
-    def problems_of(self, life: Life) -> Iterable[str]:
+    def problems_of(self, life: Incarnation) -> Iterable[str]:
         """What is not so of what one life of a worker counted."""
         worker = life.worker
         assert worker is not None
@@ -107,7 +107,7 @@ class Recount:
             if counters.reactions.get(how, 0) != life.events[event] and how != "replace_producer":
                 yield f"{event}: {life.events[event]} logged, {counters.reactions} counted"
 
-    def problems_of_all(self, lives: Iterable[Life]) -> Iterable[str]:
+    def problems_of_all(self, lives: Iterable[Incarnation]) -> Iterable[str]:
         """What is not so of all lives together."""
         workers = [life.worker for life in lives if life.worker is not None]
         counted = sum(worker._gathering.counters.records_committed for worker in workers)

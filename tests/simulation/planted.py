@@ -15,27 +15,27 @@ import pytest
 from headrace.state.buffer import Buffer
 from headrace.state.errors import StateError
 from headrace.state.rocks import RocksTaskState
-from headrace.streams.commit.commit import Commit
-from headrace.streams.commit.membership import Membership
-from headrace.streams.deployed.live_versions import LiveVersions
-from headrace.streams.deployed.ownership import Ownership
+from headrace.streams.admin.start_check import StartCheck
+from headrace.streams.errors import OutcomeUnknownError
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.plan.progress import COMMIT_ID, Progress
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.plan.live_versions import LiveVersions
+from headrace.streams.plan.ownership import Ownership
+from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.simulation.world.cluster import SimulatedAdmin
 from headrace.streams.simulation.world.disk import _DurableState
 from headrace.streams.simulation.world.groups import Group
 from headrace.streams.simulation.world.kernel import VirtualClock
-from headrace.streams.task import task_buffers
-from headrace.streams.task.task import Task
+from headrace.streams.tasks import task
 from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.upstream_times import Answer, InputTime, UpstreamTimes
-from headrace.streams.upgrade.start_check import StartCheck
+from headrace.streams.worker.commit import Commit
+from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.worker import Worker
-from headrace.streams.worker_errors import OutcomeUnknownError
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.payload_time import EventTime
 
@@ -208,13 +208,13 @@ def offsets_from_the_consumers_position(patch: pytest.MonkeyPatch) -> None:
 
 @bug
 def buffer_kept_over_an_abort(patch: pytest.MonkeyPatch) -> None:
-    right = task_buffers.buffers_of
+    right = task.buffers_of
 
     def buffers_of(spec: Any, state: Any) -> dict[str, Buffer]:
         kept: dict[str, Buffer] = state.__dict__.setdefault("kept", {})
         return {name: kept.setdefault(name, made) for name, made in right(spec, state).items()}
 
-    patch.setattr("headrace.streams.task.task.buffers_of", buffers_of)
+    patch.setattr("headrace.streams.tasks.task.buffers_of", buffers_of)
     patch.setattr(Buffer, "discard", lambda self: None)
 
 
@@ -282,14 +282,14 @@ def offsets_committed_before_the_flush(patch: pytest.MonkeyPatch) -> None:
 @bug_of_steps
 def numbers_forgotten_over_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Stream times of operators, and which windows were emitted, begin anew."""
-    right = Progress.decode
+    right = OffsetMetadata.decode
 
-    def decode(text: str) -> Progress:
+    def decode(text: str) -> OffsetMetadata:
         found = right(text)
         kept = {name: value for name, value in found.values.items() if name == COMMIT_ID}
-        return Progress(found.partition_time, kept)
+        return OffsetMetadata(found.partition_time, kept)
 
-    patch.setattr(Progress, "decode", decode)
+    patch.setattr(OffsetMetadata, "decode", decode)
 
 
 @bug_of_steps
@@ -309,7 +309,7 @@ def deletions_left_out_of_changelogs(patch: pytest.MonkeyPatch) -> None:
 @bug_of_steps
 def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
     """The changelogs are right."""
-    right = task_buffers.local_rows
+    right = task.local_rows
 
     def local_rows(buffers: Any, deltas: Mapping[str, Any]) -> dict[str, Any]:
         rows = right(buffers, deltas)
@@ -317,14 +317,14 @@ def deletions_left_out_of_local_state(patch: pytest.MonkeyPatch) -> None:
             rows["final-store"] = [row for row in rows["final-store"] if row[1] is not None]
         return rows
 
-    patch.setattr("headrace.streams.task.task.local_rows", local_rows)
+    patch.setattr("headrace.streams.tasks.task.local_rows", local_rows)
 
 
 @bug_of_several
 def another_topic_of_the_same_name_not_noticed(patch: pytest.MonkeyPatch) -> None:
     for module in (
         "headrace.streams.tasks.input_identity",
-        "headrace.streams.tasks.slot",
+        "headrace.streams.tasks.tasks",
         "headrace.streams.plan.topics",
     ):
         patch.setattr(f"{module}.require_same", lambda known, found: None)
@@ -365,7 +365,7 @@ def what_caches_hold_back_left_out_of_the_commit(patch: pytest.MonkeyPatch) -> N
 
 @bug_of_several
 def an_input_without_offsets_begins_at_its_beginning(patch: pytest.MonkeyPatch) -> None:
-    for module in ("tasks.lost_offsets", "upgrade.lost_group"):
+    for module in ("tasks.lost_offsets", "admin.start_check"):
         patch.setattr(f"headrace.streams.{module}.lost_inputs", lambda committed, before: [])
 
 
@@ -487,7 +487,7 @@ def a_watermark_outlives_an_abort(patch: pytest.MonkeyPatch) -> None:
 def each_version_chooses_its_subscribed_topics(patch: pytest.MonkeyPatch) -> None:
     """As it was before versions were compared."""
     patch.setattr(
-        "headrace.streams.deployed.live_versions.keep_subscribed", lambda plans, deployed: plans
+        "headrace.streams.plan.live_versions.keep_subscribed", lambda plans, deployed: plans
     )
     patch.setattr(Ownership, "conflicts", lambda self, other: [])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
-from headrace.streams.simulation.disasters import DISASTERS
+from headrace.streams.simulation.run import DISASTERS
 from tests.simulation import seeds
 from tests.simulation.blocks import run_each
 from tests.simulation.several import differences, expected_of, several_inputs, several_topology

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.streams.simulation import CALLS, FaultPlan, Simulation, SimulationResult
-from headrace.streams.simulation.disasters import DISASTERS
+from headrace.streams.simulation.run import DISASTERS
 from headrace.streams.simulation.world.coverage import PHASES, Coverage
 from headrace.topology import KTable, StreamsBuilder, Topology, serdes
 from tests.simulation.seeds import AT_LEAST_ONCE

@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import Message
 
 from headrace.streams.kafka.consumer import LiveConsumer
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
 from tests.simulation.worlds import Heard, SimulatedWorld, until
 

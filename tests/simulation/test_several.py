@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.simulation import CALM, FaultPlan, Simulation
-from headrace.streams.simulation.disasters import DISASTERS
+from headrace.streams.simulation.run import DISASTERS
 from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.errors import TopologyError
 from tests.simulation.cores import make_pool

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from headrace.streams.seams.adaptive_batch_size import AdaptiveBatchSize
+from headrace.streams.kafka.adaptive_batch_size import AdaptiveBatchSize
 from headrace.streams.simulation import CALM, FaultPlan, Simulation
 from headrace.topology import MemorySink, StreamsBuilder, Topology, serdes
 

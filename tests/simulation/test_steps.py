@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.kafka.plain_producer import PlainProducer
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.simulation import FaultPlan, Simulation
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import SessionWindows, StreamsBuilder, Suppressed, Window, Windowed, serdes

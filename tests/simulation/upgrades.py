@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.deployment_changes import changes
+from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.simulation import CALM, FaultPlan, Simulation, SimulationResult
 from headrace.streams.simulation.api import DEFAULTS

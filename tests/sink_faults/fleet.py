@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support.processes import AppProcess
 
 MODULE = "tests.sink_faults.worker"

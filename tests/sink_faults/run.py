@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.devbroker import DevBroker, PortTakenError
-from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.devbroker.cluster import choose_base
 from tests.chaos.diary import Diary
 from tests.chaos.report import Score
 from tests.sink_faults.check import check, read_committed

@@ -26,7 +26,7 @@ CODES = {
     "state": "import headrace.state, headrace.state.buffer, headrace.state.rocks",
     "topology": """
 from headrace.topology.compile import compiler; from headrace.topology.serdes import avro""",
-    "streams": "import headrace.streams.app, headrace.streams.supervise.supervisor",
+    "streams": "import headrace.streams.app, headrace.streams.supervisor.supervisor",
     "command line": "import headrace.streams.cli.main, headrace.streams.cli.run",
     "the bridge": "import headrace.spark_bridge.backfill, headrace.spark_bridge.cli.backfill",
     "headrace --help": HELP,

@@ -10,12 +10,11 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.range_consumer import RangeConsumer
-from headrace.spark_bridge.read import consumer_opener, read_range
+from headrace.spark_bridge.read import RangeConsumer, consumer_opener, read_range
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.contact.access_errors import AccessError
-from headrace.streams.kafka.broker_contact import Heard
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.connectivity import BrokerState
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
 
 HERE = TopicPartition("in", 0)
@@ -70,7 +69,7 @@ class Client:
 
 def read(text: str, due: dict[int, list[Message]] | None = None) -> list[int]:
     """Read two records with a client that says this."""
-    clock, heard = ManualClock(0), Heard()
+    clock, heard = ManualClock(0), BrokerState()
 
     def say() -> None:
         heard.heard(KafkaError(KafkaError._AUTHENTICATION, text))

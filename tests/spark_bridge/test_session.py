@@ -118,7 +118,7 @@ def test_spark_runs_on_the_java_of_a_wheel(tmp_path: Path) -> None:
 SHADOWED = """
 from rich.console import Console
 from headrace.spark_bridge.cli import backfill as cli
-from headrace.streams.supervise.app_loader import load_app
+from headrace.streams.supervisor.app_loader import load_app
 
 def place(_):
     import token

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from headrace.state.disk.options import RocksMemory
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 

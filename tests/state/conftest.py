@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksMemory
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,8 @@ import random
 import sys
 from pathlib import Path
 
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError, StoreCorruptedError
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from tests.state.broken import break_tables, filled

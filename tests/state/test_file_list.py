@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.beside.secondary import RocksSecondary
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError, StoreCorruptedError
 from headrace.state.file_list import KeptList, OpenList
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.secondary import RocksSecondary
 from headrace.state.spec import StoreSpec
 from tests.state.broken import HERE, filled
 

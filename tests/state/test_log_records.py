@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.beside.secondary import RocksSecondary
-from headrace.state.disk.log_records import require_readable
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StoreCorruptedError
-from headrace.state.rocks import RocksTaskState
+from headrace.state.file_list import require_readable
+from headrace.state.rocks import RocksMemory, RocksTaskState
+from headrace.state.secondary import RocksSecondary
 from headrace.state.spec import StoreSpec
 from tests.state.broken import HERE
 
 OPENS = """
 import sys
 from pathlib import Path
-from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksMemory
 from headrace.state.errors import StoreCorruptedError
 from headrace.state.rocks import RocksTaskState
 from headrace.state.spec import StoreSpec

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
-from headrace.state.disk.failures import failures
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import (
     StateError,
     StateFormatError,
@@ -19,7 +17,7 @@ from headrace.state.errors import (
     StoreCorruptedError,
     UnknownStoreError,
 )
-from headrace.state.rocks import FORMAT_VERSION, RocksTaskState
+from headrace.state.rocks import FORMAT_VERSION, RocksMemory, RocksTaskState, failures
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from tests.state.broken import HERE, break_tables, filled

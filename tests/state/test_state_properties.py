@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headrace.state.disk.options import RocksMemory
+from headrace.state.rocks import RocksMemory
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state

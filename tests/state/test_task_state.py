@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.state.beside.counting import COUNTED_ROWS, count_rows
 from headrace.state.codec import TIMESTAMP
-from headrace.state.disk.options import RocksMemory
+from headrace.state.counting import COUNTED_ROWS, count_rows
 from headrace.state.errors import UnknownStoreError
 from headrace.state.layout import LayoutName
+from headrace.state.rocks import RocksMemory
 from headrace.state.spec import StoreKind, StoreSpec
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
@@ -128,6 +128,6 @@ def test_what_takes_too_long_to_count_is_estimated(
     assert counted() == (COUNTED_ROWS + 1, False)
     state.write({"s": [(key, None) for key, _ in rows]}, {})
     assert counted() == (1, True)
-    monkeypatch.setattr("headrace.state.beside.counting._SKIPPED_MAX", 100)
+    monkeypatch.setattr("headrace.state.counting._SKIPPED_MAX", 100)
     assert not counted()[1]
     state.close()

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from headrace.streams.collector import rare_collections
+from headrace.streams.states import rare_collections
 
 LOADING = """
 import gc

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from headrace import KafkaStreams, State, StreamsBuilder
-from headrace.streams.crew import Crew, Hand
-from headrace.streams.facts.snapshots import WorkerView
+from headrace.streams.metrics.snapshots import WorkerView
+from headrace.streams.stream_threads import StreamThreads, ThreadHandle
 from tests.support.processes import wait_until
 
 
@@ -41,8 +41,8 @@ class Fake:
     def end(self) -> None:
         self._end.set()
 
-    def hand(self) -> Hand:
-        return Hand(
+    def hand(self) -> ThreadHandle:
+        return ThreadHandle(
             run=self.run,
             stop=self.stop,
             state=lambda: self.state,
@@ -56,7 +56,7 @@ class Scene:
         self.made: dict[int, Fake] = {}
         self.failed = threading.Event()
         self.changes = 0
-        self.crew = Crew(
+        self.crew = StreamThreads(
             "headrace-app",
             self._make,
             changed=self._changed,
@@ -64,7 +64,7 @@ class Scene:
             timeout_s=10.0,
         )
 
-    def _make(self, index: int) -> Hand:
+    def _make(self, index: int) -> ThreadHandle:
         self.made[index] = Fake()
         return self.made[index].hand()
 

@@ -25,10 +25,10 @@ with TopologyTestDriver(builder.build(), {"processing.guarantee": "exactly_once_
 
 
 CODES = {
-    "topology": "import headrace.topology.compile.compiler, headrace.topology.show.describe",
+    "topology": "import headrace.topology.compile.compiler, headrace.topology.describe.describe",
     "state": "from headrace.state import buffer, codec, spec, store, memory",
     "streams": "import headrace.streams",
-    "runtime": "import headrace.streams.worker.worker, headrace.streams.commit.commit",
+    "runtime": "import headrace.streams.worker.worker, headrace.streams.worker.commit",
     "driver": "from headrace.streams import TopologyTestDriver",
     "a whole run": RUN_A_TOPOLOGY,
 }

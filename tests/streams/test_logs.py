@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from headrace.state.events.log import get_logger
+from headrace.state.log import get_logger
 from headrace.streams import logs
 
 

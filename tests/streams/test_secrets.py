@@ -13,14 +13,13 @@ from click.testing import CliRunner
 
 from headrace.streams import KafkaStreams
 from headrace.streams.cli import main as cli
-from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from headrace.streams.config.config import StreamsConfig, table
+from headrace.streams.config.secrets import SECRET_NAMES, Secret, guarded, revealed
 from headrace.streams.errors import ConfigError
-from headrace.streams.kafka.broker_contact import Heard
-from headrace.streams.kafka.kafka_clients import new_consumer, new_producer
+from headrace.streams.kafka.connectivity import BrokerState, new_consumer, new_producer
 from headrace.streams.kafka.schema_registry import SchemaRegistry
-from headrace.streams.secrets import SECRET_NAMES, Secret, guarded, revealed
-from headrace.streams.supervise.worker_handle import Launch
+from headrace.streams.supervisor.worker_handle import Launch
 from headrace.topology import StreamsBuilder
 from headrace.topology.errors import RegistryError
 
@@ -98,7 +97,7 @@ def test_clients_get_what_nobody_else_sees(client: str, monkeypatch: pytest.Monk
         "Producer": (config.producer_config(None), new_producer),
     }[client]
     with pytest.raises(RuntimeError) as raised:
-        new(finished, Heard())  # type: ignore[operator]
+        new(finished, BrokerState())  # type: ignore[operator]
     name = "sasl.password" if client == "Consumer" else "producer.sasl.password"
     assert made[0]["sasl.password"] == SECRETS[name]
     assert all(not isinstance(value, Secret) for value in made[0].values())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import structlog
 
-from headrace.state.events.log import get_logger
-from headrace.streams.kafka.broker_contact import Heard
+from headrace.state.log import get_logger
+from headrace.streams.kafka.connectivity import BrokerState
 
 EMBEDDED = """
 {setup}
@@ -133,7 +133,7 @@ def test_running_it_configures_neither() -> None:
 @pytest.mark.usefixtures("unconfigured")
 def test_a_client_s_own_lines_go_there_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "headrace")
-    heard = Heard()
+    heard = BrokerState()
     heard.logged(logging.WARNING, "CONFWARN", "a setting is odd")
     heard.logged(logging.DEBUG, "STATE", "up")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [

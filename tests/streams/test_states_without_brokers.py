@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace import KafkaStreams, State, StreamsBuilder
-from headrace.streams.worker.listeners import StateTracker
+from headrace.streams.worker.protocols import StateTracker
 
 
 def an_app() -> tuple[KafkaStreams, list[State], StateTracker]:

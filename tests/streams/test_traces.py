@@ -19,9 +19,9 @@ from headrace import (
     TopologyTestDriver,
     serdes,
 )
-from headrace.streams.otel_tracer import LINKS_MAX, OtelTracer, tracer_of
+from headrace.streams.metrics.otel_tracer import LINKS_MAX, OtelTracer, tracer_of
 from headrace.streams.testing import memory_worker
-from headrace.streams.worker.seams import Seams
+from headrace.streams.worker.protocols import Seams
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 HEADERS = [("traceparent", PARENT), ("tracestate", b"a=1")]
@@ -229,7 +229,7 @@ def test_nothing_of_opentelemetry_is_imported_for_who_has_not() -> None:
     code = (
         "import sys\n"
         "import headrace.streams.app, headrace.streams.worker.runtime\n"
-        "from headrace.streams.otel_tracer import tracer_of\n"
+        "from headrace.streams.metrics.otel_tracer import tracer_of\n"
         "print(type(tracer_of('a', 'b')).__name__, 'opentelemetry' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from headrace.streams.feeds import feeds
-from headrace.streams.queries import followers
+from headrace.streams.queries import feeds, followers
 from tests.streams_web.test_live_page import CHROMIUM, Scene, Stores
 
 IMAGES = Path("docs/images")

@@ -28,7 +28,7 @@ def samples() -> dict[str, set[str]]:
     """The names of all samples of a scrape, with their labels."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    from headrace.streams_web.exposition import scrape
+    from headrace.streams_web.pages import scrape
     from tests.support.snapshots import application_snapshot
 
     text = scrape(application_snapshot(), 101.0).decode()

@@ -8,25 +8,25 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.facts.board import Board
-from headrace.streams_web.health import OLD_S, STUCK_S, live, ready, startup
+from headrace.streams.metrics.snapshots import HealthSnapshot
+from headrace.streams_web.pages import OLD_S, STUCK_S, live, ready, startup
 from tests.support.snapshots import application_snapshot, input_snapshot, task_snapshot
 
 NOW_S = 100.0
 HALF_A_MINUTE = timedelta(seconds=30)
 
 
-def board(**others: Any) -> Board:
+def board(**others: Any) -> HealthSnapshot:
     known: dict[str, Any] = {
         "facts": application_snapshot(workers=2, tasks=2),
         "turned_s": NOW_S,
         "is_loaded": True,
         "is_given_up": False,
     }
-    return Board(**(known | others))
+    return HealthSnapshot(**(known | others))
 
 
-def of_tasks(*tasks: Any, state: str = "running", **others: Any) -> Board:
+def of_tasks(*tasks: Any, state: str = "running", **others: Any) -> HealthSnapshot:
     facts = application_snapshot(workers=1, **others)
     (view,) = facts.workers
     assert view.facts is not None

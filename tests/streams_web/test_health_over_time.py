@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.streams.supervise.supervisor import Supervisor
-from headrace.streams.supervise.worker_reports import Loaded, Status, Told
-from headrace.streams_web.health import live, ready, startup
-from tests.streams.supervise.test_supervisor import Process, Scene
+from headrace.streams.supervisor.supervisor import Supervisor
+from headrace.streams.supervisor.worker_reports import Loaded, Status, Told
+from headrace.streams_web.pages import live, ready, startup
+from tests.streams.supervisor.test_supervisor import Process, Scene
 from tests.support.snapshots import task_snapshot, worker_snapshot
 
 TURN_S, TELL_S = 0.5, 4.0

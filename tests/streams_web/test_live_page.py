@@ -18,19 +18,18 @@ from typing import Any
 import pytest
 
 from headrace import KafkaStreams, StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
-from headrace.streams.facts.board import Board
-from headrace.streams.facts.snapshots import (
+from headrace.streams.metrics.snapshots import (
     ApplicationSnapshot,
+    HealthSnapshot,
     HotKey,
     NodeSnapshot,
     WorkerView,
 )
-from headrace.streams.feeds import feeds
-from headrace.streams.queries import followers
+from headrace.streams.queries import feeds, followers
 from headrace.streams.queries.queries import Queries
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
-from headrace.topology.show.picture import Arrow, Box, Picture, picture_of
+from headrace.topology.describe.picture import Arrow, Box, Picture, picture_of
 from tests.support.feeds import MemoryFeeds
 from tests.support.hosts import Group
 from tests.support.processes import wait_until
@@ -87,12 +86,12 @@ class Scene:
     def _answered(self, answer: Any) -> None:
         self.asked.append((answer.url, int(answer.headers.get("content-length", 0))))
 
-    def board(self) -> Board:
+    def board(self) -> HealthSnapshot:
         now_s = time.monotonic()
         more = int((now_s - self._began_s) * 1000)
         workers = tuple(_later(worker, more, now_s) for worker in self.facts.workers)
         facts = self.change(replace(self.facts, workers=workers))
-        return Board(
+        return HealthSnapshot(
             facts=facts, turned_s=now_s, is_loaded=True, is_given_up=False, picture=self.picture
         )
 

@@ -11,8 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from headrace.streams.feeds.feeds import Feeds
 from headrace.streams.queries.errors import NotReadableError
+from headrace.streams.queries.feeds import Feeds
 from headrace.streams_web.server import WebServer
 from tests.streams_web.stores.test_pages import Scene
 

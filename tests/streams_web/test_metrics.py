@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headrace.streams_web.exposition import scrape
 from headrace.streams_web.metrics import METRICS
 from headrace.streams_web.metrics_page import page
+from headrace.streams_web.pages import scrape
 from tests.support.snapshots import application_snapshot
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.streams.supervise.exit_codes import ExitCode
-from headrace.streams_web.patience import CONNECTIONS_MAX
+from headrace.streams.supervisor.exit_codes import ExitCode
+from headrace.streams_web.server import CONNECTIONS_MAX
 from tests.support.processes import wait_until
 from tests.support.supervised import Run
 

@@ -21,11 +21,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import KafkaStreams, StreamsBuilder
 from headrace.streams.errors import ConfigError
-from headrace.streams.facts.board import Board
-from headrace.streams.facts.snapshots import ApplicationSnapshot
-from headrace.streams.facts.web import open_web
+from headrace.streams.metrics.snapshots import ApplicationSnapshot, HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web import patience
+from headrace.streams.web import open_web
+from headrace.streams_web import server as patience
 from headrace.streams_web.metrics import METRICS
 from headrace.streams_web.server import WebServer
 from tests.support.snapshots import application_snapshot
@@ -56,9 +55,9 @@ class Scene:
         return code, json.loads(text) if "json" in kind else text.decode()
 
 
-def board(facts: ApplicationSnapshot, **others: Any) -> Board:
+def board(facts: ApplicationSnapshot, **others: Any) -> HealthSnapshot:
     known: dict[str, Any] = {"turned_s": 101.0, "is_loaded": True, "is_given_up": False}
-    return Board(facts=facts, **(known | others))
+    return HealthSnapshot(facts=facts, **(known | others))
 
 
 @pytest.fixture
@@ -546,7 +545,7 @@ def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.Monkey
     def refuse(name: str) -> Any:
         raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
 
-    monkeypatch.setattr("headrace.streams.facts.web.import_module", refuse)
+    monkeypatch.setattr("headrace.streams.web.import_module", refuse)
     with pytest.raises(ConfigError, match=r"uvicorn is needed.*pip install 'headrace\[web\]'"):
         open_web(lambda: board(application_snapshot()), "0", log=EventLog())
 

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.state.disk.options import RocksMemory
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
-from headrace.streams.seams.clients import Probe, no_probe
+from headrace.streams.kafka.protocols import Probe, no_probe
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support import kafka, oracle
 from tests.support.live import Live, live, settings_of

@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from headrace.streams.feeds.catch_up import Readers
-from headrace.streams.feeds.feeds import Feeds, Start
-from headrace.streams.feeds.subscription import Event
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.queries.feeds import Feeds, Readers, Start
+from headrace.streams.queries.subscription import Event
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from tests.support.processes import wait_until
 
 Raw = tuple[int, bytes, bytes | None]
@@ -72,13 +71,15 @@ class MemoryFeeds:
         if self.away is not None:
             raise self.away
 
-    def write(self, topic: str, *records: Raw, fate: Fate = Fate.COMMITTED) -> None:
+    def write(
+        self, topic: str, *records: Raw, fate: TransactionOutcome = TransactionOutcome.COMMITTED
+    ) -> None:
         """Write records in a transaction."""
         with self.lock:
             transaction = Transaction()
             for number, (partition, key, value) in enumerate(records):
                 self.cluster.append(topic, value, key, partition, number, None, transaction)
-            if fate is not Fate.OPEN:
+            if fate is not TransactionOutcome.OPEN:
                 self.cluster.end(transaction, fate)
 
     def compact(self, place: TopicPartition) -> None:

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from headrace.streams import KafkaStreams, logs
-from headrace.streams.global_tables import global_tables
+from headrace.streams.tasks import global_tables
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 
 

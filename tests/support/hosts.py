@@ -17,19 +17,17 @@ from typing import Any
 
 from headrace import KafkaStreams, Topology, TopologyTestDriver
 from headrace.streams.config.endpoints import with_endpoint
-from headrace.streams.facts.board import Board
-from headrace.streams.facts.snapshots import ApplicationSnapshot, TaskSnapshot
+from headrace.streams.kafka.protocols import GroupState, Member, TopicPartition
+from headrace.streams.metrics.snapshots import ApplicationSnapshot, HealthSnapshot, TaskSnapshot
 from headrace.streams.queries.queries import Queries
-from headrace.streams.questions.question import (
+from headrace.streams.queries.query_queue import (
     NO_PARTITION,
     Outcome,
-    Question,
     Refused,
-    Told,
+    StateQueryRequest,
+    StateQueryResponse,
     UnansweredError,
 )
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.group_facts import GroupState, Member
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
 from tests.support.snapshots import application_snapshot, task_snapshot
@@ -83,7 +81,9 @@ class Host:
         """The partitions that its workers have, of each sub-topology."""
         self.remaining = 0
         self.loaded: Queries | None = None
-        board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+        board = HealthSnapshot(
+            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        )
         self.server = WebServer(
             lambda: board, "0", log=EventLog(), queries=lambda: self.loaded, **options
         )
@@ -97,7 +97,7 @@ class Host:
             cluster=lambda: group,
         )
 
-    def _ask(self, question: Question, _: float) -> Told:
+    def _ask(self, question: StateQueryRequest, _: float) -> StateQueryResponse:
         """What a worker of this host says of rows in its memory: of its own tasks alone."""
         outcome: Outcome | None = None
         if question.partition not in {*self.tasks, NO_PARTITION}:

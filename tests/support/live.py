@@ -11,8 +11,8 @@ from typing import Any
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
 from headrace.streams.errors import StreamsError
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import Probe, TopicPartition, no_probe
+from headrace.streams.kafka.protocols import Probe, TopicPartition, no_probe
+from headrace.streams.plan.plan import TaskId
 from headrace.topology import Topology
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.streams import KafkaStreams, logs
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.plan import TaskId
 from headrace.topology import StreamsBuilder, Topology, serdes
 
 

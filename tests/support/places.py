@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-ROOMS = ("state", "topology", "streams", "spark_bridge")
+PACKAGES = ("state", "topology", "streams", "spark_bridge")
 
 
 def outside_live(paths: Iterable[Path]) -> list[str]:
-    """Which files of tests that need a broker stand in a room, and not in its ``live``."""
+    """Which files of tests that need a broker stand in a package, and not in its ``live``."""
     within = {path.relative_to(TESTS) for path in paths if path.is_relative_to(TESTS)}
     return sorted(
         f"tests/{path.as_posix()}"
         for path in within
-        if path.parts[0] in ROOMS and path.parent.name != "live"
+        if path.parts[0] in PACKAGES and path.parent.name != "live"
     )

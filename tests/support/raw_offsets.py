@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from tests.support.patience import PATIENCE_S
 
 _COMMIT, _FETCH, _DELETE = (8, 2), (9, 1), (47, 0)

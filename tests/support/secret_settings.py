@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from headrace.streams.secrets import SECRET_NAMES
+from headrace.streams.config.secrets import SECRET_NAMES
 
 CANARY = "c4n4ry"
 KEY_PASSWORD = f"{CANARY}-of-the-key"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from headrace import KafkaStreams, Materialized, StreamsBuilder, serdes
-from headrace.streams.facts.board import Board
-from headrace.streams.feeds import feeds
+from headrace.streams.metrics.snapshots import HealthSnapshot
+from headrace.streams.queries import feeds
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
@@ -84,7 +84,9 @@ class ServedChanges:
         self.memory = MemoryFeeds(MemoryCluster(partitions=2))
         self.memory.cluster.create(CHANGELOG)
         monkeypatch.setattr(feeds, "LiveCluster", lambda _: self.memory)
-        board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+        board = HealthSnapshot(
+            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        )
         self._board = board
         self._options = options
         self.server = self._served("0")

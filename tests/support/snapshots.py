@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.streams.facts.histogram import COMMIT_BOUNDS_S, LATENCY_BOUNDS_S, Distribution
-from headrace.streams.facts.snapshots import (
+from headrace.streams.metrics.counters import COMMIT_BOUNDS_S, LATENCY_BOUNDS_S, Distribution
+from headrace.streams.metrics.snapshots import (
     ApplicationSnapshot,
     InputSnapshot,
     LatencySnapshot,

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.streams.contact.rights import Right, of_application
 from headrace.streams.devbroker import DevBroker
+from headrace.streams.kafka.acls import Right, of_application
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S

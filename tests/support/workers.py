@@ -7,11 +7,11 @@ from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StreamsError
-from headrace.streams.local.driver_disk import MemoryDisk
+from headrace.streams.kafka.protocols import CommittedOffset, ReceivedMessage, TopicPartition
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.seams.clients import CommittedOffset, ReceivedMessage, TopicPartition
+from headrace.streams.tasks.driver_disk import MemoryDisk
 from headrace.streams.testing.memory_clients import MemoryConsumer
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.streams.testing.memory_worker import (
     Counts,
     EventLog,
@@ -146,4 +146,4 @@ class RestoringBench(WorkerBench):
         self.cluster.append(CHANGELOG.topic, value, key, 1, 5, None, transaction)
 
     def decide(self) -> None:
-        self.cluster.end(self.undecided, Fate.COMMITTED)
+        self.cluster.end(self.undecided, TransactionOutcome.COMMITTED)

@@ -27,7 +27,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from headrace.spark_bridge.handover.request import Request
+    from headrace.spark_bridge.handover.handover import Request
 
 Outputs = Literal["write", "skip"]
 Handover = Literal["auto", "driver", "partitioned"]
@@ -60,7 +60,7 @@ def backfill(
         until: "latest" for all that is decided now, offsets to stop before by partition, or the
             time, with a time zone, from which on records are left to the live application.
         source: DataFrames by topic, of history that is not in Kafka (see
-        `headrace.spark_bridge.history.archives`).
+        `headrace.spark_bridge.history.archive_packs`).
         cutover: where Kafka goes on behind DataFrames without offsets: offsets, or a time.
         outputs: "write" or "skip" the records for topics outside of the application.
         handover: "driver" writes everything in one transaction, "partitioned" in one for each
@@ -156,7 +156,7 @@ class _Attempt:
         return None if handed is None else Report(found.plan, handover=handed)
 
     def _request(self) -> Request:
-        from headrace.spark_bridge.handover.request import Request
+        from headrace.spark_bridge.handover.handover import Request
         from headrace.spark_bridge.handover.target import Target
         from headrace.spark_bridge.plan.job import Application
 
@@ -264,7 +264,7 @@ def compute(
     from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
     from headrace.spark_bridge.run.stages import make_stages
     from headrace.streams.kafka.admin import LiveAdmin
-    from headrace.streams.kafka.broker_contact import reach
+    from headrace.streams.kafka.connectivity import reach
 
     _check_words(order=(order, OrderChoice))
     config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from headrace.state.events.log import get_logger
-from headrace.streams.records.failures import describe_failure
+from headrace.state.log import get_logger
+from headrace.streams.tasks.failures import describe_failure
 
 
 @contextmanager

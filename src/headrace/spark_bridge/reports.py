@@ -38,7 +38,7 @@ class Report:
         plan: what it read.
         stages: what ran.
         rows: how many rows were made, by kind ("changelog", "sink", "progress") and topic.
-        handover: what the hand-over says of itself (see `headrace.spark_bridge.handover.report`);
+        handover: what the hand-over says of itself (see `headrace.spark_bridge.handover.handover`);
             None where there was none, as after an earlier attempt that was complete.
         seconds: how long everything took.
     """

@@ -1,1 +1,1 @@
-"""Where values live: stores, the uncommitted buffer, key codecs. Bytes and time, no Kafka."""
+"""Stores, the buffer of uncommitted rows, and key codecs. Bytes and time, no Kafka."""

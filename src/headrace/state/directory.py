@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.state.errors import StateDirectoryError, StateLockedError
-from headrace.state.events.log import get_logger
+from headrace.state.log import get_logger
 
 _log = get_logger()
 

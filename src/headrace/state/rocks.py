@@ -15,32 +15,272 @@ reading.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from operator import lt
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from weakref import WeakSet
 
 import orjson
 from rocksdict import (
+    BlockBasedOptions,
+    Cache,
     ColumnFamily,
     DbClosedError,
+    DBCompressionType,
+    MemtableFactory,
     Options,
     Rdict,
+    RdictIter,
+    ReadOptions,
     WriteBatch,
+    WriteBufferManager,
     WriteOptions,
 )
 
-from headrace.state.disk.failures import failures
-from headrace.state.disk.log_records import require_readable
-from headrace.state.disk.options import RocksMemory, bulk_options, row_options
-from headrace.state.disk.rows import RocksStore
-from headrace.state.errors import StateFormatError, StoreCorruptedError, UnknownStoreError
-from headrace.state.events.log import get_logger
-from headrace.state.file_list import KeptList, OpenList, open_list
+from headrace.state.errors import (
+    DiskFullError,
+    StateError,
+    StateFormatError,
+    StateLockedError,
+    StoreCorruptedError,
+    UnknownStoreError,
+)
+from headrace.state.file_list import KeptList, OpenList, open_list, require_readable
 from headrace.state.layout import LayoutName, note_layouts
+from headrace.state.log import get_logger
+from headrace.state.open_files import open_files_advice
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, LastRecord, Position
+
+# What rocksdict raises, as what it means here.
+
+
+# RocksDB's status comes first in its messages; what follows may quote a path that says anything.
+_CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
+# It may come behind what could not be done for want of room, such as to write the options.
+_FULL = re.compile(
+    r"IO error: .*(No space left on device|File too large|Disk quota exceeded)", re.DOTALL
+)
+_NO_FILES = re.compile(r"IO error: .*Too many open files", re.DOTALL)
+_LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)")
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Raise what rocksdict raises as what it means here."""
+    try:
+        yield
+    except Exception as error:
+        raise_meant(error)
+
+
+def raise_meant(error: Exception) -> NoReturn:
+    """Tell broken files and a lock from other failures; rocksdict raises all as Exception."""
+    if isinstance(error, OSError):  # of rocksdict itself, which keeps a file beside RocksDB's
+        raise StateError(f"RocksDB failed: {error}") from error
+    if type(error) is not Exception:
+        raise error
+    text = str(error)
+    if _CORRUPT.match(text):
+        raise StoreCorruptedError(f"local state cannot be read: {text}") from error
+    if _LOCKED.match(text):
+        raise StateLockedError(
+            f"another process, or this one, has the state open: {text}; stop it, or close it first"
+        ) from error
+    if _FULL.match(text):
+        raise DiskFullError(
+            f"RocksDB failed: {text}; nothing is lost: make room on the disk of state.dir"
+        ) from error
+    if _NO_FILES.match(text):
+        raise StateError(f"RocksDB failed: {text}; {open_files_advice()}") from error
+    raise StateError(f"RocksDB failed: {text}") from error
+
+
+# How RocksDB keeps rows, and what the RocksDBs of a process share.
+
+
+# Small memtables fit the processor's cache: at random keys a put takes 1.4, 1.8, 2.2 and 3.2 us
+# with 4, 8, 16 and 64 MiB; below 8 MiB the compaction of large stores costs more than is won. With
+# min_write_buffer_number_to_merge an end of a restore in 30 waited for ever in a manual flush.
+_WRITE_BUFFER_BYTES = 8 << 20
+_WRITE_BUFFERS_MAX = 6
+# A fiftieth of a memtable: reads of large stores take a quarter less time, writes a twentieth more.
+_MEMTABLE_FILTER_RATIO = 0.02
+# Of the budget of all tasks, for a first row; an eighth of a memtable would be too much for sixty.
+_ARENA_BLOCK_BYTES = 64 << 10
+
+
+class RocksMemory:
+    """What all RocksDBs of a process share: one block cache and one budget for write buffers.
+
+    Args:
+        block_cache_bytes: the cache of blocks that were read.
+        write_buffer_bytes: rows that are in memory and not yet in a file.
+    """
+
+    def __init__(self, *, block_cache_bytes: int, write_buffer_bytes: int) -> None:
+        self.cache = Cache(block_cache_bytes)
+        self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            write_buffer_bytes, False, self.cache
+        )
+
+
+def row_options(memory: RocksMemory) -> Options:
+    """How rows are kept: on disk, and in memory before."""
+    table = BlockBasedOptions()
+    table.set_block_cache(memory.cache)
+    table.set_block_size(16 << 10)
+    table.set_bloom_filter(10, False)
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_arena_block_size(_ARENA_BLOCK_BYTES)
+    # Most reads find their row, if there is one, in a file: the filter spares them the memtables.
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER_RATIO)
+    options.set_max_write_buffer_number(_WRITE_BUFFERS_MAX)
+    options.set_write_buffer_manager(memory.write_buffers)
+    # One thread writes, so the memtable need not be ready for several.
+    options.set_allow_concurrent_memtable_write(False)
+    return options
+
+
+def bulk_options(memory: RocksMemory) -> Options:
+    """How rows are kept while they only come in: put side by side, and sorted for their file.
+
+    A read there sorts all that is in memory, each time.
+    """
+    options = row_options(memory)
+    options.set_memtable_factory(MemtableFactory.vector())
+    options.set_memtable_whole_key_filtering(False)
+    options.set_memtable_prefix_bloom_ratio(0.0)
+    return options
+
+
+# The committed rows of one column family.
+
+
+# Rows in files, and those that are in memory before.
+_SIZES = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
+
+Rows = Generator[tuple[bytes, bytes], None, None]
+
+
+class RocksStore:
+    """The committed rows of one column family (a `headrace.state.store.CommittedStore`)."""
+
+    __slots__ = ("_columns", "_scans")
+
+    def __init__(self, columns: Rdict) -> None:
+        self._columns: Any = columns
+        self._scans: WeakSet[Rows] = WeakSet()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`."""
+        try:
+            return self._columns.get(key)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise_meant(error)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys`."""
+        try:
+            return self._columns.get(list(keys))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise_meant(error)
+
+    def scan(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        reverse: bool = False,
+        skipped_max: int = 0,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield rows; raise StateError before so many deleted ones are passed over, if not 0."""
+        options = ReadOptions()
+        options.set_max_skippable_internal_keys(skipped_max)
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        # The cursor sees the rows of the moment it is made; a generator alone would begin later.
+        cursor = self._columns.iter(options)
+        rows = _descending(cursor, start, end) if reverse else _ascending(cursor, start, end)
+        self._scans.add(rows)
+        return rows
+
+    def approximate_count(self) -> int:
+        """Return the number of rows, roughly."""
+        return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
+
+    def approximate_bytes(self) -> int:
+        """Return what they take, roughly."""
+        return sum(int(self._columns.property_int_value(name) or 0) for name in _SIZES)
+
+    def move(self, columns: Rdict) -> None:
+        """Show the rows of another column family from now on."""
+        self._columns = columns
+
+    def close(self) -> None:
+        """Let go of the files, also where a traceback still holds this object or a scan."""
+        self._columns = _Closed()
+        for rows in list(self._scans):
+            rows.close()
+
+
+def _ascending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Rows:  # noqa: ARG001
+    # `end` stays alive as long as the cursor: RocksDB reads the bound where Python keeps it.
+    if start is None:
+        cursor.seek_to_first()
+    else:
+        cursor.seek(start)
+    key, value, step = cursor.key, cursor.value, cursor.next
+    while (found := key()) is not None:
+        yield found, value()
+        step()
+    failure = _failure_of(cursor)
+    del cursor, key, value, step
+    _raise(failure)
+
+
+def _descending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Rows:  # noqa: ARG001
+    # The lower bound is checked here, as rocksdict's setter for it sets the upper one.
+    cursor.seek_to_last()
+    key, value, step = cursor.key, cursor.value, cursor.prev
+    while (found := key()) is not None:
+        if start is not None and found < start:
+            return
+        yield found, value()
+        step()
+    failure = _failure_of(cursor)
+    del cursor, key, value, step
+    _raise(failure)
+
+
+def _failure_of(cursor: RdictIter) -> Exception | None:
+    """A cursor that meets a broken block ends as if there were no more rows."""
+    try:
+        cursor.status()
+    except Exception as error:
+        # A traceback would hold the cursor, and so the files: who closes them could not reopen.
+        return error.with_traceback(None)
+    return None
+
+
+def _raise(failure: Exception | None) -> None:
+    if failure is not None:
+        raise_meant(failure)
+
+
+class _Closed:
+    """Stands where the rows were."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ValueError("the state of this task is closed")
+
 
 _log = get_logger()
 

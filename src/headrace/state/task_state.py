@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.state.disk.options import RocksMemory
 from headrace.state.memory import MemoryTaskState
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore, Delta, Position, TaskState
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headrace.streams.collector import rare_collections
+from headrace.streams.states import rare_collections
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams, State

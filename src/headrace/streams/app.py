@@ -3,49 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from types import TracebackType
-from typing import Self
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
-from headrace.state.events.log import get_logger
-from headrace.streams.collector import rare_collections
-from headrace.streams.config.client_check import check_clients
+from headrace.state.log import get_logger
+from headrace.streams.admin.backfill_gate import BackfillGate, note_topics
+from headrace.streams.admin.start_check import StartCheck
 from headrace.streams.config.config import REQUIRED_NAMES, StreamsConfig
-from headrace.streams.contact.unreached import Unreached
-from headrace.streams.crew import Crew, Crewed, Hand
-from headrace.streams.deployed.deployed import DeployedTopology
-from headrace.streams.deployed.live_versions import LiveVersions
+from headrace.streams.config.loading import completed, refuse_while_loading
+from headrace.streams.config.secrets import guarded, over
+from headrace.streams.config.settings import given_by, origins_of
 from headrace.streams.errors import StopRequestedError
-from headrace.streams.facts.embedded import digest_of, embedded
-from headrace.streams.facts.measures import Measures, Usage
-from headrace.streams.facts.node_times import NodeTimes
-from headrace.streams.facts.snapshots import ApplicationSnapshot
-from headrace.streams.facts.usage import process_usage
-from headrace.streams.kafka.broker_contact import BrokerContact
+from headrace.streams.kafka.client_check import check_clients
+from headrace.streams.kafka.clocks import SystemClock, at_the_same_time
+from headrace.streams.kafka.connectivity import BrokerContact
 from headrace.streams.kafka.group_offsets import MemberlessGroup
-from headrace.streams.loading import completed, refuse_while_loading
+from headrace.streams.kafka.protocols import Clock, Probe, no_probe
+from headrace.streams.kafka.unreached import Unreached
+from headrace.streams.metrics.measures import Measures, Usage, process_usage
+from headrace.streams.metrics.node_times import NodeTimes
+from headrace.streams.metrics.snapshots import (
+    ApplicationSnapshot,
+    HealthSnapshot,
+    InputSnapshot,
+    TaskSnapshot,
+    board_of,
+    digest_of,
+    embedded,
+    without_taken,
+)
+from headrace.streams.plan.deployed import DeployedTopology
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
+from headrace.streams.plan.key_sample import log_plan_notes
+from headrace.streams.plan.live_versions import LiveVersions
 from headrace.streams.plan.plan import SubPlan, plan_application, refuse_other_than_topology
-from headrace.streams.plan.plan_notes import log_plan_notes
-from headrace.streams.records.failures import describe_failure, log_failure
-from headrace.streams.seams.background import at_the_same_time
-from headrace.streams.seams.clients import Clock, Probe, no_probe
-from headrace.streams.seams.system_clock import SystemClock
-from headrace.streams.secrets import guarded, over
-from headrace.streams.settings import given_by, origins_of
-from headrace.streams.signals import on_signals
+from headrace.streams.queries.errors import ApplicationFailedError
+from headrace.streams.queries.query_queue import Ask, QueryQueue
 from headrace.streams.states import State as State
+from headrace.streams.states import rare_collections
+from headrace.streams.stream_threads import StreamThreads, ThreadHandle
+from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListener
-from headrace.streams.uncaught.answers import Uncaught, UncaughtErrorHandler, checked
-from headrace.streams.uncaught.shutdown import Shutdown
-from headrace.streams.upgrade.backfill_gate import BackfillGate, note_topics
-from headrace.streams.upgrade.start_check import StartCheck
+from headrace.streams.web import WebServer, open_web
 from headrace.streams.worker.connections import Connections
-from headrace.streams.worker.listeners import (
+from headrace.streams.worker.protocols import (
     BothRestoreListeners,
     BothWorkerListeners,
     SilentListener,
@@ -53,10 +63,37 @@ from headrace.streams.worker.listeners import (
     WorkerListener,
 )
 from headrace.streams.worker.runtime import make_worker
+from headrace.streams.worker.shutdown import Shutdown
+from headrace.streams.worker.uncaught_errors import Uncaught, UncaughtErrorHandler, checked
 from headrace.streams.worker.worker import Worker
+from headrace.topology.describe.picture import Picture, picture_of
 from headrace.topology.errors import type_of
-from headrace.topology.show.picture import Picture, picture_of
 from headrace.topology.topology import Topology
+
+if TYPE_CHECKING:
+    from headrace.streams.queries.queries import Queries
+
+
+# Signals that ask a process to end.
+
+
+@contextmanager
+def on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at SIGTERM and SIGINT; in a thread other than the main one nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def obey(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        stop()
+
+    before = {n: signal.signal(n, obey) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 _TASKS_SHOWN = 5
 
@@ -64,7 +101,7 @@ StateListener = Callable[[State, State], None]
 """Called with the new and the old state, in the thread that changed it."""
 
 
-class KafkaStreams(Crewed):
+class KafkaStreams:
     """Runs a topology on Kafka: in the calling thread with `run`, in its own with `start`.
 
     Args:
@@ -104,7 +141,11 @@ class KafkaStreams(Crewed):
         clock: Clock | None = None,
         probe: Probe = no_probe,
     ) -> None:
-        super().__init__()
+        self._pause = threading.Event()
+        self._queries_lock = threading.Lock()
+        self._queries: Queries | None = None
+        self.desk = QueryQueue()
+        """Takes queries for rows in the worker's memory."""
         refuse_other_than_topology(topology)
         settings = completed(guarded(settings), REQUIRED_NAMES)
         self.config = StreamsConfig.parse(settings)
@@ -148,7 +189,7 @@ class KafkaStreams(Crewed):
             clock=self._clock,
             log=self._log,
         )
-        self._crew = Crew(
+        self._crew = StreamThreads(
             f"headrace-{self.config.application_id}",
             self._hand,
             changed=self._tell,
@@ -238,7 +279,7 @@ class KafkaStreams(Crewed):
         made._logs_failure, made._on_unreached = logs_failure, on_unreached
         return made
 
-    def _hand(self, index: int) -> Hand:
+    def _hand(self, index: int) -> ThreadHandle:
         """Another worker of this application, of that number."""
         worker_id = self.config.worker_id
         made = KafkaStreams(
@@ -254,7 +295,7 @@ class KafkaStreams(Crewed):
         made._index, made._pause = index, self._pause
         made._log = self._log.bind(worker_index=index)
         made._on_unreached = lambda _: True  # the own worker reaches none either, and says it
-        return Hand(
+        return ThreadHandle(
             run=made._run,
             stop=made._stop,
             state=lambda: made.state,
@@ -606,3 +647,194 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             self._log.info("state_changed", old=old.value, new=state.value)
             if self._state_listener is not None:
                 self._state_listener(state, old)
+
+    def _asked(self) -> dict[int, Ask] | None:
+        if not self._state.works:
+            return None
+        return {index: one.ask for index, one in {0: self.desk, **self._crew.desks()}.items()}
+
+    def _failed_with(self) -> BaseException | None:
+        return self._failed or self._crew.failure
+
+    def add_worker(self) -> str | None:
+        """Begin another worker in a thread of this process, beside those that run.
+
+        It joins the group and gets its part of the tasks. It has clients, an identity and caches of
+        its own, as a worker of `headrace run` has; functions, serdes, handlers and listeners of the
+        application are called in its thread, too. Threads of one Python process take turns at
+        running Python code: more of them help where functions wait, for a database perhaps. For
+        more processors have more processes.
+
+        Returns:
+            The name of its thread, which ends with its `index` in `metrics`; None where the
+            application does not run, or is being stopped.
+
+        Example:
+            >>> from headrace import KafkaStreams, StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> app = KafkaStreams(builder.build(), {
+            ...     "application.id": "copy", "bootstrap.servers": "localhost:9092"})
+            >>> app.add_worker() is None  # it does not run
+            True
+        """
+        return self._crew.add() if self._state.works else None
+
+    def remove_worker(self, timeout: timedelta | None = None) -> str | None:
+        """End the worker that was added last: it commits, leaves the group, and others go on.
+
+        Not to be called in a listener: it waits for the worker.
+
+        Args:
+            timeout: how long to wait; None takes ``shutdown.timeout.ms``.
+
+        Returns:
+            Its name; None where there is none but that of `run` or `start`, which `close` ends.
+
+        Raises:
+            TimeoutError: it did not end in time, and goes on to in the background.
+        """
+        return self._crew.remove(timeout) if self._state.works else None
+
+    def _require_working(self) -> None:
+        failure = self._failed_with()
+        if failure is not None:
+            reason = describe_failure(failure, full=self.config.log_errors == "full").reason
+            raise ApplicationFailedError(self.config.application_id, reason) from failure
+
+    def queries(self) -> Queries:
+        """The stores of this application on this host, whichever processes work on it.
+
+        They have the rows of the partitions that this host has; `headrace.connect` asks all hosts.
+        """
+        from headrace.streams.queries.queries import Queries  # loads RocksDB
+
+        with self._queries_lock:
+            if self._queries is None:
+                self._queries = Queries(
+                    self.config,
+                    self._plans,
+                    self._global_plans,
+                    facts=self._told,
+                    workers=self._asked,
+                    require_working=self._require_working,
+                )
+            return self._queries
+
+    def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
+        """A store's committed rows, to be read by any thread; see docs/query.md.
+
+        They are read from the files in ``state.dir`` beside the worker, so that it is not waited
+        for and loses no time. The tasks of this host are seen, those of other processes too, also
+        while the application does not run. While it runs, what a task has left behind here that
+        moved to another host more than a minute ago is refused (`NotReadableError`). Rows of a
+        store in memory are asked of the workers in this process, which answer between two batches
+        while they run.
+
+        It has the rows of the partitions that this host has: a key of another host's partition is
+        not found. `places()` tells which are here, and `headrace.connect` asks all hosts.
+
+        Args:
+            name: the store's.
+            max_age: for how long changes may be missing, over that rule; a long one takes what a
+                task has left behind as well.
+
+        Returns:
+            A reader for its kind: `get`, `get_many`, `range`, `prefix_scan`, `all` and `count` of
+            a key-value store or a table, `fetch` of one with windows or sessions, and `as_of` of a
+            versioned one.
+
+        Raises:
+            NoSuchStoreError: the application has no such store; the message has those there are.
+                Each read raises `ApplicationFailedError` after the application has failed.
+
+        Example:
+            >>> from headrace import KafkaStreams, StreamsBuilder, serdes
+            >>> builder = StreamsBuilder()
+            >>> words = builder.stream("words", key=serdes.string, value=serdes.string)
+            >>> words.group_by_key().count(store="counts").to_stream().to("counted")
+            >>> app = KafkaStreams(builder.build(), {
+            ...     "application.id": "counts", "bootstrap.servers": "localhost:9092"})
+            >>> app.store("counts")
+            <KeyValueReader of 'counts'>
+        """
+        return self.queries().store(name, max_age=max_age)
+
+    def serve(
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        token_file: Path | None = None,
+        queries: bool = False,
+    ) -> WebServer:
+        """Serve metrics, health and JSON in a thread of this process; needs ``headrace[web]``.
+
+        Args:
+            port: 0 takes a free one; the `url` of what is returned tells which.
+            host: another one than this machine's own wants a token.
+            token_file: holds what whoever asks must send, but for health.
+            queries: whether stores may be asked for as well.
+
+        Returns:
+            What serves, until its `close`.
+
+        Raises:
+            ConfigError: it cannot be served there, or what it needs is not installed.
+        """
+
+        def board() -> HealthSnapshot:
+            return board_of(self.metrics(), time.monotonic(), self._drawn())
+
+        def set_level(level: str) -> str:
+            from headrace.streams import logs  # loads structlog
+
+            logs.set_level(level)
+            return logs.LEVEL_SAID.format(level=level)
+
+        return open_web(
+            board,
+            f"{host}:{port}",
+            log=get_logger(),
+            token_file=token_file,
+            set_level=set_level,
+            queries=self.queries if queries else None,
+        )
+
+    def metrics(self) -> ApplicationSnapshot:
+        """What can be told in numbers of this process: workers, tasks, stores, input partitions.
+
+        A snapshot that is at most a second old, and older where the worker is busy with one thing;
+        asking costs next to nothing, and any thread may. Counts begin with the process.
+
+        Example:
+            >>> from headrace import KafkaStreams, StreamsBuilder
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> app = KafkaStreams(builder.build(), {
+            ...     "application.id": "copy", "bootstrap.servers": "localhost:9092"})
+            >>> (worker,) = app.metrics().workers
+            >>> worker.state, worker.facts
+            ('created', None)
+        """
+        return self._told()
+
+    def tasks(self) -> tuple[TaskSnapshot, ...]:
+        """The tasks that this process has; see `metrics`."""
+        return without_taken(self.metrics()).tasks
+
+    def lags(self) -> tuple[InputSnapshot, ...]:
+        """How far this process is behind in each input partition that it reads; see `metrics`."""
+        return without_taken(self.metrics()).inputs
+
+    def pause(self) -> None:
+        """Process nothing until `resume`; what was processed is committed, and nothing is left.
+
+        The application stays in its group and keeps its tasks; what is being restored goes on. Its
+        state is `PAUSED` once that is so. Punctuators by the wall clock wait, too.
+        """
+        self._pause.set()
+
+    def resume(self) -> None:
+        """Process again after `pause`."""
+        self._pause.clear()

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TextIO, get_args
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from headrace.state.events.log import LINES, get_logger, keep_places_only
+from headrace.state.log import LINES, get_logger, keep_places_only
 from headrace.streams.bounded_writer import BoundedWriter
 
 LogFormat = Literal["console", "json"]

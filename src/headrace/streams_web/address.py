@@ -8,8 +8,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.streams.config.secrets import Secret
 from headrace.streams.errors import ConfigError
-from headrace.streams.secrets import Secret
 
 LOOPBACK = "127.0.0.1"
 PORT_MAX = 65_535

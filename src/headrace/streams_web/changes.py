@@ -8,8 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from headrace.streams.facts.web import SetLevel
 from headrace.streams.logs import LEVELS
+from headrace.streams.web import SetLevel
 
 LOG_LEVEL = "/api/log-level"
 BODY_MAX = 1_024

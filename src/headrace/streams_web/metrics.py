@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.streams.facts.histogram import Distribution
-from headrace.streams.facts.snapshots import (
+from headrace.streams.metrics.counters import Distribution
+from headrace.streams.metrics.snapshots import (
     ApplicationSnapshot,
     InputSnapshot,
     NodeSnapshot,

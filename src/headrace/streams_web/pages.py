@@ -3,28 +3,587 @@
 from __future__ import annotations
 
 import hmac
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache, lru_cache
 from http import HTTPStatus
+from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from headrace.streams.facts.board import Board
-from headrace.streams.facts.hot_keys import without_keys
-from headrace.streams.facts.takeovers import without_taken
-from headrace.streams.facts.wire import to_json
-from headrace.streams.secrets import Secret
-from headrace.streams.settings import span_of
-from headrace.streams_web import exposition, health, static
+from headrace import __version__
+from headrace.streams.config.secrets import Secret
+from headrace.streams.config.settings import span_of
+from headrace.streams.logs import LEVELS
+from headrace.streams.metrics.counters import Distribution
+from headrace.streams.metrics.hot_keys import without_keys
+from headrace.streams.metrics.snapshots import (
+    SILENT_S,
+    ApplicationSnapshot,
+    HealthSnapshot,
+    InputSnapshot,
+    TaskSnapshot,
+    WorkerSnapshot,
+    WorkerView,
+    to_json,
+    without_taken,
+)
 from headrace.streams_web.address import names_this_machine
 from headrace.streams_web.changes import LOG_LEVEL, Changes
-from headrace.streams_web.openapi import described
-from headrace.streams_web.views import VIEWS, View, topology_of
+from headrace.streams_web.metrics import METRICS, Labels, Metric
+from headrace.streams_web.stores.openapi import store_paths
+from headrace.topology.describe.picture import Arrow, Box, Picture
+
+# Snapshots in Prometheus' text format (0.0.4).
+#
+# Written here and not by prometheus-client: of 8 workers with 64 tasks that took 160 ms and more,
+# and
+# this takes a small part of it, as the labels of a task, an input or a store are written once for
+# all
+# metrics of it. The tests read it with that library's parser.
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TYPES = {"info": "gauge"}
+_SPECIAL = re.compile(r'[\\"\n]')
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+
+LABELS_KEPT = 16_384
+"""Of so many tasks, inputs and stores labels are kept as text from scrape to scrape; they stay the
+same, and to write them takes as long as to write the numbers of several metrics."""
+
+Rows = list[tuple[str, Any]]
+"""Things, with their labels as text."""
+
+
+def scrape(facts: ApplicationSnapshot, now_s: float) -> bytes:
+    """Write all metrics.
+
+    Args:
+        now_s: the present second of the clock of the snapshots' `at_s`.
+    """
+    lines: list[str] = []
+    known: dict[object, Rows] = {}
+    for metric in METRICS:
+        name = metric.name if metric.kind == "histogram" else metric.sample
+        lines.append(f"# HELP {name} {metric.help}")
+        lines.append(f"# TYPE {name} {_TYPES.get(metric.kind, metric.kind)}")
+        key = (metric.read.things, metric.labels)
+        rows = known.get(key)
+        if rows is None:
+            rows = known[key] = [
+                (_text(metric.labels, labels), thing)
+                for labels, thing in metric.read.things(facts, now_s)
+            ]
+        if metric.kind == "histogram":
+            lines += _buckets(metric, rows)
+        else:
+            lines += _plain(metric, rows)
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+@lru_cache(LABELS_KEPT)
+def _text(names: Labels, labels: Labels) -> str:
+    pairs = zip(names, labels, strict=True)
+    return ",".join([f'{name}="{_escaped(label)}"' for name, label in pairs])
+
+
+def _plain(metric: Metric, rows: Rows) -> list[str]:
+    sample, value = metric.sample, metric.read.value
+    found: Rows = [(labels, value(thing)) for labels, thing in rows]
+    return [
+        # A truth is a number, too.
+        f"{sample}{{{labels}}} {number + 0!r}" if labels else f"{sample} {number + 0!r}"
+        for labels, number in found
+        if number is not None
+    ]
+
+
+def _buckets(metric: Metric, rows: Rows) -> Iterable[str]:
+    for labels, thing in rows:
+        value = metric.read.value(thing)
+        assert isinstance(value, Distribution)
+        bounds = [*(f"{bound:g}" for bound in value.bounds_s), "+Inf"]
+        for bound, count in zip(bounds, accumulate(value.counts), strict=True):
+            yield f'{metric.name}_bucket{{{labels},le="{bound}"}} {count}'
+        yield f"{metric.name}_count{{{labels}}} {value.count}"
+        yield f"{metric.name}_sum{{{labels}}} {value.sum_s!r}"
+
+
+def _escaped(text: str) -> str:
+    # Nearly none has anything to escape.
+    if '"' in text or "\\" in text or "\n" in text:
+        return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text)
+    return text
+
+
+# Whether an application lives, is ready, has started: decided from a board, for probes.
+#
+#     live      the loop that looks after the workers turns, and no worker is given up
+#     ready     all tasks process records, or did so as short ago as one is asked for
+#     startup   the application was loaded, and its settings are right
+#
+# None of them asks for more than it has to. An application that restores for ten minutes, waits for
+# its brokers or is rebalanced lives all the time: whoever killed it for that would have it begin
+# again, and wait longer.
+
+
+STUCK_S = 30.0
+"""A loop that turns ten times a second has stopped to, if it has not for so long."""
+OLD_S = SILENT_S
+"""What a worker told so long ago says nothing of how it is now."""
+_AWAY = "connecting"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """An answer to a probe.
+
+    Args:
+        reasons: why not, in words; empty where all is well.
+        progress: how far each worker is.
+    """
+
+    reasons: tuple[str, ...] = ()
+    progress: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the answer is yes."""
+        return not self.reasons
+
+
+def live(board: HealthSnapshot, now_s: float) -> Health:
+    """Whether to leave it alone: what fails this is to be killed and started again."""
+    reasons = []
+    if board.is_given_up:
+        reasons.append(f"{board.why}; the log says more")
+    stuck_s = now_s - board.turned_s
+    if stuck_s > STUCK_S:
+        reasons.append(f"the supervisor's loop has not turned for {stuck_s:.0f} s")
+    return Health(tuple(reasons))
+
+
+def startup(board: HealthSnapshot) -> Health:
+    """Whether the application was loaded."""
+    if board.is_loaded:
+        return Health()
+    return Health(("the application is not loaded yet",), _progress(board.facts))
+
+
+def ready(board: HealthSnapshot, now_s: float, within: timedelta | None = None) -> Health:
+    """Whether results are what they are to be: all tasks run, and keep up.
+
+    Args:
+        within: results may be as old as this: each task runs or did so no longer ago, whatever it
+            has waited for since, or has come to its worker no longer ago; no input is further
+            behind, and no worker silent for longer. None asks that all tasks run, and not how far
+            behind they are. What is not at work at all, such as a worker that is started again, is
+            connecting or is paused, is not ready in either case.
+    """
+    reasons = [] if board.is_loaded else ["the application is not loaded yet"]
+    left = without_taken(board.facts)
+    for view, told in zip(left.workers, board.facts.workers, strict=True):
+        if not _is_taken(view, told):
+            reasons += _of_worker(view, now_s, within)
+    if not reasons and not board.facts.tasks:
+        reasons.append("no worker has a task")  # it may have had some, so not yet or any more
+    return Health(tuple(reasons), _progress(left.at(now_s)) if reasons else [])
+
+
+def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list[str]:
+    name, facts = f"worker {view.index}", view.facts
+    if view.pid is not None and view.state == _AWAY:
+        return [f"{name} is {_AWAY}: brokers are not reached"]
+    if facts is None or view.pid is None:
+        return [f"{name} is {view.state}"]
+    age_s = facts.age_s(now_s)
+    if age_s > (OLD_S if within is None else min(OLD_S, within.total_seconds())):
+        return [f"{name} has told nothing for {age_s:.0f} s"]
+    if facts.is_paused:
+        return [f"{name} is paused"]
+    if within is None:
+        # One that the group gave nothing to is ready to take over.
+        is_well = all(task.state == "running" for task in facts.tasks)
+        return [] if is_well else [f"{name} is {view.state}{_waiting(facts.tasks)}"]
+    limit_s = within.total_seconds() - age_s
+    late = [
+        f"{name}: {task.id} is {task.state}{_for_how_long(task, age_s)}"
+        for task in facts.tasks
+        if task.state != "running" and max(task.state_s, task.unready_s) > limit_s
+    ]
+    late += [
+        f"{name}: {one.topic}-{one.partition} is {one.behind_ms / 1000 + age_s:.0f} s behind"
+        for task in facts.tasks
+        for one in task.inputs
+        if one.behind_ms and one.behind_ms / 1000 > limit_s
+    ]
+    return late
+
+
+def _for_how_long(task: TaskSnapshot, age_s: float) -> str:
+    if task.unready_s > task.state_s:
+        return f", and has not run for {task.unready_s + age_s:.0f} s"
+    return f" for {task.state_s + age_s:.0f} s"
+
+
+def _is_taken(left: WorkerView, told: WorkerView) -> bool:
+    """Whether others have all the tasks that a worker told of, so that nothing waits for it."""
+    if left.facts is None or told.facts is None:
+        return False
+    return bool(told.facts.tasks) and not left.facts.tasks
+
+
+def _waiting(tasks: tuple[TaskSnapshot, ...]) -> str:
+    waiting = [task.id for task in tasks if task.state != "running"]
+    return f"; not running: {', '.join(waiting[:5])}" if waiting else ""
+
+
+def _progress(app: ApplicationSnapshot) -> list[dict[str, Any]]:
+    return [
+        {
+            "worker": view.index,
+            "state": view.state,
+            "tasks": len(view.facts.tasks) if view.facts else 0,
+            "running": sum(t.state == "running" for t in view.facts.tasks) if view.facts else 0,
+            "restore_remaining": sum(
+                store.restore_remaining for task in view.facts.tasks for store in task.stores
+            )
+            if view.facts
+            else 0,
+        }
+        for view in app.workers
+    ]
+
+
+# The files of the live page, as they are in the package.
+
+
+_KINDS = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+START = "index.html"
+PREFIX = "/page/"
+_HEADERS = {
+    # Nothing of another host, nothing that was written into the page by a name or a key.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+@cache
+def contents() -> dict[str, bytes]:
+    """The files, by name."""
+    found = files("headrace.streams_web").joinpath("page")
+    return {
+        one.name: one.read_bytes()
+        for one in found.iterdir()
+        if one.name.rpartition(".")[2] in _KINDS
+    }
+
+
+def start_page() -> Response:
+    """The page, which asks for everything else."""
+    return _file(START)
+
+
+def static_routes() -> Iterator[Route]:
+    """A route for each file: no path of a request becomes one of the machine."""
+    for name in contents():
+        yield Route(f"{PREFIX}{name}", _page(name))
+
+
+def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def page(_: Request) -> Response:
+        return _file(name)
+
+    return page
+
+
+def _file(name: str) -> Response:
+    return Response(contents()[name], media_type=_KINDS[name.rpartition(".")[2]], headers=_HEADERS)
+
+
+# What the API has: parts of an application's snapshot, each under a name.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAnswer:
+    """A worker, without its tasks and nodes."""
+
+    index: int
+    state: str
+    pid: int | None
+    restarts: int
+    told_s_ago: float | None
+    processed: int
+    committed: int
+    commits: int
+    rebalances: int
+    aborted: int
+    tasks: int
+    is_paused: bool
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationAnswer:
+    """An application and its workers; `told_s_ago` is the age of the oldest word in the sums."""
+
+    application: str
+    version: str
+    topology: str
+    tasks: int
+    tasks_running: int
+    lag: int
+    told_s_ago: float | None
+    workers: tuple[WorkerAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAnswer:
+    """A task, and who has it."""
+
+    worker: int
+    told_s_ago: float
+    task: TaskSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagAnswer:
+    """An input partition, and how far the task that reads it is behind."""
+
+    worker: int
+    task: str
+    told_s_ago: float
+    lag: int | None
+    input: InputSnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyAnswer:
+    """What the topology looks like.
+
+    Args:
+        boxes: its topics, steps and stores.
+        arrows: how records flow between them; `tied` are a step and its store.
+        lanes: what the sub-topologies are called, by number.
+        queries: whether stores may be asked for, too.
+    """
+
+    application: str
+    topology: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    lanes: dict[int, str]
+    queries: bool
+
+
+def topology_of(board: HealthSnapshot, *, queries: bool = False) -> TopologyAnswer:
+    """What is known of it: nothing, where whoever runs it told nothing."""
+    picture = board.picture or Picture((), (), {})
+    return TopologyAnswer(
+        application=board.facts.application,
+        topology=board.facts.topology,
+        boxes=picture.boxes,
+        arrows=picture.arrows,
+        lanes=picture.lanes,
+        queries=queries,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One of the parts.
+
+    Args:
+        name: behind ``/api/``.
+        answer: its type.
+        of: makes it, of a snapshot and the seconds of its clock now.
+    """
+
+    name: str
+    help: str
+    answer: object
+    of: Callable[[ApplicationSnapshot, float], object]
+
+
+def _application(app: ApplicationSnapshot, now_s: float) -> ApplicationAnswer:
+    tasks = app.at(now_s).tasks
+    return ApplicationAnswer(
+        application=app.application,
+        version=app.version,
+        topology=app.topology,
+        tasks=len(tasks),
+        tasks_running=sum(task.state == "running" for task in tasks),
+        lag=sum(one.lag or 0 for one in app.inputs),
+        told_s_ago=max((one.told_s_ago for one in _tasks(app, now_s)), default=None),
+        workers=_workers(app, now_s),
+    )
+
+
+def _workers(app: ApplicationSnapshot, now_s: float) -> tuple[WorkerAnswer, ...]:
+    def one(number: Callable[[WorkerSnapshot], int], facts: WorkerSnapshot | None) -> int:
+        return 0 if facts is None else number(facts)
+
+    return tuple(
+        WorkerAnswer(
+            index=view.index,
+            state=view.state_at(now_s),
+            pid=view.pid,
+            restarts=view.restarts,
+            told_s_ago=None if view.facts is None else round(view.facts.age_s(now_s), 3),
+            processed=one(lambda facts: facts.processed, view.facts),
+            committed=one(lambda facts: facts.committed, view.facts),
+            commits=one(lambda facts: facts.commits, view.facts),
+            rebalances=one(lambda facts: facts.rebalances, view.facts),
+            aborted=one(lambda facts: facts.aborted, view.facts),
+            tasks=one(lambda facts: len(facts.tasks), view.facts),
+            is_paused=view.facts is not None and view.facts.is_paused,
+            memory_bytes=None if view.facts is None else view.facts.memory_bytes,
+        )
+        for view in app.workers
+    )
+
+
+def _tasks(app: ApplicationSnapshot, now_s: float) -> tuple[TaskAnswer, ...]:
+    return tuple(
+        TaskAnswer(worker=view.index, told_s_ago=round(view.facts.age_s(now_s), 3), task=task)
+        for view in app.at(now_s).workers
+        if view.facts is not None and view.pid is not None
+        for task in view.facts.tasks
+    )
+
+
+def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
+    return tuple(
+        LagAnswer(
+            worker=one.worker,
+            task=one.task.id,
+            told_s_ago=one.told_s_ago,
+            lag=place.lag,
+            input=place,
+        )
+        for one in _tasks(app, now_s)
+        for place in one.task.inputs
+    )
+
+
+def _facts(app: ApplicationSnapshot, now_s: float) -> ApplicationSnapshot:
+    return app.at(now_s)
+
+
+VIEWS = (
+    View("application", "The application, and its workers in short.", ApplicationAnswer,
+         _application),
+    View("workers", "The workers in short.", tuple[WorkerAnswer, ...], _workers),
+    View("tasks", "The tasks, who has them, and how far each is.", tuple[TaskAnswer, ...], _tasks),
+    View("lag", "How far each input partition is behind.", tuple[LagAnswer, ...], _lag),
+    View("facts", "All that the workers told, each task once.", ApplicationSnapshot, _facts),
+)  # fmt: skip
+"""All of them."""
+
+
+# The description of the API, made of the types of its answers.
+
+
+_HEALTH = {
+    "live": "Whether to leave the process alone.",
+    "ready": "Whether all tasks run; with `within`, whether each did so no longer ago, and no "
+    "input is further behind.",
+    "startup": "Whether the application was loaded.",
+}
+
+
+@cache
+def described(*, with_stores: bool = False) -> dict[str, Any]:
+    """The API as OpenAPI 3.1 has it."""
+    answers, components = msgspec.json.schema_components(
+        [*(view.answer for view in VIEWS), TopologyAnswer],
+        ref_template="#/components/schemas/{name}",
+    )
+    paths = {
+        f"/api/{view.name}": _path(view.help, answer)
+        for view, answer in zip(VIEWS, answers[:-1], strict=True)
+    }
+    paths["/api/topology"] = _path("What the topology looks like.", answers[-1])
+    paths |= {f"/health/{name}": _path(text, None) for name, text in _HEALTH.items()}
+    paths["/health/ready"]["get"]["parameters"] = [
+        {"name": "within", "in": "query", "schema": {"type": "string", "examples": ["30s"]}}
+    ]
+    paths[LOG_LEVEL] = {"post": _log_level()}
+    paths["/metrics"] = {
+        "get": {
+            "summary": "Metrics in Prometheus' text format.",
+            "responses": {"200": {"description": "The metrics.", "content": {"text/plain": {}}}},
+        }
+    }
+    if with_stores:
+        of_stores, schemas = store_paths()
+        paths |= of_stores
+        components = {**components, **schemas}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Headrace", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _log_level() -> dict[str, Any]:
+    asked = {
+        "type": "object",
+        "required": ["level"],
+        "properties": {"level": {"type": "string", "enum": list(LEVELS)}},
+    }
+    said = {"type": "object", "properties": {"said": {"type": "string"}}}
+    return {
+        "summary": "Log from a level on, in all workers, until the process ends.",
+        "requestBody": {"required": True, "content": {"application/json": {"schema": asked}}},
+        "responses": {
+            "200": {"description": "Done.", "content": {"application/json": {"schema": said}}},
+            "400": {"description": "There is no such level, or it is no JSON."},
+            "403": {"description": "It is served without a token to other machines."},
+            "415": {"description": "The body is not said to be application/json."},
+            "503": {"description": "Nobody listens any more."},
+        },
+    }
+
+
+def _path(summary: str, answer: dict[str, Any] | None) -> dict[str, Any]:
+    content = {} if answer is None else {"application/json": {"schema": answer}}
+    return {
+        "get": {
+            "summary": summary,
+            "responses": {
+                "200": {"description": "The answer.", "content": content},
+                "503": {"description": "Not yet, or not any more, with the reasons."},
+            },
+        }
+    }
+
 
 ABOUT = """Headrace {version}: {application}
 
@@ -63,7 +622,7 @@ class Pages:
 
     def __init__(
         self,
-        board: Callable[[], Board],
+        board: Callable[[], HealthSnapshot],
         monotonic_s: Callable[[], float],
         token: Secret | None,
         changes: Changes,
@@ -91,7 +650,7 @@ class Pages:
             Route("/health/startup", self._startup),
             Route("/api/openapi.json", self._described),
             Route("/api/topology", self._topology),
-            *static.routes(),
+            *static_routes(),
             *(Route(f"/api/{view.name}", self._page_of(view)) for view in VIEWS),
             Route(LOG_LEVEL, self._changes.log_level, methods=["POST"]),
             *self._of_stores(),
@@ -143,15 +702,15 @@ class Pages:
             at_s, text = self._scraped
             if self._monotonic_s() - at_s > SCRAPE_KEPT_S:
                 now_s = self._monotonic_s()
-                text = exposition.scrape(without_taken(self._board().facts), now_s)
+                text = scrape(without_taken(self._board().facts), now_s)
                 self._scraped = (now_s, text)
-        return Response(text, media_type=exposition.CONTENT_TYPE)
+        return Response(text, media_type=CONTENT_TYPE)
 
     def _page_of(self, view: View) -> Callable[[Request], Response]:
         def page(_: Request) -> Response:
             board = self._board()
             if not board.is_loaded:
-                return _answer(health.startup(board))
+                return _answer(startup(board))
             found = view.of(without_keys(without_taken(board.facts)), self._monotonic_s())
             return Response(to_json(found), media_type="application/json")
 
@@ -173,21 +732,21 @@ class Pages:
     def _topology(self, _: Request) -> Response:
         board = self._board()
         if not board.is_loaded:
-            return _answer(health.startup(board))
+            return _answer(startup(board))
         found = topology_of(board, queries=self._queries is not None)
         return Response(to_json(found), media_type="application/json")
 
     async def _about(self, request: Request) -> Response:
         if _wants_page(request.headers.raw):
-            return static.start_page()
+            return start_page()
         facts = self._board().facts
         return Response(ABOUT.format(version=facts.version, application=facts.application))
 
     async def _live(self, _: Request) -> Response:
-        return _answer(health.live(self._board(), self._monotonic_s()))
+        return _answer(live(self._board(), self._monotonic_s()))
 
     async def _startup(self, _: Request) -> Response:
-        return _answer(health.startup(self._board()))
+        return _answer(startup(self._board()))
 
     async def _ready(self, request: Request) -> Response:
         asked = request.query_params.get("within")
@@ -195,7 +754,7 @@ class Pages:
             within = None if asked is None else span_of(asked, "within")
         except ValueError as error:
             return JSONResponse({"error": str(error)}, 400)
-        return _answer(health.ready(self._board(), self._monotonic_s(), within))
+        return _answer(ready(self._board(), self._monotonic_s(), within))
 
 
 def _other_host(headers: Headers) -> str | None:
@@ -206,7 +765,7 @@ def _other_host(headers: Headers) -> str | None:
 
 def _is_free(path: str, headers: Headers) -> bool:
     """Whether no token is wanted: of probes, and of the page, which holds nothing yet."""
-    if path in UNGUARDED or path.startswith(static.PREFIX):
+    if path in UNGUARDED or path.startswith(PREFIX):
         return True
     return path == "/" and _wants_page(headers)
 
@@ -219,7 +778,7 @@ def _has_token(headers: Headers) -> bool:
     return any(n == b"authorization" and v[:7].lower() == b"bearer " for n, v in headers)
 
 
-def _answer(found: health.Health) -> Response:
+def _answer(found: Health) -> Response:
     if found.is_well:
         return JSONResponse({"ok": True})
     said = {"ok": False, "reasons": list(found.reasons), "workers": found.progress}

@@ -11,22 +11,237 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
 import uvicorn
+from starlette.responses import JSONResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headrace.streams.facts.board import Board
-from headrace.streams.facts.web import SetLevel
-from headrace.streams.seams.clients import Log
+from headrace.streams.kafka.protocols import Log
+from headrace.streams.metrics.snapshots import HealthSnapshot
+from headrace.streams.queries.errors import StoppingError
+from headrace.streams.web import SetLevel
 from headrace.streams_web.address import Address, check_guarded, listen, read_token
 from headrace.streams_web.changes import Changes
-from headrace.streams_web.ending import Ending
 from headrace.streams_web.pages import Pages
-from headrace.streams_web.patience import Patience
+from headrace.streams_web.stores.routing import LASTS
+
+# Those whose requests wait when the server stops are answered, and not just cut off.
+#
+#     at once          who waits for positions is told so, and who follows changes
+#     after GRACE_S    whoever has no answer yet is: 503
+#     after as much    whoever does not take what was sent to him is cut off
+#
+# The library that serves would cancel what is left, and say of each that an error happened in it.
+
+
+GRACE_S = 0.4
+"""So long what is under way may still come to its answer. Twice that is less than the library
+waits before it cancels."""
+
+
+class Ending:
+    """See the module; an ASGI application around another.
+
+    Args:
+        pages: answers requests.
+    """
+
+    def __init__(self, pages: Any) -> None:
+        self._pages = pages
+        self._unanswered: set[asyncio.Task[Any]] = set()
+        self._is_over = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        if self._is_over:
+            await _refused()(scope, receive, send)
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._unanswered.add(task)
+
+        async def answer(message: Any) -> None:
+            self._unanswered.discard(task)
+            await send(message)
+
+        try:
+            await self._pages(scope, receive, answer)
+        except asyncio.CancelledError:
+            if task not in self._unanswered or not self._is_over:
+                raise
+            task.uncancel()
+            await _refused()(scope, receive, send)
+        finally:
+            self._unanswered.discard(task)
+
+    @contextmanager
+    def within(self, cut_off: Callable[[], None]) -> Iterator[None]:
+        """See that all requests end while the block runs, in the loop that answers them.
+
+        Args:
+            cut_off: ends the connections.
+        """
+        loop = asyncio.get_running_loop()
+        timers = [
+            loop.call_later(GRACE_S, self._answer_all),
+            loop.call_later(2 * GRACE_S, cut_off),
+        ]
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _answer_all(self) -> None:
+        self._is_over = True
+        for task in self._unanswered:
+            task.cancel()
+
+
+def _refused() -> JSONResponse:
+    return JSONResponse({"error": str(StoppingError())}, 503, {"Connection": "close"})
+
+
+# Connections are bounded: in number, in how long a request may take to come, and in all.
+#
+# Else a thousand clients that connect and say nothing would keep those out who ask for metrics.
+# Where
+# there is no room, the one goes that has been silent for longest, then one that is kept for later.
+
+
+CONNECTIONS_MAX = 64
+REQUEST_S = 5.0
+"""How long a client may take to send its request."""
+LIFE_S = 60.0
+"""How long a connection lasts, whatever is done over it, unless its answer is one that lasts."""
+UNREAD_S = 30.0
+"""How long a client may leave unread what was sent to it."""
+
+MakeProtocol = Callable[..., Any]
+
+
+class ConnectionLimits:
+    """Makes the protocols of a server's connections, around those that speak HTTP.
+
+    Args:
+        make: makes a protocol of HTTP.
+    """
+
+    def __init__(self, make: MakeProtocol) -> None:
+        self._make = make
+        self._open: dict[_Bounded, None] = {}
+        """In the order in which they came."""
+
+    def __call__(self, **options: Any) -> _Bounded:
+        """Make the protocol of a connection."""
+        return _Bounded(self._make(**options), self)
+
+    def came(self, one: _Bounded) -> None:
+        """There is one more; let one go if that is too many."""
+        self._open[one] = None
+        if len(self._open) > CONNECTIONS_MAX:
+            # Those that say nothing go first, then those that are kept for later, and those that
+            # listen to what goes on last.
+            others = (other for other in self._open if other is not one)
+            min(others, key=_Bounded.rank).end()
+
+    def went(self, one: _Bounded) -> None:
+        """There is one less."""
+        self._open.pop(one, None)
+
+    def end_all(self) -> None:
+        """End all that there are."""
+        for one in list(self._open):
+            one.end()
+
+
+class _Bounded(asyncio.Protocol):
+    """A connection of one client."""
+
+    def __init__(self, inner: Any, patience: ConnectionLimits) -> None:
+        self._inner = inner
+        self._patience = patience
+        self._transport: asyncio.Transport | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._unread: asyncio.TimerHandle | None = None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a whole request has come."""
+        return self._inner.cycle is not None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether what is answered goes on for as long as the client listens."""
+        return self.is_served and bool(self._inner.scope.get(LASTS))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all requests that came are answered."""
+        return self.is_served and bool(self._inner.cycle.response_complete)
+
+    def rank(self) -> tuple[bool, bool, bool]:
+        """What is less goes first, where there is no room."""
+        return self.is_served, self.lasts, not self.is_kept
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._inner.connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._timers = [
+            loop.call_later(REQUEST_S, self._end_if_silent),
+            loop.call_later(LIFE_S, self._end_unless_it_lasts),
+        ]
+        self._patience.came(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> None:
+        self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._unread = asyncio.get_running_loop().call_later(UNREAD_S, self.end)
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_read()
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_read()
+        for timer in self._timers:
+            timer.cancel()
+        self._patience.went(self)
+        self._inner.connection_lost(exc)
+
+    def end(self) -> None:
+        """End it at once, with what is still to be written."""
+        self._patience.went(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _end_unless_it_lasts(self) -> None:
+        if not self.lasts:
+            self.end()
+            return
+        loop = asyncio.get_running_loop()
+        self._timers[1] = loop.call_later(LIFE_S, self._end_unless_it_lasts)
+
+    def _end_if_silent(self) -> None:
+        if not self.is_served:
+            self.end()
+
 
 CLOSE_S = 5.0
 TICK_S = 1.0
@@ -52,7 +267,7 @@ class WebServer:
 
     def __init__(
         self,
-        board: Callable[[], Board],
+        board: Callable[[], HealthSnapshot],
         address: str,
         *,
         log: Log,
@@ -109,7 +324,7 @@ class WebServer:
 class _Server(uvicorn.Server):
     """Wakes up each second and when it is to end; the library's own does ten times a second."""
 
-    def __init__(self, config: uvicorn.Config, ending: Ending, patience: Patience) -> None:
+    def __init__(self, config: uvicorn.Config, ending: Ending, patience: ConnectionLimits) -> None:
         super().__init__(config)
         self._ending, self._patience = ending, patience
         self._lock = threading.Lock()
@@ -146,7 +361,7 @@ def _says(record: logging.LogRecord) -> bool:
 
 
 def _server(pages: Pages) -> _Server:
-    patience, ending = Patience(H11Protocol), Ending(pages.application())
+    patience, ending = ConnectionLimits(H11Protocol), Ending(pages.application())
     config = uvicorn.Config(
         ending,
         http=cast(Any, patience),
@@ -160,7 +375,7 @@ def _server(pages: Pages) -> _Server:
     return _Server(config, ending, patience)
 
 
-def serve(board: Callable[[], Board], address: str, **options: Any) -> WebServer:
+def serve(board: Callable[[], HealthSnapshot], address: str, **options: Any) -> WebServer:
     """Serve a board; see `WebServer`."""
     return WebServer(board, address, **options)
 

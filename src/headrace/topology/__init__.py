@@ -16,7 +16,6 @@ from headrace.topology.dsl.grouped import KGroupedStream
 from headrace.topology.dsl.grouped_table import KGroupedTable
 from headrace.topology.dsl.kstream import KStream
 from headrace.topology.dsl.ktable import KTable
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.dsl.session_windowed import SessionWindowedKStream
 from headrace.topology.dsl.suppressed import BufferConfig, Suppressed
 from headrace.topology.dsl.time_windowed import TimeWindowedKStream
@@ -32,6 +31,8 @@ from headrace.topology.external_sink import (
     SinkUnavailableError,
     SinkUnusableError,
 )
+from headrace.topology.graph.materialized import Materialized
+from headrace.topology.operators.outbox import MemorySink
 from headrace.topology.operators.transform_values import ValueTransformerWithKey
 from headrace.topology.payload_time import event_time
 from headrace.topology.processors.processors import (
@@ -42,9 +43,9 @@ from headrace.topology.processors.processors import (
     ProcessorContext,
     Record,
 )
-from headrace.topology.processors.read_only_store import ReadOnlyStore
 from headrace.topology.processors.store_faces import (
     KeyValueStore,
+    ReadOnlyStore,
     TimestampedKeyValueStore,
     ValueAndTimestamp,
 )
@@ -56,7 +57,6 @@ from headrace.topology.processors.timed_store_faces import (
 )
 from headrace.topology.processors.versioned_store import VersionedStore
 from headrace.topology.serdes import Serde
-from headrace.topology.sinks.memory import MemorySink
 from headrace.topology.timestamps import InputRecord, TimestampExtractor
 from headrace.topology.topology import Topology
 from headrace.topology.windows import (

@@ -7,18 +7,49 @@ one. What cannot be told, such as the parameters of many functions in C, is let 
 
 from __future__ import annotations
 
+import difflib
 import dis
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.functions import calling_line
 from headrace.topology.java_names import hinting
-from headrace.topology.words import require_word
+
+# Arguments that take one word of a fixed set: another one is refused when it is given.
+
+
+def require_word(argument: str, given: object, words: Sequence[str]) -> None:
+    """Refuse what is none of the words, with the one that was perhaps meant.
+
+    Raises:
+        TopologyError: it is another.
+
+    >>> require_word("emit", "on_close", ["on_window_update", "on_window_close"])
+    Traceback (most recent call last):
+    headrace.topology.errors.TopologyError: emit must be 'on_window_update' or 'on_window_close', \
+not 'on_close' (did you mean 'on_window_close'?)
+    """
+    if isinstance(given, str) and given in words:
+        return
+    head, last = words[:-1], words[-1]
+    listed = f"{', '.join(map(repr, head))} or {last!r}"
+    meant = ""
+    if isinstance(given, str):
+        nearest = _JAVAS.get(given.lower()) or given.lower().replace("-", "_")
+        known = {word.lower(): word for word in words}
+        found = difflib.get_close_matches(nearest, known, n=1)
+        meant = f" (did you mean {known[found[0]]!r}?)" if found else ""
+    raise TopologyError(f"{argument} must be {listed}, not {given!r}{meant}")
+
+
+_JAVAS = {"newest": "latest", "end": "latest", "oldest": "earliest", "beginning": "earliest"}
+"""What other clients call the same."""
+
 
 Face = TypeVar("Face", bound=type)
 

@@ -8,11 +8,63 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+from headrace.topology.errors import NeverRunError
+
+# A look at what a function returns first, where nobody looks at it afterwards.
+#
+# A lambda that calls a coroutine function is none itself: as a predicate its coroutine holds for
+# every record, and as an action it does nothing. The first good result of a task gives the function
+# back to the generated code, so that later calls cost nothing more.
+
+
+def refuse_never_run(result: object) -> None:
+    """Raise if something would have to be awaited or asked, which nobody does.
+
+    Raises:
+        NeverRunError: it is a coroutine, a generator or the like.
+    """
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+        raise NeverRunError(type(result).__name__)
+    if inspect.isawaitable(result) or inspect.isasyncgen(result):
+        raise NeverRunError(type(result).__name__)
+
+
+def holds(result: object) -> bool:
+    """Whether what a predicate returned is true; for one that is called within another function.
+
+    Raises:
+        NeverRunError: it is a coroutine, a generator or the like.
+    """
+    if result is True or result is False:
+        return result
+    refuse_never_run(result)
+    return bool(result)
+
+
+def looked_at(
+    function: Callable[..., Any], keep: Callable[[Callable[..., Any]], None]
+) -> Callable[..., Any]:
+    """Return what calls a function and looks at its first result.
+
+    Args:
+        keep: called with the function itself once its result is what it should be.
+    """
+
+    def call(*values: Any) -> Any:
+        result = function(*values)
+        refuse_never_run(result)
+        keep(function)
+        return result
+
+    return call
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -179,3 +231,30 @@ def _tail(file: str, module: str) -> str:
 def _printable(text: str) -> str:
     """On one line, whatever somebody called a function."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+# Where the user's code writes nodes and stores, for errors about two that have one name.
+
+
+Kind = Literal["node", "store"]
+Lines = Mapping[tuple[Kind, str], tuple[str, ...]]
+"""By kind and name: file and line of each call that wrote one, in order."""
+
+
+def with_lines(lines: Lines, kind: Kind, names: Iterable[str]) -> Lines:
+    """The lines, and the present one of the user's code for some more nodes or stores."""
+    here = calling_line()
+    return {**lines, **{(kind, n): (*lines.get((kind, n), ()), here) for n in names}}
+
+
+def said_lines(lines: Lines, kind: Kind, name: str) -> str:
+    """Where those of a name are written, to stand behind it; empty where nobody knows.
+
+    Example:
+        >>> said_lines({("node", "by-word"): ("app.py:3", "app.py:9")}, "node", "by-word")
+        ', at app.py:3 and at app.py:9'
+        >>> said_lines({}, "node", "by-word")
+        ''
+    """
+    known = dict.fromkeys(lines.get((kind, name), ()))
+    return f", at {' and at '.join(known)}" if known else ""

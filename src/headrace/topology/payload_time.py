@@ -22,10 +22,9 @@ from math import isfinite
 from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from headrace.topology.arguments import refuse_other_than_function
+from headrace.topology.arguments import refuse_other_than_function, require_word
 from headrace.topology.errors import LAST_TIME_MS, InvalidTimeError, TopologyError, type_of
 from headrace.topology.timestamps import InputRecord
-from headrace.topology.words import require_word
 
 OnInvalid = Literal["fail", "dead_letter", "drop", "record_time"]
 

@@ -216,7 +216,7 @@ class Stamped:
             raise self._error
         return self._timestamp
 
-    def stamp(self, stamper: Stamper) -> int:
+    def stamp(self, stamper: TimestampAssigner) -> int:
         """Decode the record and ask for its time; returns it, or -1 where something went wrong."""
         message = self._message
         try:
@@ -267,7 +267,7 @@ def _milliseconds(time: Any) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Stamper:
+class TimestampAssigner:
     """Gives the records of one partition their times, in the order of their offsets.
 
     Args:

@@ -14,14 +14,19 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from headrace.spark_bridge.cli import errors as cli_errors
-from headrace.spark_bridge.cli.progress import shown_progress, summary
-from headrace.spark_bridge.cli.sources import parse_place, parse_sources, parse_until
+from headrace.spark_bridge.cli import backfill as cli_errors
+from headrace.spark_bridge.cli.backfill import (
+    parse_place,
+    parse_sources,
+    parse_until,
+    shown_progress,
+    summary,
+)
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.reports import Report, StageReport
 from headrace.streams.cli import main as cli
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support.processes import ROOT
 
 APP = """
@@ -65,7 +70,7 @@ def test_without_the_extra_it_says_what_to_install(
 def test_the_page_shows_the_exit_codes() -> None:
     page = (ROOT / "docs" / "backfill.md").read_text()
     assert "\n".join(cli_errors.rows()) in page, (
-        "paste `python -m headrace.spark_bridge.cli.errors` there"
+        "paste `python -m headrace.spark_bridge.cli.backfill` there"
     )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark_bridge.dataframes.latest import Row, Version, latest, not_expired, versions
+from headrace.spark_bridge.dataframes.topic_rows import Row, Version, latest, not_expired, versions
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.versions import is_deletion, key_and_time
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryMessage
 
 PLACE = TopicPartition("changelog", 0)

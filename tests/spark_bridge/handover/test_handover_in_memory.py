@@ -12,18 +12,17 @@ import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.handover.drop import drop_from
-from headrace.spark_bridge.handover.lead import Lead
-from headrace.spark_bridge.handover.notes import Terms, marker_group, transactional_id
+from headrace.spark_bridge.handover.lead import HandoverCoordinator
+from headrace.spark_bridge.handover.notes import HandoverOptions, marker_group, transactional_id
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.streams.contact.access_errors import AccessError
-from headrace.streams.deployed.deployed import topology_group
-from headrace.streams.plan.progress import Progress, with_topic_id
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
-from headrace.streams.seams.group_facts import Member
+from headrace.streams.admin.backfill_gate import backfill_group
+from headrace.streams.errors import ProducerFencedError
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.protocols import CommittedOffset, Member, TopicPartition, no_probe
+from headrace.streams.plan.deployed import topology_group
+from headrace.streams.plan.progress import OffsetMetadata, with_topic_id
 from headrace.streams.testing.memory_clients import MemoryTransactionalProducer
 from headrace.streams.testing.memory_cluster import MemoryCluster
-from headrace.streams.upgrade.backfill_gate import backfill_group
-from headrace.streams.worker_errors import ProducerFencedError
 from headrace.topology import Materialized, StreamsBuilder, serdes
 from tests.spark_bridge.support.memory_handover import CHANGELOG, NOW_MS, MemoryHandover
 from tests.spark_bridge.support.ways import (
@@ -113,7 +112,7 @@ def test_offsets_say_what_tasks_know_and_of_which_topics(
     for place in handover.cluster.places("words"):
         committed = handover.cluster.offsets["app"][place]
         text = committed.metadata
-        assert Progress.decode(text).partition_time == NOW_MS + 38 + place.partition
+        assert OffsetMetadata.decode(text).partition_time == NOW_MS + 38 + place.partition
         assert text == with_topic_id(text, "words", plan.topic_ids["words"])
         assert text != with_topic_id(text, "words", "another")
 
@@ -316,8 +315,8 @@ def test_it_keeps_to_the_plan(handover: MemoryHandover) -> None:
 
 def test_a_plan_in_one_transaction_may_be_replaced(handover: MemoryHandover) -> None:
     """It leaves nothing behind."""
-    lead = Lead(handover.target(), "bf-1", timeout_ms=1000, probe=no_probe)
-    lead.open(handover.plan(), Terms("driver"))
+    lead = HandoverCoordinator(handover.target(), "bf-1", timeout_ms=1000, probe=no_probe)
+    lead.open(handover.plan(), HandoverOptions("driver"))
     handover.write(4)
     run(handover, "partitioned", handover.plan())
     handover.check_handed_over()
@@ -345,7 +344,7 @@ def test_a_second_driver_fences_the_first(handover: MemoryHandover, how: str) ->
     plan = handover.plan()
 
     def take_over() -> None:
-        lead = Lead(handover.target(), "bf-1", timeout_ms=1000, probe=no_probe)
+        lead = HandoverCoordinator(handover.target(), "bf-1", timeout_ms=1000, probe=no_probe)
         lead.take_over()
 
     with pytest.raises(BackfillError, match="another driver has taken backfill bf-1 over"):

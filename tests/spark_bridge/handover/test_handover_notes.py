@@ -8,14 +8,20 @@ from collections.abc import Iterable
 import pytest
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.handover.notes import Notes, Terms, check_id, marker_group, note_places
+from headrace.spark_bridge.handover.notes import (
+    HandoverOptions,
+    Notes,
+    check_id,
+    marker_group,
+    note_places,
+)
 from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.streams.admin.backfill_gate import backfill_group
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.progress import MAX_BYTES
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.upgrade.backfill_gate import backfill_group
 
 RANDOM = random.Random(7)
-IN_PARTS = Terms("partitioned")
+IN_PARTS = HandoverOptions("partitioned")
 
 
 class Group:
@@ -104,7 +110,7 @@ def test_a_plan_whose_parts_are_gone_is_none() -> None:
 def test_other_terms_make_another_digest_and_not_another_group() -> None:
     plan = plan_over(1)
     terms = [
-        Terms(how, outputs, reset)
+        HandoverOptions(how, outputs, reset)
         for how in ("driver", "partitioned")
         for outputs in ("write", "skip")
         for reset in (False, True)

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.handover.lead import Lead
-from headrace.spark_bridge.handover.notes import Terms, marker_group, transactional_id
-from headrace.spark_bridge.handover.units import Unit
+from headrace.spark_bridge.handover.lead import HandoverCoordinator
+from headrace.spark_bridge.handover.notes import HandoverOptions, marker_group, transactional_id
+from headrace.spark_bridge.handover.units import HandoverUnit
 from headrace.spark_bridge.handover.worker import WriteUnit
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.streams.seams.clients import TopicPartition, no_probe
+from headrace.streams.admin.backfill_gate import NoteState, backfill_group
+from headrace.streams.errors import ProducerFencedError
+from headrace.streams.kafka.protocols import TopicPartition, no_probe
 from headrace.streams.testing.memory_clients import MemoryTransactionalProducer
-from headrace.streams.upgrade.backfill_gate import NoteState, backfill_group
-from headrace.streams.worker_errors import ProducerFencedError
 from tests.spark_bridge.support.local_rows import LocalResults, batches_of
 from tests.spark_bridge.support.memory_handover import CHANGELOG, NOW_MS, MemoryHandover, aborted
 from tests.spark_bridge.support.ways import unit_writer
@@ -33,17 +33,17 @@ class Opened:
         self.handover = handover
         self.cluster = handover.cluster
         self.plan: BackfillPlan = handover.plan()
-        self.units: tuple[Unit, ...] = handover.units(self.plan)
+        self.units: tuple[HandoverUnit, ...] = handover.units(self.plan)
         self.local: LocalResults = handover.computed(self.plan)
-        self.lead = Lead(handover.target(), "bf-1", timeout_ms=1000, probe=no_probe)
-        self.lead.open(self.plan, Terms("partitioned", "write", reset))
+        self.lead = HandoverCoordinator(handover.target(), "bf-1", timeout_ms=1000, probe=no_probe)
+        self.lead.open(self.plan, HandoverOptions("partitioned", "write", reset))
         head = self.lead.notes.open_head
         assert head is not None
         self.write: WriteUnit = unit_writer(
             handover.target(), head, self.plan, self.units, reset=reset
         )
 
-    def unit(self, name: str) -> Unit:
+    def unit(self, name: str) -> HandoverUnit:
         return next(unit for unit in self.units if unit.name == name)
 
     def batches(self, *names: str) -> Batches:
@@ -114,7 +114,7 @@ def test_a_second_attempt_finds_it_and_writes_nothing(opened: Opened) -> None:
 def test_a_unit_of_which_one_input_is_marked_is_not_written(opened: Opened) -> None:
     """Of a unit of several tasks each has to have said what it knows."""
     first, second = opened.unit("0_0"), opened.unit("0_1")
-    both = Unit("0_0", (*first.tasks, *second.tasks), (*first.inputs, *second.inputs), ())
+    both = HandoverUnit("0_0", (*first.tasks, *second.tasks), (*first.inputs, *second.inputs), ())
     opened.run(opened.batches("0_0"))
     (report,) = opened.run(opened.batches("0_0", "0_1"), units=(both,))
     assert report["written"]
@@ -139,15 +139,15 @@ def left_by_a_refusal(opened: Opened, **changed: Any) -> tuple[int, int, int]:
 
 def test_a_unit_refuses_another_digest_of_the_same_id(opened: Opened) -> None:
     """The plan was dropped, and opened anew with this id: for other records, or on other terms."""
-    other = Terms("partitioned", "skip").digest(opened.plan)
+    other = HandoverOptions("partitioned", "skip").digest(opened.plan)
     assert other != opened.write.digest
     assert left_by_a_refusal(opened, digest=other) == (0, 0, 0)
 
 
 def test_a_unit_refuses_the_plan_of_another_id(opened: Opened) -> None:
     opened.lead.close_with("dropped")
-    second = Lead(opened.handover.target(), "bf-2", timeout_ms=1000, probe=no_probe)
-    second.open(replace(opened.plan, id="bf-2"), Terms("partitioned"))
+    second = HandoverCoordinator(opened.handover.target(), "bf-2", timeout_ms=1000, probe=no_probe)
+    second.open(replace(opened.plan, id="bf-2"), HandoverOptions("partitioned"))
     head = second.notes.open_head
     assert head is not None
     assert left_by_a_refusal(opened, digest=head[1].digest) == (0, 0, 0)

@@ -12,7 +12,7 @@ import pytest
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
 from headrace.spark_bridge.history.archive_cuts import Cutover, cuts_of
 from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, Part
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryMessage
 
 START_MS = 1_700_000_000_000

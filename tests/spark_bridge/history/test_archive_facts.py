@@ -15,7 +15,7 @@ from headrace.spark_bridge.history.archive_facts import (
     refuse_other_archive,
 )
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 
 def part(partition: int | None, rows: int = 5, *, no_offset: int = 0, no_time: int = 0) -> Part:

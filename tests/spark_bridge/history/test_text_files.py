@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from headrace.spark_bridge.cli.sources import FileSource, open_source
+from headrace.spark_bridge.cli.backfill import FileSource, open_source
 from headrace.spark_bridge.errors import CannotBackfillError
 
 COLUMNS = ("key", "value", "timestamp")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import CannotBackfillError, backfill
-from headrace.spark_bridge.handover.report import HandOverReport
+from headrace.spark_bridge.handover.handover import HandOverReport
 from tests.spark_bridge.support.handed import Handed
 from tests.support.processes import AppProcess
 from tests.support.topics import Topics

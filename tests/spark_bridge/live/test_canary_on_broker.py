@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.spark_bridge.live.test_page_on_broker import environment
 from tests.spark_bridge.support.spark_cluster import spark_cluster
 from tests.support.secret_settings import CANARY, secret_settings, write_toml

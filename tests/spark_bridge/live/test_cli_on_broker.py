@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from headrace.spark_bridge import session
 from headrace.streams.cli import main as cli
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.spark_bridge.support.handed import Handed
 from tests.spark_bridge.support.ways import find, hand_over_by_driver
 from tests.support import kafka

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import backfill
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology import Topology
 from tests.spark_bridge.support.example_inputs import EXAMPLES, Example
 from tests.spark_bridge.support.sameness import (

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from headrace.spark_bridge import backfill
-from headrace.spark_bridge.cli.errors import code_of
-from headrace.streams.contact.access_errors import AccessError
-from headrace.streams.contact.rights import Right
+from headrace.spark_bridge.cli.backfill import code_of
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import Right
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka, oracle
 from tests.support.live import live
 from tests.support.patience import PATIENCE_S

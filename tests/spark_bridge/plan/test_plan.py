@@ -21,9 +21,8 @@ from headrace.spark_bridge.plan.plan_identity import (
     refuse_other_topology,
     topology_digest,
 )
+from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
 from headrace.streams.plan.progress import MAX_BYTES
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.topology import StreamsBuilder, TopologyError, serdes
 
 Offsets = st.dictionaries(

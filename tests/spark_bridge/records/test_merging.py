@@ -21,7 +21,7 @@ from headrace.spark_bridge.records.packs import (
     packed_records,
     packs_to_arrow,
 )
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 Record = tuple[int, int, int, int, int, int]
 """mts, src, off, seq, and the partition it is for, and the task that made it."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.spark_bridge.records.order import Block, merged, orders_of
 from headrace.spark_bridge.records.outputs import Row
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 

@@ -12,7 +12,7 @@ from headrace.spark_bridge.records import merging, outputs, packs
 from headrace.spark_bridge.records.merging import merged_packs, open_packs
 from headrace.spark_bridge.records.outputs import Cause, Outputs
 from headrace.spark_bridge.records.packs import opened
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.plan import TaskId
 
 TASK = TaskId(0, 0)
 MIB = 1 << 20

@@ -13,12 +13,12 @@ from headrace.spark_bridge.history.planning import make_plan
 from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.state.codec import partition_for_key
+from headrace.streams.config.handlers import Continue, Failure
 from headrace.streams.errors import ConfigError, RecordError
-from headrace.streams.plan.progress import Progress
-from headrace.streams.records.handlers import Continue, Failure
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.topology import (
     JoinWindows,
     Materialized,
@@ -243,7 +243,10 @@ def test_a_global_table_is_what_it_was_when_the_backfill_was_planned() -> None:
 def test_only_committed_records_are_read_and_an_open_transaction_ends_the_range() -> None:
     driver = TopologyTestDriver(word_count(), UNCACHED, partitions=1)
     cluster = driver.cluster
-    for fate, word in ((Fate.COMMITTED, "kept"), (Fate.ABORTED, "void")) * 3:
+    for fate, word in (
+        (TransactionOutcome.COMMITTED, "kept"),
+        (TransactionOutcome.ABORTED, "void"),
+    ) * 3:
         transaction = Transaction()
         put(cluster, ("lines", "k", word, 5), transaction)
         cluster.end(transaction, fate)
@@ -271,7 +274,10 @@ def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guara
     alone = TopologyTestDriver(word_count(), settings, partitions=1)
     both = TopologyTestDriver(word_count(), settings, partitions=1)
     for cluster in (alone.cluster, both.cluster):
-        for fate, word in ((Fate.COMMITTED, "kept"), (Fate.ABORTED, "void")) * 3:
+        for fate, word in (
+            (TransactionOutcome.COMMITTED, "kept"),
+            (TransactionOutcome.ABORTED, "void"),
+        ) * 3:
             transaction = Transaction()
             put(cluster, ("lines", "k", word, 5), transaction)
             cluster.end(transaction, fate)
@@ -291,7 +297,11 @@ def test_history_with_aborted_records_is_read_as_live_reads_it(level: str, guara
 @pytest.mark.parametrize("end", range(7))
 def test_a_range_may_end_in_aborted_records_and_markers(end: int) -> None:
     driver = TopologyTestDriver(word_count(), UNCACHED, partitions=1)
-    for fate in (Fate.COMMITTED, Fate.ABORTED, Fate.COMMITTED):
+    for fate in (
+        TransactionOutcome.COMMITTED,
+        TransactionOutcome.ABORTED,
+        TransactionOutcome.COMMITTED,
+    ):
         transaction = Transaction()
         put(driver.cluster, ("lines", "k", "word", 5), transaction)
         driver.cluster.end(transaction, fate)
@@ -379,7 +389,7 @@ def test_an_extractor_tells_the_order_among_inputs() -> None:
     (row,) = [row for row in rows if row.kind == "changelog"]
     assert row.value == b"1,3,4,2,5,6,9"
     assert row.timestamp == 9
-    times = [Progress.decode((r.value or b"").decode()) for r in rows if r.kind == "progress"]
+    times = [OffsetMetadata.decode((r.value or b"").decode()) for r in rows if r.kind == "progress"]
     assert [progress.partition_time for progress in times] == [9, 6]
 
 

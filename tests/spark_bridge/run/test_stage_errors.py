@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.spark_bridge.cli.errors import code_of
+from headrace.spark_bridge.cli.backfill import code_of
 from headrace.spark_bridge.run.stage_errors import stage_error
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 
 WRAPPED = """Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -45,7 +45,7 @@ def test_a_right_that_an_executor_lacks_is_no_failure_of_the_backfill() -> None:
     """So the command ends with the code of a missing right, and nobody starts it again."""
     lacks = "User:app lacks the right Read on the topic orders: Broker: denied; grant it"
     error = RuntimeError(
-        WRAPPED.format(error=f"headrace.streams.contact.access_errors.AccessError: {lacks}")
+        WRAPPED.format(error=f"headrace.streams.kafka.access_errors.AccessError: {lacks}")
     )
     found = stage_error((0,), error)
     assert code_of(found) is ExitCode.ACCESS

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.spark_bridge.handover.target import Target
-from headrace.spark_bridge.handover.units import Unit, units_of
+from headrace.spark_bridge.handover.units import HandoverUnit, units_of
 from headrace.spark_bridge.plan.job import Application
 from tests.spark_bridge.support.handed import word_count
 from tests.spark_bridge.support.local_rows import batches_of, computed
@@ -106,7 +106,7 @@ def write_as_twin(told: dict[str, Any], name: str) -> None:
     plan = target.notes().plan_of(opened[1])
     assert plan is not None
     units = units_of(application, plan)
-    unit: Unit = next(unit for unit in units if unit.name == name)
+    unit: HandoverUnit = next(unit for unit in units if unit.name == name)
     rows = computed(topology, told["settings"], plan).local.of(unit)
     write = unit_writer(target, opened, plan, units, reset=False)
     (report,) = [row for batch in write(batches_of(rows)) for row in batch.to_pylist()]

@@ -16,10 +16,10 @@ from headrace.spark_bridge.program.combine import combined_topics
 from headrace.spark_bridge.records.packs import RESULT_KINDS
 from headrace.spark_bridge.records.records import RESULT, ResultRow
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.topology.topology import Topology
 from tests.spark_bridge.support.local_packs import Pack, rows_of, run_stage
 
@@ -118,7 +118,7 @@ def hand_over(
                 transaction,
             )  # fmt: skip
     transaction.offsets[application_id] = offsets
-    cluster.end(transaction, Fate.COMMITTED)
+    cluster.end(transaction, TransactionOutcome.COMMITTED)
 
 
 def outputs_of(driver: TopologyTestDriver, topic: str) -> list[list[Seen]]:

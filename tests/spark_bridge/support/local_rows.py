@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark_bridge.handover.units import RowFacts, Unit, units_of
+from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts, units_of
 from headrace.spark_bridge.history.planning import make_plan
 from headrace.spark_bridge.plan.job import Application, Job, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -69,9 +69,9 @@ class LocalRows:
     """Rows by units, as Spark has them by its partitions."""
 
     rows: Sequence[Row]
-    units: Sequence[Unit]
+    units: Sequence[HandoverUnit]
 
-    def of(self, unit: Unit) -> list[Row]:
+    def of(self, unit: HandoverUnit) -> list[Row]:
         """The rows of one unit."""
         return [row for row in self.rows if (row["sub"], row["d"]) in unit.tasks]
 

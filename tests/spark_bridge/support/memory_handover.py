@@ -10,19 +10,24 @@ import pytest
 import structlog
 
 from headrace.spark_bridge.handover import drop as handover_drop
+from headrace.spark_bridge.handover import handover as handover_partitioned
 from headrace.spark_bridge.handover import lead as handover_lead
-from headrace.spark_bridge.handover import partitioned as handover_partitioned
 from headrace.spark_bridge.handover import worker as handover_worker
 from headrace.spark_bridge.handover.target import Target
-from headrace.spark_bridge.handover.units import Unit, units_of
+from headrace.spark_bridge.handover.units import HandoverUnit, units_of
 from headrace.spark_bridge.history.planning import make_plan
 from headrace.spark_bridge.plan.job import Application, Job, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.packs import RESULT_KINDS
-from headrace.streams.seams.clients import CommittedOffset, GroupMetadata, Offsets, TopicPartition
-from headrace.streams.seams.group_facts import Member
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    GroupMetadata,
+    Member,
+    Offsets,
+    TopicPartition,
+)
 from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster
+from headrace.streams.testing.memory_cluster import MemoryCluster, TransactionOutcome
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.support.local_engine import HistoryMemoryAdmin
 from tests.spark_bridge.support.local_packs import Pack, rows_of, run_stage
@@ -162,7 +167,7 @@ class MemoryHandover:
         rows = rows_of([pack for pack in packs if pack["kind"] in RESULT_KINDS])
         return LocalResults(LocalRows(rows, self.units(plan)), plan)
 
-    def units(self, plan: BackfillPlan) -> tuple[Unit, ...]:
+    def units(self, plan: BackfillPlan) -> tuple[HandoverUnit, ...]:
         return units_of(self.application, plan)
 
     # -- what there is ---------------------------------------------------------------------------
@@ -213,4 +218,6 @@ def aborted(cluster: MemoryCluster, topic: str) -> int:
     logs: Sequence[Any] = cluster.topics[topic].logs
     records = [(log, n) for log in logs for n, entry in enumerate(log.entries) if entry is not None]
     writers = [log.writer(n) for log, n in records]
-    return sum(writer is not None and writer.fate is Fate.ABORTED for writer in writers)
+    return sum(
+        writer is not None and writer.fate is TransactionOutcome.ABORTED for writer in writers
+    )

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.spark_bridge.plan.job import Application
 from headrace.state.codec import partition_for_key
 from headrace.streams.app import State
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology import Topology
 from tests.support import kafka
 from tests.support.live import Live

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.spark_bridge.handover import driver, handover, partitioned
-from headrace.spark_bridge.handover.handover import Found
-from headrace.spark_bridge.handover.report import HandOverReport
-from headrace.spark_bridge.handover.request import Request
+from headrace.spark_bridge.handover import handover
+from headrace.spark_bridge.handover import handover as driver
+from headrace.spark_bridge.handover import handover as partitioned
+from headrace.spark_bridge.handover.handover import Found, HandOverReport, Request
 from headrace.spark_bridge.handover.target import Target
-from headrace.spark_bridge.handover.units import RowFacts, Unit
+from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts
 from headrace.spark_bridge.handover.worker import UnitProbe, WriteUnit, no_unit_probe
 from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -39,7 +39,7 @@ def finish_partitioned(
 
 def left_to_write(
     application: Application, plan: BackfillPlan, *, target: Target | None = None
-) -> tuple[Unit, ...]:
+) -> tuple[HandoverUnit, ...]:
     return partitioned.left_to_write(plan, target or Target.live(application))
 
 
@@ -55,7 +55,7 @@ def unit_writer(
     target: Target,
     head: Any,
     plan: BackfillPlan,
-    units: tuple[Unit, ...],
+    units: tuple[HandoverUnit, ...],
     *,
     reset: bool,
     probe: UnitProbe = no_unit_probe,

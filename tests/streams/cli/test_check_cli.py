@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.streams.cli.main import main
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 
 APP = """
 from headrace.streams import KafkaStreams

@@ -33,7 +33,7 @@ LOADED = [
     "click",
     "headrace.streams.cli.run",
     "structlog",
-    "headrace.streams.supervise.worker_handle",
+    "headrace.streams.supervisor.worker_handle",
 ]
 
 
@@ -58,7 +58,7 @@ def test_run_ends_cleanly_wherever_it_is_stopped_while_it_loads(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["click", "headrace.streams.cli.mirroring.command"])
+@pytest.mark.parametrize("module", ["click", "headrace.streams.cli.mirror"])
 def test_mirror_ends_cleanly_too(module: str) -> None:
     done = signalled(module, signal.SIGTERM, "mirror")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.streams.cli.main import main
-from headrace.streams.supervise.exit_codes import ExitCode
-from headrace.streams.supervise.worker_handle import Launch, LiveProcess
+from headrace.streams.supervisor.exit_codes import ExitCode
+from headrace.streams.supervisor.worker_handle import Launch, LiveProcess
 from tests.streams.test_imports_without_kafka import HEAVY
 from tests.support.processes import IMPORT_PATH, wait_until
 from tests.support.supervised import COMMAND, Run, is_alive

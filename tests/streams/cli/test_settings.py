@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from headrace.streams.cli.main import main
 from headrace.streams.cli.options import again, settings_option
-from headrace.streams.secrets import revealed
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.config.secrets import revealed
+from headrace.streams.supervisor.exit_codes import ExitCode
 
 CANARY = "c4n4ry"
 APP = """

@@ -12,18 +12,18 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.streams.admin.backfill_gate import backfill_group
 from headrace.streams.app import KafkaStreams
-from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from headrace.streams.config.client_settings import OWNED
 from headrace.streams.config.config import StreamsConfig, table
-from headrace.streams.config.config_page import page
 from headrace.streams.config.java_settings import NOT_SUPPORTED
-from headrace.streams.deployed.deployed import topology_group
+from headrace.streams.config.settings import OWN_GROUPS
+from headrace.streams.config.settings_reference import page
 from headrace.streams.errors import ConfigError
-from headrace.streams.settings import OWN_GROUPS
+from headrace.streams.plan.deployed import topology_group
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.streams.uncaught.shutdown_note import shutdown_group
-from headrace.streams.upgrade.backfill_gate import backfill_group
+from headrace.streams.worker.shutdown import shutdown_group
 from headrace.topology import serdes
 from tests.support.topologies import key_count
 
@@ -384,7 +384,7 @@ def test_the_known_client_settings_are_those_of_the_installed_library(tmp_path: 
 def test_the_documentation_lists_the_settings_as_they_are() -> None:
     written = Path(__file__).parents[3] / "docs" / "configuration.md"
     assert written.read_text() == page(), (
-        "run python -m headrace.streams.config.config_page > docs/configuration.md"
+        "run python -m headrace.streams.config.settings_reference > docs/configuration.md"
     )
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.streams.config.config import table
 from headrace.streams.config.environment import _known, name_of, settings_of, variable_of
+from headrace.streams.config.secrets import SECRET_NAMES
 from headrace.streams.errors import ConfigError
-from headrace.streams.secrets import SECRET_NAMES
 
 
 def test_every_setting_has_a_variable_of_its_own_and_comes_back_from_it() -> None:

@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.config.java_settings import NOT_SUPPORTED, next_step
 from headrace.streams.errors import ConfigError

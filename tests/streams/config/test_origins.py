@@ -18,12 +18,12 @@ from headrace.streams.cli.main import main
 from headrace.streams.cli.options import read_settings, settings_option
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.environment import settings_of
+from headrace.streams.config.secrets import Secret, guarded, over
+from headrace.streams.config.settings import Given, given_by, placed
 from headrace.streams.errors import ConfigError
-from headrace.streams.secrets import Secret, guarded, over
-from headrace.streams.settings import Given, given_by, placed
-from headrace.streams.supervise.worker_handle import Launch
+from headrace.streams.supervisor.worker_handle import Launch
 from headrace.streams.tasks.restore import SilentRestoreListener
-from headrace.streams.worker.listeners import SilentListener
+from headrace.streams.worker.protocols import SilentListener
 
 APP = """
 from headrace import KafkaStreams, StreamsBuilder

@@ -10,10 +10,10 @@ import pytest
 
 from headrace.streams import KafkaStreams
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.secrets import SECRET_NAMES, guarded, over, revealed
 from headrace.streams.errors import ConfigError
-from headrace.streams.secrets import SECRET_NAMES, guarded, over, revealed
 from headrace.streams.tasks.restore import SilentRestoreListener
-from headrace.streams.worker.listeners import SilentListener
+from headrace.streams.worker.protocols import SilentListener
 from headrace.topology import StreamsBuilder
 from tests.support.secret_settings import client_key
 

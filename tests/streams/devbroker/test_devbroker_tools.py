@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.devbroker import DevBroker, JarsUnavailableError, JavaNotFoundError
-from headrace.streams.devbroker.jars import kafka_jars
+from headrace.streams.devbroker.cluster import choose_ports, is_free
+from headrace.streams.devbroker.jars import kafka_jars, trust_options
 from headrace.streams.devbroker.java import Java, find_java
-from headrace.streams.devbroker.ports import choose_ports, is_free
-from headrace.streams.devbroker.trust import trust_options
 from tests.support.patience import PATIENCE_S
 
 SAYS_JAVA_11 = """\

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.devbroker import DevBroker, NodeFailedError, PortTakenError
-from headrace.streams.devbroker.node import log_directory, logged_errors
-from headrace.streams.devbroker.ports import why_taken
-from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, save
-from headrace.streams.devbroker.settings import LOG_NAME
+from headrace.streams.devbroker.cluster import (
+    LOG_NAME,
+    ClusterRecord,
+    NodeRecord,
+    log_directory,
+    logged_errors,
+    save,
+    why_taken,
+)
 
 NODE = NodeRecord(id=1, port=20_001, controller_port=21_001)
 STAMP = "2026-01-31 09:00:00,123"

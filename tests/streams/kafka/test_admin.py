@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_OFFSET = -1001

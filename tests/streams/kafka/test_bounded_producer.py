@@ -7,9 +7,9 @@ import threading
 import confluent_kafka
 import pytest
 
-from headrace.streams.kafka.bounded_producer import BoundedProducer, in_time
+from headrace.streams.errors import OutcomeUnknownError
+from headrace.streams.kafka.connectivity import BoundedProducer, in_time
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.worker_errors import OutcomeUnknownError
 
 NOWHERE = {
     "bootstrap.servers": "localhost:1",

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.kafka import broker_contact
-from headrace.streams.kafka.broker_contact import BrokerContact
-from headrace.streams.kafka.kafka_clients import servers_of
+from headrace.streams.kafka import connectivity
+from headrace.streams.kafka.connectivity import BrokerContact, servers_of
 
 
 class Client:
@@ -36,8 +35,8 @@ def test_a_client_that_hangs_at_a_broker_that_is_gone_is_not_waited_for(
 ) -> None:
     """Seen with one of three nodes just killed: the client tried that one alone, in a busy loop."""
     clients = iter([Client(answers=False), Client(answers=False), Client(answers=True)])
-    monkeypatch.setattr(broker_contact, "new_admin", lambda *_: next(clients))
-    monkeypatch.setattr(broker_contact, "_CLIENT_S", 0.05)
+    monkeypatch.setattr(connectivity, "new_admin", lambda *_: next(clients))
+    monkeypatch.setattr(connectivity, "_CLIENT_S", 0.05)
     contact = BrokerContact({"bootstrap.servers": "one:1,two:2,three:3"})
     contact.reach(lambda: False, within_s=20.0)
     assert next(clients, None) is None

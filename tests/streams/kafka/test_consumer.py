@@ -14,11 +14,15 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.streams.errors import FatalClientError, MissingTopicError
+from headrace.streams.errors import (
+    FatalClientError,
+    MissingTopicError,
+    OffsetLostError,
+    TaskMigratedError,
+)
 from headrace.streams.kafka.consumer import _NO_TOPIC, LiveConsumer, by_partition
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
-from headrace.streams.worker_errors import OffsetLostError, TaskMigratedError
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
 NONE_COMMITTED = -1001

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka import group_offsets
 from headrace.streams.kafka.group_offsets import MemberlessGroup
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 
 HERE, THERE = TopicPartition("in", 0), TopicPartition("in", 1)
 NONE_COMMITTED = -1001

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin, GroupLook
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 
 HERE = TopicPartition("t", 0)
 ROOT = Path(__file__).parents[3]
@@ -116,8 +116,8 @@ def test_who_looks_at_a_group_all_the_time_does_not_have_it_described(
     }
     describing = {name for name, text in texts.items() if "describe_consumer_groups" in text}
     assert describing == {"streams/kafka/group_admin.py"}
-    looping = ("streams/queries", "streams/feeds", "streams_web", "streams/cli/looks/top.py",
-               "streams/cli/looks/lag.py", "streams/worker", "streams/upkeep")  # fmt: skip
+    looping = ("streams/queries", "streams/feeds", "streams_web", "streams/cli/top.py",
+               "streams/cli/lag.py", "streams/worker", "streams/upkeep")  # fmt: skip
     assert not [n for n, text in texts.items() if n.startswith(looping) and "GroupAdmin(" in text]
     look = GroupLook({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=1)
     monkeypatch.setattr(

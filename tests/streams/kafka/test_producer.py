@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from headrace.streams.errors import FatalClientError, MissingTopicError
+from headrace.streams.errors import (
+    FatalClientError,
+    MissingTopicError,
+    OutcomeUnknownError,
+    RecordTooLargeError,
+)
 from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.testing.memory_worker import ManualClock
-from headrace.streams.worker_errors import OutcomeUnknownError, RecordTooLargeError
 
 ROWS = TopicPartition("rows", 0)
 OFFSETS = {TopicPartition("in", 0): CommittedOffset(7)}

@@ -14,7 +14,7 @@ from headrace.streams.kafka.reactions import (
     reaction_to,
     wrong_setting,
 )
-from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 
 STALE = (
     KafkaError.UNKNOWN_MEMBER_ID,

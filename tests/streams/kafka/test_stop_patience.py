@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from headrace.streams.errors import StopRequestedError
-from headrace.streams.kafka.broker_contact import STOP_PATIENCE_S, BrokerContact, Heard
-from headrace.streams.seams.clients import CommittedOffset
+from headrace.streams.kafka.connectivity import STOP_PATIENCE_S, BrokerContact, BrokerState
+from headrace.streams.kafka.protocols import CommittedOffset
 from headrace.streams.testing.memory_worker import ManualClock
 from tests.streams.kafka import test_consumer, test_producer
 from tests.streams.kafka.test_producer import ROWS, rows
@@ -20,7 +20,7 @@ TIMED_OUT = KafkaError(KafkaError._TIMED_OUT)
 
 
 @dataclass
-class Gone(Heard):
+class Gone(BrokerState):
     """No broker is there, and a stop was asked for at a time of the clock."""
 
     clock: ManualClock

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, Message
 from structlog.testing import capture_logs
 
 from headrace.streams.kafka import topic_reader
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
-from headrace.streams.seams.clients import TopicPartition
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from tests.streams.live.test_crashes_on_broker import Scenario
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import running, wait_until

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from headrace.streams.cli import main as cli
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support.secret_settings import CANARY, secret_settings, write_toml
 from tests.support.supervised import Run
 from tests.support.tenant import Tenant

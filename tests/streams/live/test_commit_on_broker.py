@@ -13,9 +13,9 @@ import pytest
 import structlog
 
 from headrace.streams.app import State
-from headrace.streams.plan.progress import COMMIT_ID, Progress
+from headrace.streams.errors import AbortableError
+from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.plan.topic_identity import without_ids
-from headrace.streams.worker_errors import AbortableError
 from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka, oracle
 from tests.support.counting import Counting
@@ -66,7 +66,9 @@ class TestOffsets:
             with live(builder.build(), settings) as app:
                 app.wait_processed(3)
             found = {
-                topic: Progress.decode(kafka.committed_metadata(topics.bootstrap, group, topic)[0])
+                topic: OffsetMetadata.decode(
+                    kafka.committed_metadata(topics.bootstrap, group, topic)[0]
+                )
                 for topic in (moved, still)
             }
             assert found[moved].partition_time == 1_002
@@ -86,7 +88,7 @@ class TestOffsets:
                 counting.wait(app)
                 app.wait(lambda: counting.committed() == {0: sum(counting.expected.values())})
                 text = kafka.committed_metadata(topics.bootstrap, counting.group, counting.input)
-                seen.append(Progress.decode(text[0]).values[COMMIT_ID])
+                seen.append(OffsetMetadata.decode(text[0]).values[COMMIT_ID])
         assert seen == sorted(set(seen))
 
     def test_the_offset_behind_transactions_of_others_leaves_no_lag(

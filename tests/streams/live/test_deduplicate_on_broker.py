@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from headrace.streams.start_errors import TopologyChangedError
+from headrace.streams.errors import TopologyChangedError
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.kafka import read, write
 from tests.support.live import Live, live, settings_of

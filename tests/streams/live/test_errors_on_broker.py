@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.errors import MissingTopicError
-from headrace.streams.worker_errors import AbortableError
+from headrace.streams.errors import AbortableError, MissingTopicError
 from headrace.topology import StreamsBuilder, Topology, serdes, timestamps
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of

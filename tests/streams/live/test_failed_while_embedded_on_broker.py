@@ -16,7 +16,7 @@ from headrace.streams.app import State
 from headrace.streams.errors import MissingTopicError, RecordError
 from headrace.streams.queries.errors import ApplicationFailedError, QueryError
 from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
-from headrace.topology.dsl.materialized import Materialized
+from headrace.topology.graph.materialized import Materialized
 from tests.support import kafka
 from tests.support.live import settings_of
 from tests.support.processes import wait_until

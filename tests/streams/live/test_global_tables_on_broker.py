@@ -20,13 +20,12 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from headrace.state.codec import decode_timestamped
-from headrace.state.disk.options import RocksMemory
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.spec import StoreSpec
 from headrace.streams.app import State
 from headrace.streams.cli.main import main
 from headrace.streams.errors import MissingTopicError, RecordError, StreamsError
-from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 from headrace.topology import Materialized
 from tests.support import kafka
 from tests.support.global_app import topology

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.streams.errors import MissingTopicError
 from headrace.topology import StreamsBuilder, Topology, serdes
-from tests.streams.upkeep.live.test_topic_watch_on_broker import delete
+from tests.streams.worker.live.test_topic_watch_on_broker import delete
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
 from tests.support.topics import Topics

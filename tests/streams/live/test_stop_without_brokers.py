@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaException
 
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.devbroker.ports import choose_base
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.devbroker.cluster import choose_base
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka, oracle
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted, Run

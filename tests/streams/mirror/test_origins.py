@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import MissingTopicError
+from headrace.streams.kafka.protocols import NewTopic, TopicFacts
 from headrace.streams.mirror import topics
 from headrace.streams.mirror.names import Naming, Selection, table_of
 from headrace.streams.mirror.table import Mirrored, Row, Table, coming_row
 from headrace.streams.mirror.topics import MirrorTopics, Side
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 GONE, KEPT = table_of("gone"), table_of("kept")
 

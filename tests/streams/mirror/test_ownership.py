@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.streams.errors import IdentityError
-from headrace.streams.mirror.ownership import Ownership
+from headrace.streams.mirror.names import Ownership
 
 
 def test_the_one_that_began_later_goes_on_and_is_not_driven_out_again() -> None:

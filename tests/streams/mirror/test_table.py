@@ -7,18 +7,21 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.streams.mirror.segments import Segment, joined, runs_of, translated
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.mirror.table import (
     BLOCK_SEGMENTS,
     Blocks,
     Mirrored,
     Row,
+    Segment,
     Table,
     group_row,
+    joined,
     owner_row,
+    runs_of,
     topic_row,
+    translated,
 )
-from headrace.streams.seams.clients import TopicPartition
 
 PLACE = TopicPartition("orders", 3)
 

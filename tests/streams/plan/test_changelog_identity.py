@@ -10,23 +10,22 @@ from typing import Any
 import pytest
 import structlog
 
+from headrace.streams.admin.start_check import CommittedRecords, StartCheck
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.changelog_identity import (
     changelog_numbers,
     numbers_that_fit,
     with_changelogs,
 )
-from headrace.streams.plan.progress import CHANGELOG_MARK, MAX_BYTES, Progress
+from headrace.streams.plan.progress import CHANGELOG_MARK, MAX_BYTES, OffsetMetadata
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_identity import id_values, without_ids
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
 from headrace.streams.testing.memory_worker import ManualClock
-from headrace.streams.upgrade.committed_records import CommittedRecords
-from headrace.streams.upgrade.start_check import StartCheck
 from headrace.topology import StreamsBuilder, Topology, serdes
-from tests.streams.upgrade.test_local_changelogs import Lost, tool_of
+from tests.streams.admin.test_local_changelogs import Lost, tool_of
 from tests.support.topologies import EXACTLY_ONCE, key_count
 
 GUARANTEES = pytest.mark.parametrize(
@@ -83,9 +82,9 @@ def test_a_changelog_that_was_made_anew_is_refused_where_the_last_rows_are_not_h
 def of_another_worker(driver: TopologyTestDriver) -> None:
     """Number the commit as one that went on elsewhere: the rows here are of an older one."""
     committed = driver.cluster.offsets["test"][IN]
-    progress = Progress.decode(committed.metadata)
+    progress = OffsetMetadata.decode(committed.metadata)
     values = {**progress.values, "headrace.commit.id": 7 << 32}
-    text = Progress(progress.partition_time, values).encode()
+    text = OffsetMetadata(progress.partition_time, values).encode()
     driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
 
 
@@ -109,17 +108,17 @@ def test_offsets_without_numbers_of_changelogs_are_taken_as_they_are() -> None:
     """Those of older releases and of Kafka Streams; the next commit adds the numbers."""
     driver = stopped(EXACTLY_ONCE)
     committed = driver.cluster.offsets["test"][IN]
-    progress = Progress.decode(committed.metadata)
+    progress = OffsetMetadata.decode(committed.metadata)
     topic_id = driver.cluster.topics[CHANGELOG].id
     numbers = changelog_numbers({CHANGELOG: topic_id})
     assert numbers.items() <= progress.values.items()
-    text = Progress(progress.partition_time, without_ids(progress.values)).encode()
+    text = OffsetMetadata(progress.partition_time, without_ids(progress.values)).encode()
     driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
     feed(driver, 10)
     driver.run()
     assert sum(driver.store("counts").values()) == 310
     driver.restart()
-    found = Progress.decode(driver.cluster.offsets["test"][IN].metadata)
+    found = OffsetMetadata.decode(driver.cluster.offsets["test"][IN].metadata)
     assert numbers.items() <= found.values.items()
 
 
@@ -127,8 +126,8 @@ def test_the_rows_that_the_offsets_are_of_are_not_dropped_where_no_number_tells(
     """The worker that has them has committed the offsets, so they may be all rows that are left."""
     driver = stopped(EXACTLY_ONCE)
     committed = driver.cluster.offsets["test"][IN]
-    progress = Progress.decode(committed.metadata)
-    text = Progress(progress.partition_time, without_ids(progress.values)).encode()
+    progress = OffsetMetadata.decode(committed.metadata)
+    text = OffsetMetadata(progress.partition_time, without_ids(progress.values)).encode()
     driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
     make_anew(driver, CHANGELOG)
     with pytest.raises(ChangelogLostError, match=r"store counts.*task 0_0"):
@@ -142,9 +141,11 @@ def test_the_rows_that_the_offsets_are_of_are_not_dropped_where_no_number_tells(
 def test_numbers_of_other_changelogs_go_and_those_of_inputs_stay() -> None:
     topic_id = "mIZ3c7IdTReMqgcwdmKasA"
     before = {**id_values("in", topic_id), **changelog_numbers({"gone": topic_id}), "theirs": 1}
-    found = Progress.decode(with_changelogs(Progress(5, before).encode(), {CHANGELOG: topic_id}))
+    found = OffsetMetadata.decode(
+        with_changelogs(OffsetMetadata(5, before).encode(), {CHANGELOG: topic_id})
+    )
     own = changelog_numbers({CHANGELOG: topic_id})
-    assert found == Progress(5, {**id_values("in", topic_id), "theirs": 1, **own})
+    assert found == OffsetMetadata(5, {**id_values("in", topic_id), "theirs": 1, **own})
 
 
 @pytest.mark.slow
@@ -221,8 +222,8 @@ def test_a_store_that_is_known_to_have_had_rows_is_not_offered_to_begin_empty() 
         start_check(driver)
     assert raised.value.code is None
     committed = driver.cluster.offsets["test"][IN]
-    progress = Progress.decode(committed.metadata)
-    text = Progress(progress.partition_time, without_ids(progress.values)).encode()
+    progress = OffsetMetadata.decode(committed.metadata)
+    text = OffsetMetadata(progress.partition_time, without_ids(progress.values)).encode()
     driver.cluster.offsets["test"][IN] = CommittedOffset(committed.offset, text)
     with pytest.raises(ChangelogLostError) as raised:
         start_check(driver)
@@ -249,7 +250,7 @@ def many_stores(count: int) -> Topology:
 def test_numbers_leave_room_for_the_mark_that_may_stand_in_front_of_them() -> None:
     """Of a changelog that is being written anew from local rows."""
     numbers = changelog_numbers({f"app-{number}-changelog": str(number) for number in range(200)})
-    text = Progress(0, numbers_that_fit({}, numbers)).encode()
+    text = OffsetMetadata(0, numbers_that_fit({}, numbers)).encode()
     assert MAX_BYTES - 50 < len(CHANGELOG_MARK + text) <= MAX_BYTES
 
 
@@ -258,7 +259,7 @@ def test_numbers_that_find_no_room_are_left_out_and_that_is_said() -> None:
     feed(driver, 10)
     driver.run()
     committed = driver.cluster.offsets["test"][IN]
-    numbers = Progress.decode(committed.metadata).values
+    numbers = OffsetMetadata.decode(committed.metadata).values
     assert len(committed.metadata) <= MAX_BYTES
     changelogs = [f"test-counts-{number}-changelog" for number in range(90)]
     with_number = [

@@ -8,10 +8,10 @@ import pytest
 
 from headrace.state.memory import MemoryTaskState
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.plan.progress import MAX_BYTES, Progress
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.task.task import Task
+from headrace.streams.plan.progress import MAX_BYTES, OffsetMetadata
+from headrace.streams.tasks.task import Task
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, TimeWindows, TopologyError, serdes
 from tests.support.topologies import key_count
@@ -35,7 +35,7 @@ def test_of_a_number_that_two_inputs_bear_the_largest_counts(numbers: tuple[int,
     config = StreamsConfig.parse({"application.id": "app", "bootstrap.servers": "nowhere:1"})
     (plan,) = plan_application(builder.build(), config)
     start = {
-        TopicPartition(topic, 0): CommittedOffset(1, Progress(1, {"theirs": number}).encode())
+        TopicPartition(topic, 0): CommittedOffset(1, OffsetMetadata(1, {"theirs": number}).encode())
         for topic, number in zip("ab", numbers, strict=True)
     }
     task = Task(
@@ -46,15 +46,15 @@ def test_of_a_number_that_two_inputs_bear_the_largest_counts(numbers: tuple[int,
         dropped=lambda *_: None,
     )
     texts = [committed.metadata for committed in task.offsets({}, 7).values()]
-    assert [Progress.decode(text).values["theirs"] for text in texts] == [5, 5]
+    assert [OffsetMetadata.decode(text).values["theirs"] for text in texts] == [5, 5]
 
 
 def test_a_text_leaves_room_for_the_zero_that_the_client_puts_behind_it() -> None:
     """The brokers' bound on an offset's metadata is 4096 bytes."""
-    fits = Progress(1, {"n" * 3044: 1}).encode()
+    fits = OffsetMetadata(1, {"n" * 3044: 1}).encode()
     assert MAX_BYTES - 4 < len(fits) <= MAX_BYTES
     with pytest.raises(ValueError, match="takes 4096 bytes"):
-        Progress(1, {"n" * 3047: 1}).encode()
+        OffsetMetadata(1, {"n" * 3047: 1}).encode()
 
 
 def test_the_largest_time_of_a_partition_stands_beside_its_offset() -> None:
@@ -63,5 +63,5 @@ def test_the_largest_time_of_a_partition_stands_beside_its_offset() -> None:
     for time, largest in ((5, 5), (9, 9), (7, 9)):
         driver.input("in").send("a", "x", timestamp=time)
         committed = driver.cluster.offsets["test"][place]
-        assert Progress.decode(committed.metadata).partition_time == largest
+        assert OffsetMetadata.decode(committed.metadata).partition_time == largest
         driver.restart()

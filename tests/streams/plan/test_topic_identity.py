@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.plan.progress import Progress
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.plan.topic_errors import TopicReplacedError
 from headrace.streams.plan.topic_identity import committed_id, id_values
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, key_count
@@ -95,13 +95,13 @@ def test_offsets_without_an_id_are_taken_as_they_are(settings: dict[str, Any]) -
     driver.run()
     driver.restart()
     kept = driver.cluster.offsets["test"][IN]
-    values = Progress.decode(kept.metadata).values
+    values = OffsetMetadata.decode(kept.metadata).values
     assert committed_id("in", values) == driver.cluster.topics["in"].id
     replace_topic(driver, 1_000)
     driver.cluster.commit_offsets("test", {IN: CommittedOffset(0)})
     driver.run()
     assert sum(driver.store("counts").values()) == 1_300
-    found = Progress.decode(driver.cluster.offsets["test"][IN].metadata).values
+    found = OffsetMetadata.decode(driver.cluster.offsets["test"][IN].metadata).values
     assert committed_id("in", found) == driver.cluster.topics["in"].id
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
+from headrace.streams.kafka.protocols import NewTopic, TopicFacts
 from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
@@ -15,7 +16,6 @@ from headrace.streams.plan.topic_plan import (
     plan_internal_topics,
     topic_names,
 )
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 MIB = 1024 * 1024
 

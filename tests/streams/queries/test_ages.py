@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.streams.queries.ages import AgeLimit
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.errors import TooOldError
+from headrace.streams.queries.source import AgeLimit
 from headrace.streams_web.stores.asked import Asked
 
 

@@ -7,7 +7,7 @@ import pytest
 from headrace import KafkaStreams, StreamsBuilder
 from headrace.streams.errors import FatalClientError
 from headrace.streams.queries.errors import NotReadableError
-from headrace.streams.queries.whereabouts import AGAIN_S, KEPT_S, Whereabouts
+from headrace.streams.queries.whereabouts import AGAIN_S, KEPT_S, PartitionLocator
 from tests.support.hosts import SETTINGS, Group
 from tests.support.processes import wait_until
 
@@ -19,7 +19,9 @@ class Scene:
         plans = KafkaStreams(builder.build(), SETTINGS).plans
         self.group = Group(plans, 2, {"one:1": {0}, "two:2": {1}})
         self.now_s = 100.0
-        self.known = Whereabouts("asked", plans, lambda: self.group, monotonic_s=lambda: self.now_s)
+        self.known = PartitionLocator(
+            "asked", plans, lambda: self.group, monotonic_s=lambda: self.now_s
+        )
 
 
 def test_the_owner_of_each_partition_is_what_its_client_id_says() -> None:

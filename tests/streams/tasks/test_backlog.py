@@ -11,11 +11,11 @@ import pytest
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import FatalClientError
+from headrace.streams.kafka.clocks import at_once
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.flow import Flow
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.background import at_once
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.tasks.backlog import PATIENCE_S, Backlog
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.backpressure import PATIENCE_S, RepartitionBackpressure
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 from tests.support.topologies import word_count
@@ -57,7 +57,7 @@ class Group:
         readers = {PLACE: self.counting} if counts_here else {}
         running = [self.splitting, *readers.values()]
         given = {"application.id": "app", "bootstrap.servers": "b:1", **settings}
-        self.backlog = Backlog(
+        self.backlog = RepartitionBackpressure(
             StreamsConfig.parse({"repartition.lag.max.records": LIMIT, **given}),
             Flow({0: (WORDS,), 1: ()}, {WORDS: (0,)}, {0: 1, 1: 0}),
             SimpleNamespace(lag=lambda _, offset: self.end - offset, positions=lambda _: {}),  # type: ignore[arg-type]
@@ -238,7 +238,7 @@ def test_windows_are_not_closed_for_want_of_what_another_reader_holds_up() -> No
     assert group.holds(), "only one reads it, and has much"
     flow = Flow({0: (WORDS, "app-others"), 1: ()}, {WORDS: (0,), "app-others": (0,)}, {0: 1, 1: 0})
     config = {"application.id": "app", "bootstrap.servers": "b:1", **settings}
-    backlog = Backlog(
+    backlog = RepartitionBackpressure(
         StreamsConfig.parse(config),
         flow,
         SimpleNamespace(),  # type: ignore[arg-type]

@@ -8,12 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.streams.errors import StreamsError
-from headrace.streams.task.task import Task
+from headrace.streams.errors import AbortableError, MemberFencedError, OffsetLostError, StreamsError
 from headrace.streams.tasks.input_identity import PAUSE_S, InputIdentity
+from headrace.streams.tasks.task import Task
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
-from headrace.streams.worker_errors import AbortableError, MemberFencedError, OffsetLostError
 from headrace.topology import StreamsBuilder, serdes
 
 Found = Mapping[str, str] | None

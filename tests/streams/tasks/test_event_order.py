@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.event_order import PATIENCE_S, EventOrder
 from headrace.streams.testing.memory_worker import ManualClock
 

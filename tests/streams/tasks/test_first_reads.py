@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from tests.support.topologies import word_count

@@ -6,14 +6,13 @@ from functools import partial
 
 import pytest
 
-from headrace.streams.errors import FatalClientError
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.background import Job
-from headrace.streams.start_errors import BackfillOpenError
+from headrace.streams.errors import BackfillOpenError, FatalClientError
+from headrace.streams.kafka.clocks import Job
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.gate_watch import ASK_AGAIN_S, ASK_SOON_S, GateWatch
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
-from headrace.streams.worker.seams import Seams
+from headrace.streams.worker.protocols import Seams
 from tests.support.topologies import key_count
 
 TASK = TaskId(0, 0)

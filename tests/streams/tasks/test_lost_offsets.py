@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.local.driver_disk import MemoryDisk
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.plan.progress import COMMIT_ID, INPUTS, Progress, inputs_number
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.plan.progress import COMMIT_ID, INPUTS, OffsetMetadata, inputs_number
+from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of, is_crash
+from headrace.streams.tasks.driver_disk import MemoryDisk
 from headrace.streams.tasks.lost_offsets import (
     ReadBefore,
     StateWithoutOffsetsError,
@@ -20,7 +20,7 @@ from headrace.streams.tasks.lost_offsets import (
     lost_inputs,
     read_before,
 )
-from headrace.streams.tasks.restore_plan import ChangelogFacts
+from headrace.streams.tasks.restore import ChangelogFacts
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
@@ -256,9 +256,9 @@ def test_a_new_input_beside_a_lost_one_names_the_lost_one_alone() -> None:
 def strip(driver: TopologyTestDriver) -> None:
     """Offsets as versions before wrote them: they do not say with which inputs."""
     for place, offset in driver.cluster.offsets["app"].items():
-        progress = Progress.decode(offset.metadata)
+        progress = OffsetMetadata.decode(offset.metadata)
         values = {name: value for name, value in progress.values.items() if name != INPUTS}
-        text = Progress(progress.partition_time, values).encode()
+        text = OffsetMetadata(progress.partition_time, values).encode()
         driver.cluster.commit_offsets("app", {place: CommittedOffset(offset.offset, text)})
 
 
@@ -304,7 +304,7 @@ def test_internal_topics_of_what_is_deployed_have_their_full_names() -> None:
 
 def test_numbers_that_fit_nothing_leave_it_to_what_is_deployed() -> None:
     """An input was taken out and another one put in."""
-    text = Progress(1, {INPUTS: inputs_number("ac"), COMMIT_ID: 1}).encode()
+    text = OffsetMetadata(1, {INPUTS: inputs_number("ac"), COMMIT_ID: 1}).encode()
     committed = {A: CommittedOffset(1, text), B: None}
     assert lost_inputs(committed, ReadBefore()) == [B]
     assert lost_inputs(committed, ReadBefore(frozenset("ac"))) == []
@@ -313,7 +313,9 @@ def test_numbers_that_fit_nothing_leave_it_to_what_is_deployed() -> None:
 
 def test_numbers_that_disagree_leave_it_to_what_is_deployed() -> None:
     """One of the two was set back to what an older version had committed."""
-    old, new = (Progress(1, {INPUTS: inputs_number(topics)}).encode() for topics in ("ac", "abc"))
+    old, new = (
+        OffsetMetadata(1, {INPUTS: inputs_number(topics)}).encode() for topics in ("ac", "abc")
+    )
     committed = {A: CommittedOffset(1, old), B: None, C: CommittedOffset(1, new)}
     assert lost_inputs(committed, ReadBefore()) == [B]
     assert lost_inputs(committed, ReadBefore(frozenset("ac"))) == []

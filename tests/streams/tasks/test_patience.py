@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.tasks.patience import TELL_AFTER_S, Patience
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.tasks.tasks import TELL_AFTER_S, Backoff
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
 
 PLACES = [TopicPartition("in", 0)]
@@ -11,7 +11,7 @@ PLACES = [TopicPartition("in", 0)]
 
 def test_waiting_for_long_is_told_louder_and_seldom() -> None:
     clock, log = ManualClock(0), EventLog()
-    patience = Patience(clock, log)
+    patience = Backoff(clock, log)
     for _ in range(400):
         patience.more(PLACES)
         clock.pass_ms(1000)
@@ -23,7 +23,7 @@ def test_waiting_for_long_is_told_louder_and_seldom() -> None:
 
 def test_an_answer_begins_the_wait_anew() -> None:
     clock, log = ManualClock(0), EventLog()
-    patience = Patience(clock, log)
+    patience = Backoff(clock, log)
     for _ in range(10):
         patience.more(PLACES)
         clock.pass_ms(int(TELL_AFTER_S - 1) * 1000)

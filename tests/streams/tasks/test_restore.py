@@ -10,24 +10,22 @@ from typing import Any
 import pytest
 
 from headrace.state.codec import decode_timestamped, encode_timestamped
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StoreCorruptedError
-from headrace.state.rocks import RocksTaskState
+from headrace.state.rocks import RocksMemory, RocksTaskState
 from headrace.state.store import NO_COMMIT, Position, TaskState
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import RestoreLostError, TaskCorruptedError
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition, no_probe
 from headrace.streams.plan.changelog_records import commit_header
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.plan.progress import COMMIT_ID, Progress
+from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.plan.topic_errors import ChangelogLostError
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition, no_probe
-from headrace.streams.task.task import Task
 from headrace.streams.tasks import restore
-from headrace.streams.tasks.restore import Restorer
-from headrace.streams.tasks.restore_plan import ChangelogFacts
+from headrace.streams.tasks.restore import ChangelogFacts, Restorer
+from headrace.streams.tasks.task import Task
 from headrace.streams.testing.memory_clients import MemoryConsumer
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
-from headrace.streams.worker_errors import RestoreLostError, TaskCorruptedError
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.live import RestoreRecorder
 
@@ -173,7 +171,11 @@ def test_a_changelog_that_ends_in_aborted_records_and_markers_ends_the_restore(
 ) -> None:
     """The high watermark lies behind them, and no record will ever come from there."""
     bench.write(3)
-    for fate in (Fate.ABORTED, Fate.COMMITTED, Fate.ABORTED):
+    for fate in (
+        TransactionOutcome.ABORTED,
+        TransactionOutcome.COMMITTED,
+        TransactionOutcome.ABORTED,
+    ):
         transaction = Transaction()
         bench.write(2, transaction=transaction)
         bench.cluster.end(transaction, fate)
@@ -193,7 +195,7 @@ def test_a_transaction_that_is_undecided_is_waited_for(bench: Bench) -> None:
     restorer, task, _ = bench.begin()
     for _ in range(5):
         assert restorer.advance(1, 0) == []
-    bench.cluster.end(transaction, Fate.COMMITTED)
+    bench.cluster.end(transaction, TransactionOutcome.COMMITTED)
     assert restorer.advance(1, 0) == [task]
     assert bench.held("rows") == [0, 1, 2, 3, 4]
 
@@ -245,7 +247,7 @@ def test_a_restore_that_is_given_up_claims_no_more_than_it_has_applied(bench: Be
     bench.write(4)
     assert restorer.advance(1, 0) == [], "the other store waits for a transaction"
     restorer.forget(task)
-    bench.cluster.end(transaction, Fate.ABORTED)
+    bench.cluster.end(transaction, TransactionOutcome.ABORTED)
     bench.reopen()
     bench.restore()
     assert bench.held("rows") == list(range(10))
@@ -306,7 +308,7 @@ def test_what_comes_after_the_plan_is_not_in_the_rows(bench: Bench) -> None:
 
 def test_rows_are_of_the_commit_of_the_offsets_once_they_are_complete(bench: Bench) -> None:
     """Not before, though the other store is empty: half of them would be taken for all."""
-    bench.committed = Progress(1, {COMMIT_ID: 9}).encode()
+    bench.committed = OffsetMetadata(1, {COMMIT_ID: 9}).encode()
     bench.write(10)
     bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2))
     restorer, _, _ = bench.begin(batch=4)
@@ -318,7 +320,7 @@ def test_rows_are_of_the_commit_of_the_offsets_once_they_are_complete(bench: Ben
 
 
 def test_rows_that_lack_nothing_are_of_the_commit_of_the_offsets(bench: Bench) -> None:
-    bench.committed = Progress(1, {COMMIT_ID: 9}).encode()
+    bench.committed = OffsetMetadata(1, {COMMIT_ID: 9}).encode()
     bench.write(2)
     bench.hold({"rows": [0, 1]}, rows=at(ROWS, 2))
     assert bench.restore() == 0
@@ -436,7 +438,7 @@ class TestOtherHistory:
         found = bench.state.position("rows")
         assert found is not None
         bench.state.write({}, {"rows": replace(found, commit_id=worker + 3)})
-        bench.committed = Progress(1, {COMMIT_ID: worker + 3}).encode()
+        bench.committed = OffsetMetadata(1, {COMMIT_ID: worker + 3}).encode()
         self.go_back(bench, 10)
         self.grow(bench, *range(100, 100 + grown))
         with pytest.raises(ChangelogLostError, match="delete these topics, and run headrace"):
@@ -453,7 +455,7 @@ class TestOtherHistory:
         found = bench.state.position("rows")
         assert found is not None
         bench.state.write({}, {"rows": replace(found, commit_id=worker + 3)})
-        bench.committed = Progress(1, {COMMIT_ID: worker + 2}).encode()
+        bench.committed = OffsetMetadata(1, {COMMIT_ID: worker + 2}).encode()
         self.go_back(bench, 10)
         bench.restore()
         assert bench.held("rows") == list(range(10))
@@ -525,7 +527,7 @@ class TestInterruptions:
     ) -> None:
         """Whoever reads them beside the worker would take old rows for those of now."""
         if committed:
-            bench.committed = Progress(1, {COMMIT_ID: committed}).encode()
+            bench.committed = OffsetMetadata(1, {COMMIT_ID: committed}).encode()
         bench.write(10)
         restorer, task, _ = bench.begin(batch=4)
         restorer.advance(0, 0)

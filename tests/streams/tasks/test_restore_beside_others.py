@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.local.driver_disk import MemoryDisk
+from headrace.streams.errors import AbortableError
+from headrace.streams.kafka.protocols import CommittedOffset, ReceivedMessage, TopicPartition
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.seams.clients import CommittedOffset, ReceivedMessage, TopicPartition
+from headrace.streams.tasks.driver_disk import MemoryDisk
 from headrace.streams.testing.memory_clients import MemoryConsumer
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
+from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.streams.testing.memory_worker import (
     Counts,
     EventLog,
@@ -22,7 +23,6 @@ from headrace.streams.testing.memory_worker import (
     make_memory_worker,
 )
 from headrace.streams.worker.worker import Worker
-from headrace.streams.worker_errors import AbortableError
 from headrace.topology import serdes
 from tests.support.topologies import NO_CACHE, key_count
 
@@ -123,7 +123,7 @@ def test_a_restored_task_runs_once_its_changelog_is_decided(bench: Bench) -> Non
     bench.send(THERE, b"old-1")
     bench.turns()
     assert bench.out() == []
-    bench.cluster.end(bench.undecided, Fate.COMMITTED)
+    bench.cluster.end(bench.undecided, TransactionOutcome.COMMITTED)
     bench.turns()
     assert bench.out() == [b"old-1"]
     assert bench.worker.tasks.all_running

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.store import Position
-from headrace.streams.tasks.restore_plan import ChangelogFacts, RestorePlan, plan_restore
+from headrace.streams.tasks.restore import ChangelogFacts, RestorePlan, plan_restore
 
 DAY_MS = 24 * 60 * 60 * 1000
 NOW_MS = 100 * DAY_MS

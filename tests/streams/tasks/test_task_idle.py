@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.errors import StreamsError
+from headrace.streams.errors import AbortableError, OutcomeUnknownError, StreamsError
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_clients import MemoryConsumer
-from headrace.streams.worker_errors import AbortableError, OutcomeUnknownError
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
 

@@ -8,10 +8,10 @@ import pytest
 
 from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.plan.upstream import Upstream, upstream_of
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
 from headrace.streams.tasks.upstream_times import MARKS_MAX, InputTime, Mark, Marks, mark_of
 from headrace.topology.topology import Topology
 
@@ -81,7 +81,7 @@ def test_members_with_another_setting_are_warned_of_once() -> None:
         # Another member, which goes by the largest timestamp, takes over one of the partitions.
         offsets = driver.cluster.offsets["test"]
         moved = next(p for p in offsets if "moved" in p.topic)
-        offsets[moved] = CommittedOffset(offsets[moved].offset, Progress(5).encode())
+        offsets[moved] = CommittedOffset(offsets[moved].offset, OffsetMetadata(5).encode())
         for _ in range(5):
             driver.advance(timedelta(seconds=20))
         assert warnings() == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.sinks.sqlite import SqliteSink
+from headrace.streams.connectors.sqlite import SqliteSink
 from headrace.streams.testing.check_sink import SinkCheckError, check_sink
 from headrace.topology import MemorySink, SinkBatch, SinkFencedError, SinkRow
 

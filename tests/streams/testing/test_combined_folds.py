@@ -11,7 +11,7 @@ import pytest
 
 from headrace.streams import TopologyTestDriver
 from headrace.streams.errors import RecordError, StreamsError
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology import StreamsBuilder, Topology, serdes
 from headrace.topology.serdes.partials import MARK
 

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 
 from headrace.state.spec import StoreKind
-from headrace.streams.commit.commit import Commit
 from headrace.streams.errors import RecordError
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
+from headrace.streams.worker.commit import Commit
 from headrace.topology import Materialized, StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE, NO_CACHE, key_count, word_count
 

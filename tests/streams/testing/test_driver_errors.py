@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import ProcessorFailedError, RecordError
-from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import (
     JoinWindows,

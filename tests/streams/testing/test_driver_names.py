@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.streams.app import KafkaStreams
+from headrace.streams.config.handlers import Continue, Failure
 from headrace.streams.errors import RecordError
-from headrace.streams.records.handlers import Continue, Failure
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, TopologyError, serdes
 

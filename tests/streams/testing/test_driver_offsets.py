@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from tests.support.topologies import key_count
 

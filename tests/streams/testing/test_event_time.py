@@ -23,7 +23,7 @@ from headrace import (
     TopologyTestDriver,
     serdes,
 )
-from headrace.streams.testing.driver_worker import CrashPoint
+from headrace.streams.testing.driver_store import CrashPoint
 from headrace.topology.topology import Topology
 
 Emit = Literal["on_window_update", "on_window_close"]

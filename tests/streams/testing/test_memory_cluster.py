@@ -9,7 +9,8 @@ import confluent_kafka
 import pytest
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -17,7 +18,6 @@ from headrace.streams.testing.memory_clients import (
     MemoryTransactionalProducer,
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
-from headrace.streams.worker_errors import OffsetLostError, ProducerFencedError, RecordTooLargeError
 
 PLACE = TopicPartition("t", 0)
 INPUT = TopicPartition("in", 0)

@@ -7,12 +7,11 @@ from typing import cast
 
 import pytest
 
-from headrace.streams.commit.membership import JOINING_LOOK_S
-from headrace.streams.seams.background import Job
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.kafka.clocks import Job
+from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.testing.memory_cluster import Log
+from headrace.streams.worker.membership import JOINING_LOOK_S
 from headrace.streams.worker.worker import Worker
 from headrace.topology import StreamsBuilder, serdes
 from tests.support.workers import WorkerBench

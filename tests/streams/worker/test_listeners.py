@@ -6,9 +6,9 @@ from typing import Any
 
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.worker.listeners import BothRestoreListeners, BothWorkerListeners
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.worker.protocols import BothRestoreListeners, BothWorkerListeners
 from headrace.topology import StreamsBuilder
 
 

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import no_probe
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.seams.clients import no_probe
 from headrace.streams.tasks.restore import SilentRestoreListener
 from headrace.streams.testing.memory_clients import MemoryAdmin
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog, ManualClock, create_topics
-from headrace.streams.worker.connections import Connections
-from headrace.streams.worker.host_state import HostState
-from headrace.streams.worker.listeners import SilentListener
+from headrace.streams.worker.connections import Connections, HostState
+from headrace.streams.worker.protocols import SilentListener
 from headrace.streams.worker.runtime import make_worker
 from tests.support.topologies import key_count
 

@@ -8,21 +8,23 @@ from typing import Any
 import pytest
 
 from headrace.state.errors import StoreCorruptedError
-from headrace.streams.errors import RecordError, StopRequestedError, StreamsError
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.plan.topic_errors import TopicReplacedError
-from headrace.streams.tasks.cluster_facts import ClusterFacts
-from headrace.streams.tasks.inquiry import Inquiry
-from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
-from headrace.streams.worker_errors import (
+from headrace.streams.errors import (
     AbortableError,
     MemberFencedError,
     OffsetLostError,
     OutcomeUnknownError,
     ProducerFencedError,
+    RecordError,
     RecordRefusedError,
+    StopRequestedError,
+    StreamsError,
     TaskCorruptedError,
 )
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.plan.topic_errors import TopicReplacedError
+from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.tasks import ClusterFacts
+from headrace.streams.testing.memory_clients import MemoryConsumer, MemoryTransactionalProducer
 from headrace.topology.context.task_facts import TaskFacts
 from tests.support.workers import CHANGELOG, HERE, THERE, RestoringBench, WorkerBench
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted, Run

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.devbroker.ports import choose_base
-from headrace.streams.supervise.exit_codes import ExitCode
-from tests.streams.control.live.test_scale_on_broker import headrace
+from headrace.streams.devbroker.cluster import choose_base
+from headrace.streams.supervisor.exit_codes import ExitCode
+from tests.streams.supervisor.live.test_scale_on_broker import headrace
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.served import Probes, Served

@@ -12,7 +12,7 @@ import pytest
 
 from headrace import KafkaStreams, Materialized, State, StreamsBuilder, serdes
 from headrace.streams.queries.errors import NotReadableError, StoreInMemoryError
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka
 from tests.support.asked_counts import (
     KEYS,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.supervise.app_loader import load_app
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.app_loader import load_app
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support.asked_counts import (
     Asked,
     assert_counts_never_go_back,

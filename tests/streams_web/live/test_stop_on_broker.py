@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from headrace.streams_web.stores.local import WAITING_MAX
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted

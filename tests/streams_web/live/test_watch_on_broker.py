@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace import KafkaStreams, State, StreamsBuilder, serdes
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.served import Probes, Served

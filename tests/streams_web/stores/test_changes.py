@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.feeds.feeds import Feeds
-from headrace.streams.feeds.subscription import Subscription
-from headrace.streams_web import patience
-from headrace.streams_web.stores import changes
+from headrace.streams.queries.feeds import Feeds
+from headrace.streams.queries.subscription import Subscription
+from headrace.streams_web import server
+from headrace.streams_web.stores import pages
 from tests.support.processes import wait_until
 from tests.support.served_changes import ServedChanges as Scene
 
@@ -58,7 +58,7 @@ def test_who_reads_fast_leaves_the_loop_to_others(scene: Scene) -> None:
     async def turns() -> tuple[int, int]:
         follower = Subscription(None, lambda: None)
         for _ in range(100):
-            follower.tell("row", b'"' + b"x" * changes.PIECE_BYTES + b'"')
+            follower.tell("row", b'"' + b"x" * pages.PIECE_BYTES + b'"')
         follower.close("it is all")
         pieces, turned = 0, 0
 
@@ -69,7 +69,7 @@ def test_who_reads_fast_leaves_the_loop_to_others(scene: Scene) -> None:
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(others())
-        answer = changes._Changes(Feeds(scene.queries), follower, asyncio.Event(), "counts")
+        answer = pages._Changes(Feeds(scene.queries), follower, asyncio.Event(), "counts")
         async for _ in answer.body_iterator:
             pieces += 1
         other.cancel()
@@ -90,7 +90,7 @@ def test_one_key_is_listened_to(scene: Scene) -> None:
 def test_silence_is_filled_and_the_position_goes_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr(pages, "ALIVE_EVERY_S", 0.05)
     with closing(scene.listen("counts/x/changes")) as listener:
         scene.write((0, "a", 1))
         wait_until(lambda: listener.next() == ("", None) and listener.last_id == "0:2,1:0",
@@ -141,7 +141,7 @@ def test_the_reader_ends_when_the_last_client_has_gone(scene: Scene) -> None:
 
 
 def test_a_client_that_never_reads_is_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "UNREAD_S", 0.2)
+    monkeypatch.setattr(server, "UNREAD_S", 0.2)
     with socket.create_connection(("127.0.0.1", scene.server.address.port)) as client:
         client.sendall(b"GET /api/stores/counts/changes HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_until(lambda: bool(scene.memory.open), what="its reader")
@@ -157,8 +157,8 @@ def test_a_client_that_never_reads_is_let_go(scene: Scene, monkeypatch: pytest.M
 def test_listening_lasts_longer_than_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "LIFE_S", 0.1)
-    monkeypatch.setattr(changes, "ALIVE_EVERY_S", 0.05)
+    monkeypatch.setattr(server, "LIFE_S", 0.1)
+    monkeypatch.setattr(pages, "ALIVE_EVERY_S", 0.05)
     scene = Scene(monkeypatch, tmp_path)
     with closing(scene.listen()) as listener:
         for _ in range(10):
@@ -172,7 +172,7 @@ def test_others_who_are_too_many_go_before_those_who_listen(scene: Scene) -> Non
     with closing(scene.listen()) as listener:
         listener.until("position")
         others = []
-        for _ in range(2 * patience.CONNECTIONS_MAX):
+        for _ in range(2 * server.CONNECTIONS_MAX):
             other = http.client.HTTPConnection("127.0.0.1", scene.server.address.port, timeout=60)
             other.request("GET", "/health/live")
             other.getresponse().read()

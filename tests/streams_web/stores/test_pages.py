@@ -25,7 +25,7 @@ from headrace import (
     serdes,
 )
 from headrace.streams.errors import ConfigError
-from headrace.streams.facts.board import Board
+from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.queries import followers
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.testing.memory_worker import EventLog
@@ -68,7 +68,9 @@ class Scene:
             now=time.time_ns() // 1_000_000,
         )
         self.queries = KafkaStreams(built, settings).queries()
-        board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+        board = HealthSnapshot(
+            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        )
         self.loaded: Any = lambda: self.queries
         self.server = WebServer(
             lambda: board, "0", log=EventLog(), queries=lambda: self.loaded(), **options
@@ -367,7 +369,9 @@ def test_the_description_has_the_questions(scene: Scene) -> None:
 
 
 def test_stores_are_not_served_unless_that_is_asked_for() -> None:
-    board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+    board = HealthSnapshot(
+        facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+    )
     with WebServer(lambda: board, "0", log=EventLog()) as server:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(server.url + "/api/stores", timeout=60)

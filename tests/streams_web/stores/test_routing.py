@@ -15,8 +15,8 @@ import pytest
 from headrace import Materialized, StreamsBuilder, TimeWindows, Topology, connect, serdes
 from headrace.streams.errors import FatalClientError
 from headrace.streams.queries import followers, queries, walk, whereabouts
-from headrace.streams_web.stores import hosts as asking
 from headrace.streams_web.stores import local
+from headrace.streams_web.stores import routing as asking
 from headrace.streams_web.stores.asked import ASKED_BY, Asked
 from headrace.streams_web.stores.routing import RoutedStores
 from tests.support.hosts import Host, Hosts

@@ -14,12 +14,11 @@ from click.testing import CliRunner
 
 from headrace import SessionWindows, StreamsBuilder, TimeWindows, Topology, connect, serdes
 from headrace.streams.cli.main import main
-from headrace.streams.feeds import feeds
-from headrace.streams.queries import followers, queries, walk, whereabouts
+from headrace.streams.client.changes import Change, Changes
+from headrace.streams.queries import feeds, followers, queries, walk, whereabouts
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.queries.readers import StoreReader
-from headrace.streams.remote.changes import Change, Changes
-from headrace.streams_web.stores import local, rows
+from headrace.streams_web.stores import local, routing
 from tests.support.feeds import MemoryFeeds
 from tests.support.hosts import Hosts
 
@@ -160,7 +159,7 @@ def test_a_task_that_moves_while_rows_are_told_is_waited_for_but_not_for_ever(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, comes_again: bool
 ) -> None:
     scene.send(*KEYS)
-    monkeypatch.setattr(rows, "PATIENCE_S", 60.0 if comes_again else 0.1)
+    monkeypatch.setattr(routing, "PATIENCE_S", 60.0 if comes_again else 0.1)
     moved = threading.Event()
     next_piece = StoreReader.next_piece
 

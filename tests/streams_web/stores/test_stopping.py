@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace import KafkaStreams, StreamsBuilder, TopologyTestDriver, serdes
-from headrace.streams.facts.board import Board
+from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams_web.server import WebServer
 from tests.support.processes import wait_until
@@ -67,7 +67,9 @@ class Scene:
         self.asked = 0
         self.blocked = threading.Event()
         self.is_blocked = False
-        board = Board(facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False)
+        board = HealthSnapshot(
+            facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
+        )
         self.server = WebServer(lambda: board, "0", log=EventLog(), queries=self._queries)
         self.port = self.server.address.port
 

@@ -15,9 +15,9 @@ from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import compile_sub_topology
 from headrace.topology.functions import functions_in, place_of
 from headrace.topology.timestamps import wallclock_timestamp
-from tests.topology.show import golden_programs, test_describe_golden, test_processors_golden
-from tests.topology.show.golden_cases import CASES
-from tests.topology.show.test_describe_golden import GOLDEN, PROGRAMS
+from tests.topology.describe import golden_programs, test_describe_golden, test_processors_golden
+from tests.topology.describe.golden_cases import CASES
+from tests.topology.describe.test_describe_golden import GOLDEN, PROGRAMS
 
 GIVEN = {
     "constants", "ATOMS", "NullKeyError", "FutureTimestampError", "NegativeTimestampError",

@@ -9,10 +9,10 @@ import pytest
 from headrace.topology import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.dsl.kstream import KStream
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import Aggregate, Sink, Source, Stateless, TableSource, by_name
+from headrace.topology.graph.materialized import Materialized
 from headrace.topology.topology import Topology
 
 

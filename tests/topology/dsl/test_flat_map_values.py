@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from headrace.streams.config.handlers import Answer, Failure
 from headrace.streams.errors import RecordError
-from headrace.streams.records.handlers import Answer, Failure
 from headrace.topology.errors import NoResultsError
 from tests.support.operators import HEADERS, driver_of, results
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.plan.key_sample import folds_as_run, log_plan_notes
 from headrace.streams.plan.plan import optimized
-from headrace.streams.plan.plan_notes import folds_as_run, log_plan_notes
 from headrace.topology import (
     Materialized,
     Processor,
@@ -22,9 +22,9 @@ from headrace.topology import (
     Topology,
     serdes,
 )
+from headrace.topology.describe.mermaid import to_mermaid
 from headrace.topology.graph.combinable import folds_of
 from headrace.topology.graph.optimizer import combine_before_repartition
-from headrace.topology.show.mermaid import to_mermaid
 
 Build = Callable[[Any, StreamsBuilder], object]
 

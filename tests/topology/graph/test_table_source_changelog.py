@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.streams import StreamsConfig
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.deployment_changes import changes
 from headrace.streams.errors import MisconfiguredTopicError
+from headrace.streams.kafka.protocols import CommittedOffset, TopicFacts, TopicPartition
+from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.source_rows import SourceRows
 from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.seams.topic_facts import TopicFacts
 from headrace.streams.testing.driver import CrashPoint
 from headrace.topology import StreamsBuilder, Topology, serdes, timestamps
 from headrace.topology.graph.optimizer import reuse_table_sources

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.deployment_changes import changes
 from headrace.streams.errors import RecordError
+from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.deployment_changes import changes
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.topic_plan import changelog_config
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import Materialized, StreamsBuilder, TopologyError, serdes
 from headrace.topology.checks.unnamed import unnamed_steps
-from headrace.topology.graph.timed import reaches_time
+from headrace.topology.graph.combinable import reaches_time
 from headrace.topology.operators.deduplicate import Seen, SeenSerde
 from headrace.topology.topology import Topology
 from tests.spark_bridge.run.test_local_runs import Sent, compare

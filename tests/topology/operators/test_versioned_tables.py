@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
 from headrace.topology.dsl.ktable import KTable
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.errors import TopologyError
+from headrace.topology.graph.materialized import Materialized
 from headrace.topology.processors.processors import Record
 from tests.support.examples import examples
 from tests.support.operators import NO_CACHE

@@ -2,31 +2,280 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from headrace.spark_bridge.cleanup import and_then
-from headrace.spark_bridge.cli.errors import code_of
-from headrace.spark_bridge.cli.sources import (
-    FileSource,
-    open_source,
-    parse_cutover,
-    parse_sources,
-    parse_until,
-)
-from headrace.spark_bridge.errors import BackfillError
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, SparkMissingError
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.supervisor import exit_codes
+from headrace.streams.supervisor.exit_codes import Ending, ExitCode, exit_code_of
 
 if TYPE_CHECKING:
-    from headrace.spark_bridge.reports import Report
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.spark_bridge.history.archive_cuts import Cutover
+    from headrace.spark_bridge.history.planning import Until
+    from headrace.spark_bridge.reports import Report, StageReport
     from headrace.streams.app import KafkaStreams
+
+
+# The exit codes of `headrace backfill`, in one table; the page docs/backfill.md shows it, made by
+# `python -m headrace.spark_bridge.cli.backfill`.
+
+
+TABLE: tuple[Ending, ...] = (
+    Ending(CannotBackfillError,
+           "it is refused: what it would read, the application or its topics are not ready for it",
+           ExitCode.BACKFILL, "after following the message"),
+    Ending(BackfillError, "it failed on its way", ExitCode.CRASHED,
+           "with the same id, after correcting the cause"),
+    Ending(SparkMissingError, "pyspark or Java is missing, or Spark is older than 4.1",
+           ExitCode.CONFIGURATION, "after installing it"),
+    Ending(None, "it is handed over, now or before; or planned (`--dry-run`), or dropped",
+           ExitCode.STOPPED, "no"),
+)  # fmt: skip
+
+
+def code_of(error: BaseException) -> ExitCode:
+    """What the command should end with that was stopped by `error`.
+
+    >>> from headrace.spark_bridge.errors import HistoryGapError
+    >>> code_of(HistoryGapError("records are nowhere any more")).name
+    'BACKFILL'
+    >>> from headrace.streams.errors import ConfigError
+    >>> code_of(ConfigError("poll.ms must be at least 0, not -1")).name
+    'CONFIGURATION'
+    """
+    return exit_code_of(error, (*TABLE, *exit_codes.TABLE))
+
+
+def rows() -> Iterator[str]:
+    """The table's lines as Markdown."""
+    return exit_codes.rows(TABLE, "run it again?")
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(rows()) + "\n")
+
+
+# What `headrace backfill` shows: a bar for what Spark runs now, and a summary at the end.
+
+
+_LOOK_EVERY_S = 0.25
+
+
+@contextmanager
+def shown_progress(spark: Any, console: Console) -> Iterator[Any]:
+    """Show Spark's tasks while the block runs; gives a callback for the stages that end.
+
+    Where the console is no terminal, only the lines of the callback are written.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    ended = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(spark.sparkContext.statusTracker(), bar, ended), daemon=True
+    )
+
+    def on_stage(stage: StageReport) -> None:
+        subs = ", ".join(map(str, stage.sub_topologies))
+        console.print(
+            f"sub-topology {subs}: {stage.records:,} records in {stage.tasks} tasks, "
+            f"{stage.seconds:.1f} s",
+            highlight=False,
+        )
+
+    with bar:
+        watcher.start()
+        try:
+            yield on_stage
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def _watch(tracker: Any, bar: Progress, ended: threading.Event) -> None:
+    shown = bar.add_task("starting", total=None)
+    while not ended.wait(_LOOK_EVERY_S):
+        job = max(tracker.getActiveJobsIds(), default=None)
+        found = None if job is None else tracker.getJobInfo(job)
+        if found is None:
+            bar.update(shown, description="waiting for Spark", total=None)
+            continue
+        stages = [tracker.getStageInfo(number) for number in found.stageIds]
+        known = [stage for stage in stages if stage is not None]
+        bar.update(
+            shown,
+            description=f"Spark job {job}",
+            total=sum(stage.numTasks for stage in known),
+            completed=sum(stage.numCompletedTasks for stage in known),
+        )
+
+
+def summary(report: Report) -> list[Table]:
+    """The tables at the end: what each stage took, and what was handed over."""
+    stages = Table(title=f"backfill {report.id}", title_justify="left")
+    for title in ("sub-topology", "tasks", "records", "left out", "on disk", "seconds"):
+        stages.add_column(title, justify="left" if title == "sub-topology" else "right")
+    for one in report.stages:
+        stages.add_row(
+            ", ".join(map(str, one.sub_topologies)),
+            f"{one.tasks:,}",
+            f"{one.records:,}",
+            f"{sum(one.dropped.values()):,}",
+            f"{one.spilled:,}",
+            f"{one.seconds:.1f}",
+        )
+    handed = Table(title="handed over", title_justify="left")
+    handed.add_column("topic")
+    handed.add_column("what")
+    handed.add_column("records", justify="right")
+    names = {"changelog": "state", "sink": "outputs"}
+    for (kind, topic), count in sorted(report.rows.items()):
+        if kind in names:
+            handed.add_row(topic, names[kind], f"{count:,}")
+    # Of what an earlier attempt computed there is no more to say than that it is there.
+    return [table for table in (stages, handed) if table.row_count]
+
+
+# What the options of `headrace backfill` stand for: files, offsets and times.
+
+
+FORMATS = ("parquet", "csv", "delta", "orc", "json")
+
+
+class FileSource:
+    """A topic's history in files: ``topic=path`` or ``topic=format:path``."""
+
+    def __init__(self, topic: str, kind: str | None, path: str) -> None:
+        self.topic = topic
+        self.path = path
+        self.kind = kind or _kind_of(path)
+
+
+def _kind_of(path: str) -> str:
+    if Path(path, "_delta_log").is_dir():
+        return "delta"
+    name = path.rstrip("/").removesuffix(".gz")
+    if name.endswith(".csv") or any(Path(path).glob("*.csv*")):
+        return "csv"
+    if name.endswith((".json", ".jsonl", ".ndjson")):
+        return "json"
+    return "orc" if name.endswith(".orc") else "parquet"
+
+
+def parse_sources(
+    _: click.Context, __: click.Parameter, given: tuple[str, ...]
+) -> tuple[FileSource, ...]:
+    """Read ``--source``.
+
+    >>> (one,) = parse_sources(None, None, ("orders=csv:s3a://b/orders",))
+    >>> one.topic, one.kind, one.path
+    ('orders', 'csv', 's3a://b/orders')
+    >>> (one,) = parse_sources(None, None, ("orders=s3a://b/orders",))
+    >>> one.kind, one.path
+    ('parquet', 's3a://b/orders')
+    """
+    found = []
+    for text in given:
+        topic, equals, path = text.partition("=")
+        if not (topic and equals and path):
+            raise click.BadParameter(f"{text!r} is not TOPIC=PATH, such as orders=orders.parquet")
+        kind, colon, rest = path.partition(":")
+        known = colon and kind in FORMATS
+        found.append(FileSource(topic, kind, rest) if known else FileSource(topic, None, path))
+    twice = {one.topic for one in found if sum(one.topic == o.topic for o in found) > 1}
+    if twice:
+        raise click.BadParameter(f"{', '.join(sorted(twice))} is there twice; give a directory")
+    return tuple(found)
+
+
+def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
+    """Open files as the columns that `backfill` takes.
+
+    CSV and JSON are read by `headrace.spark_bridge.history.text_files`, all others as Spark reads
+    them.
+    """
+    from headrace.spark_bridge.history.text_files import read_csv, read_json
+
+    if source.kind == "csv":
+        return read_csv(spark, source.path)
+    if source.kind == "json":
+        return read_json(spark, source.path)
+    return spark.read.format(source.kind).load(source.path)
+
+
+def parse_place(text: str) -> tuple[TopicPartition, int]:
+    """Read ``topic-partition=offset``.
+
+    >>> parse_place("my-orders-3=17")
+    (TopicPartition(topic='my-orders', partition=3), 17)
+    """
+    place, _, offset = text.strip().rpartition("=")
+    topic, _, partition = place.rpartition("-")
+    if not (topic and partition.isdecimal() and offset.isdecimal()):
+        raise click.BadParameter(f"{text!r} is not TOPIC-PARTITION=OFFSET, such as orders-0=1200")
+    return TopicPartition(topic, int(partition)), int(offset)
+
+
+def parse_until(_: click.Context, __: click.Parameter, text: str | None) -> Until | None:
+    """Read ``--until``: latest, a time, or offsets.
+
+    >>> parse_until(None, None, "2026-01-31T09:00:00Z")
+    datetime.datetime(2026, 1, 31, 9, 0, tzinfo=datetime.timezone.utc)
+    >>> parse_until(None, None, "orders-0=5,orders-1=7")[TopicPartition("orders", 1)]
+    7
+    """
+    if text is None:
+        return None
+    if text == "latest":
+        return "latest"
+    if "=" in text:
+        places: Mapping[TopicPartition, int] = dict(map(parse_place, text.split(",")))
+        return places
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is neither 'latest' nor a time (2026-01-31T09:00:00Z) nor offsets "
+            "(orders-0=5,orders-1=7)"
+        ) from error
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def parse_cutover(context: click.Context, option: click.Parameter, text: str | None) -> Any:
+    """Read ``--cutover``: a time, or offsets.
+
+    >>> parse_cutover(None, None, "orders-0=5")
+    {TopicPartition(topic='orders', partition=0): 5}
+    """
+    if text == "latest":
+        raise click.BadParameter(
+            "'latest' does not say where Kafka goes on behind the files; give a time "
+            "(2026-01-31T09:00:00Z) or offsets (orders-0=5,orders-1=7)"
+        )
+    found: Until | Cutover | None = parse_until(context, option, text)
+    return found
 
 
 def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
@@ -40,7 +289,7 @@ def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BackfillOptions:
     """What the options say; they are those of `headrace.spark_bridge.backfill`."""
 
     until: Any
@@ -151,7 +400,7 @@ def backfill(
     MODULE:APP is what `headrace run` takes. The application must not run meanwhile; its next start
     goes on behind the last record that was read.
     """
-    wish = Wish(id=id_, **wished)
+    wish = BackfillOptions(id=id_, **wished)
     with said_errors(code_of):
         from headrace.spark_bridge.session import require_spark
 
@@ -174,7 +423,11 @@ def backfill(
 
 
 def _run(
-    app: KafkaStreams, spark: Any, frames: Mapping[str, Any] | None, wish: Wish, **more: Any
+    app: KafkaStreams,
+    spark: Any,
+    frames: Mapping[str, Any] | None,
+    wish: BackfillOptions,
+    **more: Any,
 ) -> Report:
     from headrace.spark_bridge.backfill import backfill as run
 
@@ -182,9 +435,12 @@ def _run(
 
 
 def _show(
-    app: KafkaStreams, spark: Any, frames: Mapping[str, Any] | None, wish: Wish, console: Console
+    app: KafkaStreams,
+    spark: Any,
+    frames: Mapping[str, Any] | None,
+    wish: BackfillOptions,
+    console: Console,
 ) -> None:
-    from headrace.spark_bridge.cli.progress import shown_progress, summary
 
     with shown_progress(spark, console) as on_stage:
         report = _run(app, spark, frames, wish, on_stage=on_stage)
@@ -200,7 +456,7 @@ def _show(
     )
 
 
-def _resumed(app: KafkaStreams, wish: Wish) -> Report | None:
+def _resumed(app: KafkaStreams, wish: BackfillOptions) -> Report | None:
     """What is left of an earlier attempt, if Spark need not run for it."""
     from headrace.spark_bridge.backfill import new_id, resume
 

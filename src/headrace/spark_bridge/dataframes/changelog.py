@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.spark_bridge.dataframes.ranges import fixed_ranges, nearest
 from headrace.spark_bridge.errors import ReadError
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import ReceivedMessage
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import SubPlan, plan_application
 from headrace.streams.plan.source_rows import SourceRows
-from headrace.streams.seams.clients import ReceivedMessage
 from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import AnySerde, Node
 from headrace.topology.processors.store import Store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spark_bridge.errors import ReadError
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.spark_bridge.dataframes.topic_rows import Range
@@ -26,7 +26,7 @@ def fixed_ranges(
         ReadError: the topic is not there.
     """
     from headrace.spark_bridge.dataframes.topic_rows import Range
-    from headrace.streams.kafka.broker_contact import reach
+    from headrace.streams.kafka.connectivity import reach
     from headrace.streams.kafka.group_admin import GroupAdmin
     from headrace.streams.plan.topics import describe_as
 

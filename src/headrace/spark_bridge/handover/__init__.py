@@ -1,1 +1,1 @@
-"""State, outputs and offsets become the application's, exactly once."""
+"""Handover of state, outputs and offsets to the application, exactly once."""

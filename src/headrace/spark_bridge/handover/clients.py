@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.spark_bridge.cleanup import and_then
-from headrace.streams.seams.clients import GroupMetadata
+from headrace.streams.kafka.protocols import GroupMetadata
 
 if TYPE_CHECKING:
     from headrace.streams.kafka.transactional_producer import TransactionalProducer
@@ -39,10 +39,9 @@ def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
 
 def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
     """What offsets of a group are committed under by somebody who is no member."""
-    from headrace.streams.kafka.broker_contact import Heard
-    from headrace.streams.kafka.kafka_clients import new_consumer
+    from headrace.streams.kafka.connectivity import BrokerState, new_consumer
 
-    consumer = new_consumer({**settings, "group.id": group}, Heard())
+    consumer = new_consumer({**settings, "group.id": group}, BrokerState())
     with and_then(consumer.close, quietly=True):
         metadata: GroupMetadata = consumer.consumer_group_metadata()
         return metadata

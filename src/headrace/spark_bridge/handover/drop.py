@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, make_producer
-from headrace.spark_bridge.handover.lead import Lead
+from headrace.spark_bridge.handover.lead import HandoverCoordinator
 from headrace.spark_bridge.handover.notes import is_in_parts, marker_group, transactional_id
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import units_of
 from headrace.spark_bridge.plan.job import Application, Settings
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import is_of
-from headrace.streams.contact.access_errors import AccessError
-from headrace.streams.seams.clients import Probe, TopicPartition, no_probe
-from headrace.streams.upgrade.reset_plan import ApplicationTopics
+from headrace.streams.admin.reset import ApplicationTopics
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.protocols import Probe, TopicPartition, no_probe
 from headrace.topology.topology import Topology
 
 
@@ -75,7 +75,7 @@ def drop_from(
     target: Target, application: Application, backfill_id: str, *, probe: Probe = no_probe
 ) -> DropReport:
     """Drop a backfill (see `drop_backfill`)."""
-    lead = Lead(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
+    lead = HandoverCoordinator(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     with and_then(lambda: lead.producer.close(), quietly=True):
         lead.take_over()
         opened = lead.notes.open_head
@@ -98,7 +98,7 @@ def drop_from(
     return DropReport(backfill_id, begins_anew, deleted)
 
 
-def _not_open(group: str, backfill_id: str, lead: Lead) -> str:
+def _not_open(group: str, backfill_id: str, lead: HandoverCoordinator) -> str:
     head = lead.notes.head_of(backfill_id)
     known = f"it is {head.state}" if head is not None else "nothing is known of it"
     return f"no backfill {backfill_id} of {group} is open: {known}; there is nothing to drop"

@@ -6,27 +6,427 @@ executors write it in parts, and the offsets come last (`handover_partitioned`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.driver_memory import HEAP_BYTES
-from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.handover.driver import driver_fits, hand_over_by_driver
-from headrace.spark_bridge.handover.lead import other_is_open
-from headrace.spark_bridge.handover.notes import check_id, is_in_parts
-from headrace.spark_bridge.handover.partitioned import (
-    finish_partitioned,
-    hand_over_partitioned,
-    left_to_write,
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, expected_ms
+from headrace.spark_bridge.handover.lead import HandoverCoordinator, fenced, other_is_open
+from headrace.spark_bridge.handover.notes import (
+    DEADLINE,
+    HandoverOptions,
+    How,
+    check_id,
+    is_in_parts,
+    marker_group,
 )
-from headrace.spark_bridge.handover.report import HandOverReport
-from headrace.spark_bridge.handover.request import Request
+from headrace.spark_bridge.handover.rows import RowWriter
 from headrace.spark_bridge.handover.target import Target
-from headrace.spark_bridge.handover.units import RowFacts
+from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts, UnitCounts, units_of
+from headrace.spark_bridge.handover.worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import refuse_other_topology
+from headrace.spark_bridge.read import consumer_opener
 from headrace.spark_bridge.records.records import Results
-from headrace.spark_bridge.run.stage_errors import said_of_results
+from headrace.spark_bridge.run.stage_errors import denied, said_of_results
+from headrace.streams.admin.backfill_gate import BackfillNote
+from headrace.streams.errors import (
+    AbortableError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    StreamsError,
+)
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    Offsets,
+    Probe,
+    TopicPartition,
+    no_probe,
+)
+from headrace.streams.plan.changelog_identity import with_changelogs
+from headrace.streams.plan.progress import with_topic_id
+
+# What a hand-over says of itself.
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverReport:
+    """What was handed over.
+
+    Args:
+        how: by the driver in one transaction, or in parts.
+        counts: the records that were written by this attempt.
+        units: how many transactions with records there are.
+        found: how many of them an earlier attempt had committed.
+        seconds: how long it took.
+    """
+
+    how: Literal["driver", "partitioned"]
+    counts: UnitCounts = field(default_factory=UnitCounts)
+    units: int = 1
+    found: int = 0
+    seconds: float = 0.0
+
+
+# What is asked of a hand-over, whichever way it goes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """See the module.
+
+    Args:
+        target: the application on its cluster.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        reset: replace what the application has.
+        probe: called between the steps of the driver, for tests.
+        unit_probe: called between those of executors, for tests; it must travel.
+    """
+
+    target: Target
+    outputs: str = "write"
+    reset: bool = False
+    probe: Probe = no_probe
+    unit_probe: UnitProbe = no_unit_probe
+
+    @property
+    def with_sinks(self) -> bool:
+        """Whether records for topics outside of the application are written."""
+        return self.outputs == "write"
+
+    def terms(self, how: How) -> HandoverOptions:
+        """What a second attempt has to keep to."""
+        return HandoverOptions(how, self.outputs, self.reset)
+
+
+# Hands a backfill over in one transaction of the driver.
+#
+# Executors have computed the rows and keep them; the driver streams them into a transaction: state
+# into changelogs, records into sinks, at last the offsets of the inputs. Nothing is visible before
+# the commit, so until then it can be begun anew.
+
+
+ATTEMPTS_MAX = 3
+"""How often the transaction is begun, where what went wrong may pass."""
+
+
+_SLOW = "pass handover='partitioned', or raise the brokers' transaction.max.timeout.ms"
+
+
+def driver_fits(facts: RowFacts, target: Target) -> bool:
+    """Whether the brokers keep a transaction open for as long as the rows may take."""
+    return expected_ms(facts.total, facts.size) <= target.transaction_timeout_ms()
+
+
+def hand_over_by_driver(
+    results: Results, request: Request, facts: RowFacts | None = None
+) -> HandOverReport:
+    """Write everything in one transaction.
+
+    Raises:
+        CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
+        BackfillError: it did not come to its end; nothing is visible.
+    """
+    begun = time.monotonic()
+    facts = facts or RowFacts.of(results)
+    target = request.target
+    timeout_ms = target.transaction_timeout_ms()
+    if not driver_fits(facts, target):
+        raise CannotBackfillError(
+            f"{facts.total} rows of {facts.size} bytes may take "
+            f"{expected_ms(facts.total, facts.size)} ms, and the brokers abort transactions after "
+            f"{timeout_ms} ms; {_SLOW}"
+        )
+    prepare_topics_for(request, facts)
+    lead = HandoverCoordinator(target, results.plan.id, timeout_ms=timeout_ms, probe=request.probe)
+    try:
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            lead.open(results.plan, request.terms("driver"))
+            counts = _OneTransaction(lead, request, results, facts.largest).repeat()
+    except ProducerFencedError as error:
+        way_out = f". If it took more than {timeout_ms} ms, {_SLOW}"
+        raise fenced(results.plan.id, error, way_out) from error
+    return HandOverReport("driver", counts, seconds=time.monotonic() - begun)
+
+
+def prepare_topics_for(request: Request, facts: RowFacts) -> None:
+    """See that topics keep what is about to be written, before anything is.
+
+    Raises:
+        CannotBackfillError: one would not.
+    """
+    if request.with_sinks:
+        request.target.refuse_short_sinks(facts.oldest("sink"))
+    request.target.protect_windows(facts.oldest("changelog"))
+
+
+def live_offsets(
+    target: Target, plan: BackfillPlan, progress: Mapping[TopicPartition, str]
+) -> Offsets:
+    """What the application begins from: every input partition with what tasks know of it.
+
+    Raises:
+        BackfillError: a task has said nothing.
+    """
+    ends = target.ends(plan)
+    silent = sorted(ends.keys() - progress.keys())
+    if silent:
+        raise BackfillError(
+            f"no task has told its progress for {', '.join(map(str, silent[:3]))}: not all rows "
+            "of the backfill are there; run it again with the same id"
+        )
+    ids = plan.topic_ids
+    changelogs = {
+        topic: {name: ids[name] for name in sub.changelogs.values() if name in ids}
+        for sub in target.application.plans.values()
+        for topic in sub.topics.all_sources
+    }
+    texts = {
+        place: with_topic_id(progress[place], place.topic, ids.get(place.topic)) for place in ends
+    }
+    return {
+        place: CommittedOffset(end, with_changelogs(texts[place], changelogs[place.topic]))
+        for place, end in ends.items()
+    }
+
+
+@dataclass(slots=True, eq=False)
+class _OneTransaction:
+    """The transaction, as often as it is begun."""
+
+    lead: HandoverCoordinator
+    request: Request
+    results: Results
+    largest: int
+    counts: UnitCounts = field(default_factory=UnitCounts)
+
+    def repeat(self) -> UnitCounts:
+        """Write and commit; begin anew after errors that may pass.
+
+        Raises:
+            BackfillError: it failed for good. The plan is not open any more, unless the message
+                says so.
+        """
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return self._write()
+            except (AbortableError, OutcomeUnknownError) as error:
+                self.request.target.log.warning(
+                    "handover_repeated", attempt=attempt, reason=str(error)
+                )
+                if self.lead.renew():
+                    return self.counts
+                if attempt == ATTEMPTS_MAX:
+                    self._give_up(error)
+                    raise BackfillError(
+                        f"the transaction of backfill {self.results.plan.id} failed {attempt} "
+                        f"times, at last with: {error}; nothing is visible: see that the brokers "
+                        "are well, and run it again"
+                    ) from error
+            except ProducerFencedError:
+                raise
+            except BaseException as error:
+                self._give_up(error)
+                raise
+        raise AssertionError("unreachable")
+
+    def _give_up(self, error: BaseException) -> None:
+        """Let the application start: nothing of the backfill is there."""
+        try:
+            # Its note is gone where it was at a topic that was deleted.
+            if self.lead.renew() or self.lead.notes.open_head is None:
+                return
+            self.lead.close_with("dropped")
+        except Exception as second:
+            raise BackfillError(
+                f"{error}; nothing is visible, but backfill {self.results.plan.id} is still open "
+                f"({second}): run it again with the same id, or drop it"
+            ) from error
+
+    def _next(self, batches: Iterator[Any]) -> Any:
+        """The next rows: what fails here is Spark's, and what fails in the writer is Kafka's."""
+        with said_of_results():
+            return next(batches, None)
+
+    def _write(self) -> UnitCounts:
+        plan, producer = self.results.plan, self.lead.producer
+        request, target = self.request, self.request.target
+        old = target.old_keys(target.changelogs(plan), reset=request.reset)
+        producer.begin()
+        now_ms = target.now_ms()
+        writer = RowWriter(producer, with_sinks=request.with_sinks, old=old, now_ms=now_ms)
+        self.counts = writer.counts
+        batches = self.results.batches(self.largest)
+        while (batch := self._next(batches)) is not None:
+            writer.write(batch)
+        writer.forget_old(sorted(old))
+        producer.pressure(self.lead.timeout_s)
+        request.probe("handover_written")
+        live = live_offsets(target, plan, writer.progress)
+        self.lead.finish(plan, live, reset=request.reset, begun=True)
+        return writer.counts
+
+
+# Hands a backfill over in parts: a transaction for each unit, from the executors, then the flip.
+#
+# Kafka commits nothing of several producers at once, so the parts are visible before the whole is:
+# the application is kept from starting meanwhile (`headrace.streams.admin.backfill_gate`), but
+# who
+# reads its sinks sees them fill up part by part. State and offsets become the application's with
+# the
+# flip: one transaction that commits its offsets, and that the plan is done.
+#
+# A driver that dies leaves the plan open. The next one with the same id reads it back, finds which
+# parts are written, and does the rest.
+
+
+def hand_over_partitioned(
+    results: Results, request: Request, facts: RowFacts | None = None
+) -> HandOverReport:
+    """Write each unit in a transaction of its own, then the offsets.
+
+    All that is not written yet must be among the results.
+
+    Raises:
+        CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
+        BackfillError: it did not come to its end; the message says how to go on.
+    """
+    begun = time.monotonic()
+    facts = facts or RowFacts.of(results)
+    target, plan = request.target, results.plan
+    units = units_of(target.application, plan)
+    prepare_topics_for(request, facts)
+    lead = HandoverCoordinator(target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=request.probe)
+    counts = UnitCounts()
+    try:
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            if lead.open(plan, request.terms("partitioned")):
+                lead.commit({marker_group(plan): _markers(target, plan, units)})
+            missing = _missing(target, plan, units)
+            if missing:
+                opened = lead.notes.open_head
+                assert opened is not None, "the plan is not open"
+                write = unit_writer(request, opened, plan, units)
+                counts = _run(results, write)
+            request.probe("handover_written")
+            _flip(lead, request, plan, units)
+    except ProducerFencedError as error:
+        raise fenced(plan.id, error) from error
+    found = len(units) - len(missing)
+    return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
+
+
+def left_to_write(plan: BackfillPlan, target: Target) -> tuple[HandoverUnit, ...]:
+    """The units of a plan that no attempt has committed yet."""
+    return _missing(target, plan, units_of(target.application, plan))
+
+
+def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
+    """Commit the offsets of a plan whose units are all written; Spark has nothing to do for it.
+
+    Raises:
+        BackfillError: units are missing.
+    """
+    begun = time.monotonic()
+    units = units_of(request.target.application, plan)
+    lead = HandoverCoordinator(
+        request.target, plan.id, timeout_ms=CALL_TIMEOUT_MS, probe=request.probe
+    )
+    try:
+        with and_then(lambda: lead.producer.close(), quietly=True):
+            lead.open(plan, request.terms("partitioned"))
+            _flip(lead, request, plan, units)
+    except ProducerFencedError as error:
+        raise fenced(plan.id, error) from error
+    return HandOverReport(
+        "partitioned", UnitCounts(), len(units), len(units), time.monotonic() - begun
+    )
+
+
+def _markers(target: Target, plan: BackfillPlan, units: Sequence[HandoverUnit]) -> Offsets:
+    """What the units that are written have left, beside it what their tasks know of the inputs."""
+    places = [place for unit in units for place in unit.inputs]
+    return target.groups.committed_at(marker_group(plan), places)
+
+
+def _missing(
+    target: Target, plan: BackfillPlan, units: Sequence[HandoverUnit]
+) -> tuple[HandoverUnit, ...]:
+    found = _markers(target, plan, units)
+    return tuple(unit for unit in units if not found.keys() >= set(unit.inputs))
+
+
+def unit_writer(
+    request: Request,
+    head: tuple[TopicPartition, BackfillNote],
+    plan: BackfillPlan,
+    units: tuple[HandoverUnit, ...],
+) -> WriteUnit:
+    """Make what executors call; `head` is the first note of the plan, and where it is."""
+    target = request.target
+    timeout_ms = target.transaction_timeout_ms()
+    return WriteUnit(
+        plan=plan.to_text(),
+        units=units,
+        head=head[0],
+        digest=head[1].digest,
+        clients=target.config.admin_config(),
+        producer=target.producer_settings("", timeout_ms),
+        consumer=consumer_opener(target.config) if request.reset else None,
+        with_sinks=request.with_sinks,
+        now_ms=target.now_ms(),
+        timeout_s=timeout_ms / 1000,
+        probe=request.unit_probe,
+    )
+
+
+def _run(results: Results, write: WriteUnit) -> UnitCounts:
+    """Have Spark write what is not written."""
+    try:
+        rows = results.run(write, REPORT_DDL)
+    except StreamsError:
+        raise
+    except Exception as error:
+        what = f"a part of backfill {results.plan.id} could not be written"
+        way_out = (
+            "; the plan stays open, and so the application does not start: correct the cause and "
+            f"run the backfill again with the same id, or drop it, {DEADLINE}"
+        )
+        lacking = denied(what, error, way_out)
+        raise lacking or BackfillError(f"{what}: {_said(error)}{way_out}") from error
+    counts = UnitCounts()
+    for row in rows:
+        counts.add(UnitCounts(row["changelog"], row["sink"], row["tombstones"]))
+    return counts
+
+
+def _said(error: Exception) -> str:
+    """The last line of what an executor raised."""
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
+    return lines[-1] if lines else f"{type(error).__name__}: {error}"
+
+
+def _flip(
+    lead: HandoverCoordinator, request: Request, plan: BackfillPlan, units: Sequence[HandoverUnit]
+) -> None:
+    """Make the parts the application's."""
+    target = request.target
+    found = _markers(target, plan, units)
+    progress = {place: committed.metadata for place, committed in found.items()}
+    live = live_offsets(target, plan, progress)
+    try:
+        lead.certain(lambda: lead.finish(plan, live, reset=request.reset, begun=False))
+    except (AbortableError, OutcomeUnknownError) as error:
+        raise BackfillError(
+            f"everything of backfill {plan.id} is written, but its offsets could not be committed: "
+            f"{error}; run it again with the same id, which does that alone, {DEADLINE}"
+        ) from error
+    target.forget_group(marker_group(plan))
+
 
 DRIVER_ROWS_MAX = 5_000_000
 """How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""

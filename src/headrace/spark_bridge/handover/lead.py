@@ -8,7 +8,7 @@ fences those before it. So whatever is committed here was not decided by somebod
          └► dropping ───► dropped   nothing of it is left
 
 A plan that is opened is read back before members are looked for: see
-`headrace.streams.upgrade.backfill_gate`.
+`headrace.streams.admin.backfill_gate`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Callable, Mapping
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.handover.clients import group_metadata, make_producer
-from headrace.spark_bridge.handover.notes import Terms, check_id, is_in_parts
+from headrace.spark_bridge.handover.notes import HandoverOptions, check_id, is_in_parts
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.streams.deployed.deployed import topology_group
-from headrace.streams.seams.clients import Offsets, Probe
-from headrace.streams.upgrade.backfill_gate import NoteState, backfill_group
-from headrace.streams.worker_errors import OutcomeUnknownError, ProducerFencedError
+from headrace.streams.admin.backfill_gate import NoteState, backfill_group
+from headrace.streams.errors import OutcomeUnknownError, ProducerFencedError
+from headrace.streams.kafka.protocols import Offsets, Probe
+from headrace.streams.plan.deployed import topology_group
 
 
-class Lead:
+class HandoverCoordinator:
     """See the module.
 
     Args:
@@ -65,7 +65,7 @@ class Lead:
         if opened is not None and opened[1].id != self._id:
             raise CannotBackfillError(other_is_open(self._target.group, opened[1].id))
 
-    def is_open(self, plan: BackfillPlan, terms: Terms) -> bool:
+    def is_open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
         """Whether this very plan is open.
 
         Raises:
@@ -91,7 +91,7 @@ class Lead:
             "and the same outputs= and reset= as it was begun with, or drop it"
         )
 
-    def open(self, plan: BackfillPlan, terms: Terms) -> bool:
+    def open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
         """Open the plan, unless it is; from now on the application does not start.
 
         The notes of one that is open are committed again: offsets expire by their age.

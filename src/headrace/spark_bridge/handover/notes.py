@@ -1,7 +1,7 @@
 """The notes of hand-overs: which plan is open, in the group `<application.id>.backfill`.
 
 The text of a plan is divided over the metadata of as many offsets as it needs; the first part is at
-partition 0 of an input, where `headrace.streams.upgrade.backfill_gate` looks.
+partition 0 of an input, where `headrace.streams.admin.backfill_gate` looks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Literal, Protocol
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.streams.admin.backfill_gate import BackfillNote, NoteState, backfill_group
+from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.plan.progress import MAX_BYTES
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.upgrade.backfill_gate import BackfillNote, NoteState, backfill_group
 
 How = Literal["driver", "partitioned"]
 """In one transaction, or in parts."""
@@ -61,7 +61,7 @@ dots, dashes and underscores
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class HandoverOptions:
     """On what terms a plan is handed over; a second attempt has to keep to them.
 
     Args:
@@ -181,7 +181,7 @@ class Notes:
             )
         return plan
 
-    def opened(self, plan: BackfillPlan, terms: Terms) -> Offsets:
+    def opened(self, plan: BackfillPlan, terms: HandoverOptions) -> Offsets:
         """The notes that open a plan.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from headrace.spark_bridge.handover.units import UnitCounts
 from headrace.spark_bridge.read import OpenConsumer, read_range
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology.context.environment import Headers
 
 _COLUMNS = ("kind", "topic", "partition", "key", "value", "timestamp", "headers")

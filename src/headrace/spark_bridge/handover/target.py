@@ -20,17 +20,15 @@ from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import refuse_other_topics
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener
-from headrace.state.events.log import get_logger
+from headrace.state.log import get_logger
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.contact.access_errors import GroupDeniedError
-from headrace.streams.deployed.deployed import GroupOffsets, forget, forgotten
 from headrace.streams.errors import StreamsError
+from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.protocols import Log, Member, Offsets, TopicFacts, TopicPartition
+from headrace.streams.plan.deployed import GroupOffsets, forget, forgotten
 from headrace.streams.plan.topic_plan import topic_names
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.seams.clients import Log, Offsets, TopicPartition
-from headrace.streams.seams.group_facts import Member
-from headrace.streams.seams.topic_facts import TopicFacts
-from headrace.streams.upkeep.retention import FOR_EVER, window_topics
+from headrace.streams.worker.retention import FOR_EVER, window_topics
 
 _NAMED_MAX = 3
 
@@ -72,9 +70,7 @@ class Target:
     @classmethod
     def live(cls, application: Application) -> Target:
         """The application on its real cluster."""
-        from headrace.streams.kafka.broker_contact import (
-            reach,  # executors and importers need no client
-        )
+        from headrace.streams.kafka.connectivity import reach
         from headrace.streams.kafka.group_admin import GroupAdmin
         from headrace.streams.kafka.group_offsets import MemberlessGroup
 
@@ -270,7 +266,7 @@ class Target:
         """Let changelogs of windows keep everything that would lose rows of the backfill by age.
 
         The live application gives them their retention back (see
-        `headrace.streams.upkeep.retention`).
+        `headrace.streams.worker.retention`).
 
         Args:
             oldest_ms: the smallest timestamp of the rows for each changelog.

@@ -11,11 +11,11 @@ from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.task_run import tasks_of
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class HandoverUnit:
     """The rows of one Spark partition.
 
     Args:
@@ -29,9 +29,9 @@ class Unit:
     changelogs: tuple[TopicPartition, ...]
 
 
-def units_of(application: Application, plan: BackfillPlan) -> tuple[Unit, ...]:
+def units_of(application: Application, plan: BackfillPlan) -> tuple[HandoverUnit, ...]:
     """The units of a backfill: one for each Spark partition of its stages."""
-    units: list[Unit] = []
+    units: list[HandoverUnit] = []
     for stage in plan.stages:
         tasks = [
             (sub, d)
@@ -45,7 +45,9 @@ def units_of(application: Application, plan: BackfillPlan) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-def _unit(application: Application, plan: BackfillPlan, tasks: Sequence[tuple[int, int]]) -> Unit:
+def _unit(
+    application: Application, plan: BackfillPlan, tasks: Sequence[tuple[int, int]]
+) -> HandoverUnit:
     inputs: list[TopicPartition] = []
     changelogs: list[TopicPartition] = []
     for sub, d in tasks:
@@ -53,7 +55,7 @@ def _unit(application: Application, plan: BackfillPlan, tasks: Sequence[tuple[in
         inputs += sub_plan.inputs(d, plan.partitions)
         changelogs += [TopicPartition(topic, d) for topic in sub_plan.changelogs.values()]
     name = "{}_{}".format(*tasks[0])
-    return Unit(name, tuple(tasks), tuple(inputs), tuple(changelogs))
+    return HandoverUnit(name, tuple(tasks), tuple(inputs), tuple(changelogs))
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ class RowFacts:
         return {topic: at for (found, topic), at in self.oldest_ms.items() if found == kind}
 
 
-def unit_of(units: Mapping[tuple[int, int], Unit], task: tuple[int, int]) -> Unit:
+def unit_of(units: Mapping[tuple[int, int], HandoverUnit], task: tuple[int, int]) -> HandoverUnit:
     """The unit that a task's rows belong to.
 
     Raises:

@@ -28,13 +28,13 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, group_metadata, make_producer
 from headrace.spark_bridge.handover.notes import marker_group, transactional_id
 from headrace.spark_bridge.handover.rows import OldKeys, RowWriter, read_old_keys
-from headrace.spark_bridge.handover.units import Unit, unit_of
+from headrace.spark_bridge.handover.units import HandoverUnit, unit_of
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer
-from headrace.state.events.log import get_logger
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.upgrade.backfill_gate import BackfillNote, backfill_group
-from headrace.streams.worker_errors import ProducerFencedError
+from headrace.state.log import get_logger
+from headrace.streams.admin.backfill_gate import BackfillNote, backfill_group
+from headrace.streams.errors import ProducerFencedError
+from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 
 REPORT_DDL = "unit string, written boolean, changelog long, sink long, tombstones long"
 _REPORT = pa.schema(
@@ -68,7 +68,9 @@ class UnitReport(NamedTuple):
     tombstones: int = 0
 
 
-def markers_of(plan: BackfillPlan, unit: Unit, progress: Mapping[TopicPartition, str]) -> Offsets:
+def markers_of(
+    plan: BackfillPlan, unit: HandoverUnit, progress: Mapping[TopicPartition, str]
+) -> Offsets:
     """The offsets that say that a unit is written, with what its tasks know of their inputs.
 
     Raises:
@@ -99,7 +101,7 @@ class WriteUnit:
     """
 
     plan: str
-    units: tuple[Unit, ...]
+    units: tuple[HandoverUnit, ...]
     head: TopicPartition
     digest: str
     clients: Mapping[str, Any]
@@ -130,7 +132,7 @@ class WriteUnit:
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
-    def _write_or_find(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
+    def _write_or_find(self, unit: HandoverUnit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
         """Write a unit, or see that another attempt of the same time does.
 
         Raises:
@@ -155,7 +157,7 @@ class WriteUnit:
         get_logger().info("unit_found", unit=unit.name)
         return UnitReport(unit.name, written=False)
 
-    def _is_written_within(self, unit: Unit, patience_s: float) -> bool:
+    def _is_written_within(self, unit: HandoverUnit, patience_s: float) -> bool:
         plan = BackfillPlan.from_text(self.plan)
         give_up_at_s = time.monotonic() + min(patience_s, self.timeout_s)
         while not self._is_written(plan, unit):
@@ -164,7 +166,7 @@ class WriteUnit:
             time.sleep(_LOOK_AGAIN_S)
         return True
 
-    def _write(self, unit: Unit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
+    def _write(self, unit: HandoverUnit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
         log = get_logger().bind(unit=unit.name)
         plan = BackfillPlan.from_text(self.plan)
         identity = transactional_id(plan, unit.name)
@@ -195,7 +197,7 @@ class WriteUnit:
         log.info("unit_written", changelog=counts.changelog, sink=counts.sink)
         return UnitReport(unit.name, True, counts.changelog, counts.sink, counts.tombstones)
 
-    def _is_written(self, plan: BackfillPlan, unit: Unit) -> bool:
+    def _is_written(self, plan: BackfillPlan, unit: HandoverUnit) -> bool:
         """Whether an attempt has committed the unit."""
         from headrace.streams.kafka.group_offsets import MemberlessGroup
 
@@ -208,7 +210,7 @@ class WriteUnit:
             )
         return len(groups.committed_at(marker_group(plan), unit.inputs)) == len(unit.inputs)
 
-    def _old_keys(self, unit: Unit) -> OldKeys:
+    def _old_keys(self, unit: HandoverUnit) -> OldKeys:
         from headrace.streams.kafka.admin import LiveAdmin
 
         if self.consumer is None or not unit.changelogs:
@@ -224,7 +226,7 @@ def _task(batch: pa.RecordBatch) -> tuple[int, int]:
     return batch.column("sub")[0].as_py(), batch.column("d")[0].as_py()
 
 
-def _check_tasks(batch: pa.RecordBatch, unit: Unit) -> None:
+def _check_tasks(batch: pa.RecordBatch, unit: HandoverUnit) -> None:
     """See that Spark kept the rows of each unit to themselves."""
     subs, ds = (set(pc.unique(batch.column(name)).to_pylist()) for name in ("sub", "d"))
     foreign = subs - {sub for sub, _ in unit.tasks} or ds - {d for _, d in unit.tasks}
@@ -232,7 +234,7 @@ def _check_tasks(batch: pa.RecordBatch, unit: Unit) -> None:
         raise BackfillError(_mixed(unit))
 
 
-def _mixed(unit: Unit) -> str:
+def _mixed(unit: HandoverUnit) -> str:
     return (
         f"rows of unit {unit.name} and of others are mixed in one partition of Spark; see that "
         "nothing changes the order of a cached frame"

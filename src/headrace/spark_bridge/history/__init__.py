@@ -1,1 +1,1 @@
-"""Where records of the past come from: Kafka, archives, files."""
+"""Sources of history: Kafka, archives, files."""

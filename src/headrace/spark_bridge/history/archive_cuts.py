@@ -9,7 +9,7 @@ from datetime import datetime
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
 from headrace.spark_bridge.history.archive_facts import ArchiveFacts, Part
 from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds
-from headrace.streams.seams.clients import ReceivedMessage, TopicPartition
+from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 
 Cutover = Mapping[TopicPartition, int] | datetime
 """Where Kafka goes on: at offsets, or at the first records that are not older than a time."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 EARLIEST_MS = 10**11
 """In March 1973. Seconds are less until the year 5138."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.spark_bridge.cleanup import and_then
-from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.history.archives import AMONG_EQUALS, Archive, before
+from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
+from headrace.spark_bridge.history.archive_facts import ArchiveFacts, Part, facts_of
 from headrace.spark_bridge.plan.job import Application, Archived, Job
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.executor_errors import sealed
+from headrace.spark_bridge.records.murmur import partitions_of_keys
 from headrace.spark_bridge.records.outputs import Row
 from headrace.spark_bridge.records.packs import (
     HEADERS,
@@ -27,8 +29,197 @@ from headrace.spark_bridge.records.packs import (
     packed_records,
     packs_to_arrow,
 )
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology.compile.source import stampers
+
+# History that comes from a DataFrame instead of from Kafka: Parquet, CSV, Delta, whatever it is.
+#
+# The columns are ``key``, ``value`` (bytes or text) and ``timestamp`` (milliseconds since 1970, or
+# a
+# timestamp), and, where the archive has them, ``partition``, ``offset`` and ``headers``. Where the
+# archive ends and Kafka goes on must be known to the record: it follows from the offsets, or the
+# caller says it. Without offsets, records are in the order of their times, then of the rows in the
+# files, as these are called; where Spark knows of no files, of what is in them. So a second attempt
+# finds them in the same order, however Spark divides them then.
+
+
+AMONG_EQUALS = ("file", "row", "content")
+"""The columns by which rows of one time are sorted, before their keys and values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The history of one topic.
+
+    Args:
+        given: topic, partition, offset, key, value, timestamp and headers, as far as the archive
+            has them; and, without offsets, what orders rows of one time.
+        frame: the same with each record's partition.
+        has_partitions: whether the archive knows them.
+        has_offsets: whether the archive knows them.
+    """
+
+    topic: str
+    partitions: int
+    given: Any
+    frame: Any
+    has_partitions: bool
+    has_offsets: bool
+
+
+def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
+    """Look at the columns of an archive, and give each record its partition.
+
+    Raises:
+        CannotBackfillError: a column is missing, or of a type that it cannot have.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    names = set(frame.columns)
+    missing = sorted({"key", "value", "timestamp"} - names)
+    if missing:
+        raise CannotBackfillError(
+            f"the archive of {topic} has no column {', '.join(missing)}, and has "
+            f"{', '.join(map(repr, frame.columns))}; it needs key, value and timestamp, and takes "
+            "partition, offset and headers"
+        )
+    if "offset" in names and "partition" not in names:
+        raise CannotBackfillError(
+            f"the archive of {topic} has offsets and no partitions, which say nothing alone"
+        )
+    kinds = dict(frame.dtypes)
+    for name in ("key", "value"):
+        if kinds[name] not in ("binary", "string", "void"):
+            raise CannotBackfillError(
+                f"the {name} of the archive of {topic} is of type {kinds[name]}; it must be the "
+                "bytes or the text that was in the topic, such as to_json of a struct, and CSV is "
+                "not to be read with inferSchema"
+            )
+    time = F.col("timestamp")
+    if kinds["timestamp"] == "timestamp":
+        time = F.unix_millis(time)
+    elif kinds["timestamp"] not in ("bigint", "int"):
+        raise CannotBackfillError(
+            f"the timestamp of the archive of {topic} is of type {kinds['timestamp']}; it must be "
+            "a long of milliseconds since 1970, or a timestamp"
+        )
+    given = _among_equals(frame) if "offset" not in names else frame
+    given = given.select(
+        F.lit(topic).alias("topic"),
+        (F.col("partition") if "partition" in names else F.lit(None))
+        .cast("int")
+        .alias("partition"),
+        (F.col("offset") if "offset" in names else F.lit(None)).cast("long").alias("offset"),
+        F.col("key").cast("binary").alias("key"),
+        F.col("value").cast("binary").alias("value"),
+        time.cast("long").alias("timestamp"),
+        _headers(topic, kinds.get("headers")).alias("headers"),
+        *(F.col(name) for name in AMONG_EQUALS if "offset" not in names),
+    )
+    placed = given
+    if "partition" not in names:
+        placed = given.mapInArrow(_Partitioned(partitions), given.schema)
+    return Archive(topic, partitions, given, placed, "partition" in names, "offset" in names)
+
+
+def _among_equals(frame: Any) -> Any:
+    """Add what orders rows of one time.
+
+    Directly over the files, where it depends on nothing but them. The ids go up within a file,
+    wherever Spark cuts it, and say nothing of two files, nor of rows that come from none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    whole = [F.col(name) for name in ("key", "value", "timestamp")]
+    file = F.input_file_name()
+    return frame.withColumns(
+        {
+            "content": F.xxhash64(*whole),
+            "file": file,
+            "row": F.when(file != "", F.monotonically_increasing_id()),
+        }
+    )
+
+
+def _headers(topic: str, kind: str | None) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    wanted = "array<struct<name:string,value:binary>>"
+    if kind is None:
+        return F.lit(None).cast(wanted)
+    # Spark's own connector calls the name of a header its key.
+    if kind in (wanted, "array<struct<key:string,value:binary>>"):
+        return F.col("headers").cast(wanted)
+    raise CannotBackfillError(
+        f"the headers of the archive of {topic} are of type {kind}; they must be of {wanted}"
+    )
+
+
+class _Partitioned:
+    """Puts each record where Kafka's producers do, those without a key by what is in them."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = batch.column("key")
+            found = partitions_of_keys(keys, self._partitions)
+            if keys.null_count:
+                places = np.asarray(batch.column("content")) % self._partitions
+                found = np.where(np.asarray(keys.is_null()), places, found).astype(np.int32)
+            place = batch.schema.get_field_index("partition")
+            yield batch.set_column(place, "partition", pa.array(found, pa.int32()))
+
+
+def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None) -> ArchiveFacts:
+    """Look through the places and times of an archive, once.
+
+    Args:
+        cuts: where what counts of it ends, if it has offsets; None for all of it.
+
+    Raises:
+        CannotBackfillError: records say no place or no time, or are of a partition that is none.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame = archive.given
+    if cuts is not None and archive.has_offsets:
+        # What says no place stays, to be refused.
+        known = F.col("partition").isNotNull() & F.col("offset").isNotNull()
+        frame = frame.where(~known | _is_before(archive, cuts))
+    rows = frame.groupBy("partition").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(F.col("offset").isNull()).alias("no_offset"),
+        F.count_if(F.col("timestamp").isNull()).alias("no_time"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
+        F.min("timestamp").alias("earliest"),
+        F.max("timestamp").alias("latest"),
+    )
+    return facts_of(
+        archive.topic,
+        [Part(**row.asDict()) for row in rows.collect()],
+        archive.partitions,
+        has_partitions=archive.has_partitions,
+        has_offsets=archive.has_offsets,
+    )
+
+
+def before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
+    """The records of an archive before some offsets, if it has offsets."""
+    return archive.frame.where(_is_before(archive, cuts)) if archive.has_offsets else archive.frame
+
+
+def _is_before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    kept = F.lit(False)
+    for place, cut in cuts.items():
+        if place.topic == archive.topic:
+            kept = kept | ((F.col("partition") == place.partition) & (F.col("offset") < cut))
+    return kept
+
 
 UNNUMBERED = -(1 << 60)
 """From where records without an offset are counted: before every offset of Kafka."""

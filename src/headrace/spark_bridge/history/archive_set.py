@@ -19,8 +19,8 @@ from headrace.spark_bridge.history.archive_facts import (
 )
 from headrace.spark_bridge.history.planning import InputEnds, Until
 from headrace.spark_bridge.plan.plan import BackfillPlan
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.topics import describe_as
-from headrace.streams.seams.clients import TopicPartition
 
 Times = Literal["check", "trust"]
 """Whether timestamps are refused that can hardly be milliseconds since 1970."""
@@ -61,7 +61,7 @@ class ArchiveSet:
             CannotBackfillError: they are not the history of what the topology reads.
             BackfillError: they cannot be read.
         """
-        from headrace.spark_bridge.history.archives import open_archive
+        from headrace.spark_bridge.history.archive_packs import open_archive
 
         if source is None:
             if cutover is not None:
@@ -185,7 +185,7 @@ class ArchiveSet:
 
 
 def _facts(archive: Any, ends: Mapping[TopicPartition, int] | None) -> ArchiveFacts:
-    from headrace.spark_bridge.history.archives import look_into
+    from headrace.spark_bridge.history.archive_packs import look_into
     from headrace.spark_bridge.run.stage_errors import archive_error
 
     try:

@@ -12,12 +12,11 @@ from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import topology_digest
+from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
 from headrace.streams.plan.flow import reached
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_topics, topic_names
 from headrace.streams.plan.topics import TopicAdmin, describe_as, prepare_topics
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.topic_facts import TopicFacts
 
 Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
 """Where to end: at the last stable offsets, before offsets, or before a time."""

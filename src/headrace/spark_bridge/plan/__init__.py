@@ -1,1 +1,1 @@
-"""What a backfill is going to read and make, and how a plan is known again."""
+"""Plan of a backfill, and how a plan is identified."""

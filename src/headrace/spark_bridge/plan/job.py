@@ -15,11 +15,11 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.program import by_value
 from headrace.spark_bridge.program.combine import with_partials
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.global_plan import GlobalPlan, plan_global_tables
 from headrace.streams.plan.plan import SubPlan, optimized, plan_application
-from headrace.streams.seams.clients import TopicPartition
+from headrace.topology.graph.combinable import reaches_time
 from headrace.topology.graph.optimizer import COMBINE
-from headrace.topology.graph.timed import reaches_time
 from headrace.topology.topology import Topology
 
 STATE_IN_MEMORY_BYTES = 512 << 20

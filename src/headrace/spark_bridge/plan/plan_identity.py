@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.seams.topic_facts import TopicFacts
+from headrace.streams.kafka.protocols import TopicFacts
+from headrace.streams.plan.deployment import Deployment
 
 
 def topology_digest(application: Application) -> str:

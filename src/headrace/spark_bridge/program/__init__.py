@@ -1,1 +1,1 @@
-"""The program that executors get: combined where that is right, and shipped."""
+"""The program that executors receive, and how it is shipped."""

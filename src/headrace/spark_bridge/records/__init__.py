@@ -1,1 +1,1 @@
-"""Records in their order, and in packs."""
+"""Records in order, and in packs."""

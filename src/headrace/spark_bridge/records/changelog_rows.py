@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from headrace.state.codec import decode_timestamped
 from headrace.state.timed import TimedBuffer
 from headrace.state.versions import is_deletion, key_and_time
-from headrace.streams.task.task import Task
+from headrace.streams.tasks.task import Task
 
 _VERSION_ROWS = (b"\x00", b"\x01")
 """Between which a versioned store has its rows; its index is behind them."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.streams.records.failures import describe_failure, is_ours
+from headrace.streams.tasks.failures import describe_failure, is_ours
 
 _QUOTES_NOTHING = (ImportError, MemoryError, OSError)
 """Of the system and of Python; what functions of the user raise has an error of ours around it."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.spark_bridge.records.order import Block, Orders
 from headrace.spark_bridge.records.outputs import Row
 from headrace.spark_bridge.records.packs import ORDER, opened
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 MERGE_ROWS = 20_000
 """How many records are taken in, at least, before some are let out."""

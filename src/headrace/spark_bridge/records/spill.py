@@ -116,8 +116,7 @@ class SpillingState:
             self._move()
 
     def _move(self) -> None:
-        from headrace.state.disk.options import RocksMemory
-        from headrace.state.rocks import RocksTaskState
+        from headrace.state.rocks import RocksMemory, RocksTaskState
 
         self._directory = Path(tempfile.mkdtemp(prefix="headrace-", dir=self._parent))
         shared = RocksMemory(

@@ -1,1 +1,1 @@
-"""Spark's stages and tasks, and what is said of those that fail."""
+"""Stages and tasks on Spark, and their errors."""

@@ -12,11 +12,11 @@ from headrace.spark_bridge.plan.job import Application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer, read_range
 from headrace.state.memory import MemoryTaskState
-from headrace.streams.global_tables.global_errors import RowErrors
-from headrace.streams.global_tables.global_rows import GlobalRows
-from headrace.streams.seams.clients import Log
+from headrace.streams.kafka.protocols import Log
+from headrace.streams.tasks.global_state import GlobalRows
+from headrace.streams.tasks.global_tables import RowErrors
 from headrace.topology.context.context import TableView
-from headrace.topology.processors.read_only_store import store_key
+from headrace.topology.processors.store_faces import store_key
 
 
 def load_global_tables(

@@ -18,9 +18,9 @@ from headrace.spark_bridge.run.history_tables import no_rows
 from headrace.spark_bridge.run.task_facts import facts_of
 from headrace.spark_bridge.run.task_run import partition_counter
 from headrace.streams.errors import StreamsError
+from headrace.streams.kafka.protocols import CommittedOffset
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.seams.clients import CommittedOffset
-from headrace.streams.task.task import Task
+from headrace.streams.tasks.task import Task
 from headrace.topology.timestamps import wallclock_timestamp
 from headrace.topology.topology import Topology
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.errors import StreamsError
+from headrace.streams.kafka.access_errors import AccessError
 
 _OWN_ERROR = re.compile(r"^headrace(?:\.\w+)+(?:Error)?: (.+?)(?=^\s*$|\Z)", re.M | re.S)
 _DENIED = re.compile(

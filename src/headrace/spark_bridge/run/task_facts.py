@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.spark_bridge.errors import WallClockError
 from headrace.streams.config.config import StreamsConfig, table
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.plan import TaskId
 from headrace.topology.context.calls import Caller, NoCaller
 from headrace.topology.context.punctuation import Schedule
 from headrace.topology.context.task_facts import TaskFacts, TimeKind

@@ -35,12 +35,12 @@ from headrace.spark_bridge.records.spill import SpillingState, spill_directory
 from headrace.spark_bridge.run.history_tables import load_global_tables
 from headrace.spark_bridge.run.task_facts import facts_of
 from headrace.state.buffers import bound_caches
-from headrace.state.events.log import get_logger
-from headrace.streams.calls.live import LiveCalls
+from headrace.state.log import get_logger
 from headrace.streams.errors import RecordError, StreamsError
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.task.task import Task
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.async_io import LiveCalls
+from headrace.streams.tasks.task import Task
 
 RUN_RECORDS = 5000
 """How many records go through a task before its memory is looked at."""
@@ -387,7 +387,7 @@ def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
         if known is not None:
             return known
         from headrace.streams.kafka.admin import LiveAdmin
-        from headrace.streams.tasks.cluster_facts import ClusterFacts
+        from headrace.streams.tasks.tasks import ClusterFacts
 
         admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
         return ClusterFacts(admin, {}, from_earliest=True).partitions_of(topic)

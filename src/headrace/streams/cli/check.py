@@ -15,21 +15,19 @@ from headrace.streams.cli.options import (
     settings_option,
     target_argument,
 )
-from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError
-from headrace.streams.plan.plan_notes import meetings_of, unnamed_keys_of
+from headrace.streams.errors import MisconfiguredTopicError, MissingTopicError, TopologyChangedError
+from headrace.streams.plan.key_sample import meetings_of, unnamed_keys_of
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.plan.upstream import upstream_of
-from headrace.streams.start_errors import TopologyChangedError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
-from headrace.topology.checks.calls_alone import calls_alone
-from headrace.topology.checks.unnamed import Unnamed, unnamed_steps
+from headrace.topology.checks.unnamed import Unnamed, calls_alone, unnamed_steps
 
 if TYPE_CHECKING:
+    from headrace.streams.admin.start_check import StartCheck
     from headrace.streams.app import KafkaStreams
     from headrace.streams.kafka.group_admin import GroupAdmin
-    from headrace.streams.upgrade.start_check import StartCheck
 
 _WHY = """\
 Such a name has a number that counts the steps of the program. When a step is added or removed in
@@ -90,15 +88,14 @@ def _say_unnamed(steps: list[Unnamed]) -> None:
 
 def _compare(app: KafkaStreams) -> int:
     """Print what is different from what is deployed; returns the exit code."""
-    from headrace.state.events.log import get_logger
-    from headrace.streams.deployed.deployed import DeployedTopology
-    from headrace.streams.deployed.deployment import change_code
-    from headrace.streams.deployed.deployment_changes import changes
-    from headrace.streams.kafka.broker_contact import reach
+    from headrace.state.log import get_logger
+    from headrace.streams.admin.start_check import CommittedRecords, StartCheck
+    from headrace.streams.kafka.clocks import SystemClock
+    from headrace.streams.kafka.connectivity import reach
     from headrace.streams.kafka.group_admin import GroupAdmin
-    from headrace.streams.seams.system_clock import SystemClock
-    from headrace.streams.upgrade.committed_records import CommittedRecords
-    from headrace.streams.upgrade.start_check import StartCheck
+    from headrace.streams.plan.deployed import DeployedTopology
+    from headrace.streams.plan.deployment import change_code
+    from headrace.streams.plan.deployment_changes import changes
     from headrace.streams.worker.connections import LIVE
 
     config = app.config

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.streams.cli.options import load_alone, said_errors, settings_option, target_argument
+from headrace.streams.plan.key_sample import folds_as_run
 from headrace.streams.plan.plan import optimized
-from headrace.streams.plan.plan_notes import folds_as_run
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams

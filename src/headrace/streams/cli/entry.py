@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr
 from types import FrameType
 from typing import Any
 
-from headrace.streams.collector import rare_collections
+from headrace.streams.states import rare_collections
 
 _LASTING = frozenset({"dev", "feed", "mirror"})
 """Commands that run until they are stopped. `run` bounds its log itself."""

@@ -7,18 +7,61 @@ that `headrace --help` loads neither Kafka's client nor a store.
 
 from __future__ import annotations
 
+import inspect
+import re
+import sys
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import click
 
+from headrace.streams.cli.options import columns, said_errors, show
+from headrace.streams.supervisor.exit_codes import TABLE
+
+# The commands `headrace settings` and `headrace exit-codes`: what documentation says, here.
+
+
+_MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)")
+
+
+@click.command()
+@click.argument("name", required=False)
+def settings(name: str | None) -> None:
+    """Show all settings, with what they take, their default and what they mean.
+
+    With NAME, such as commit.interval.ms or consumer.session.timeout.ms, only this one, or those
+    that have NAME in theirs.
+    """
+    from headrace.streams.config.settings_reference import listing, of_name
+
+    with said_errors():
+        click.echo("\n".join(listing() if name is None else of_name(name)))
+
+
+@click.command("exit-codes")
+def exit_codes() -> None:
+    """Show what the exit codes of `headrace run` mean, which other commands end with, too.
+
+    Beside them, 1 is the answer "no" of commands that say so, such as `headrace lag --above`.
+    """
+    table = columns("code", "error", "when", "start it again?", numbers=("code",))
+    for ending in sorted(TABLE, key=lambda one: one.code):
+        error = "" if ending.error is None else ending.error.__name__
+        again, when = (
+            _MARKS.sub(r"\1", text).replace("`", "") for text in (ending.again, ending.when)
+        )
+        table.add_row(str(int(ending.code)), error, when, again)
+    show(table)
+
+
 GROUP: Final = "headrace.commands"
 """Each entry point of this group is a click command, called as the entry point is."""
 
 _COMMANDS: Final = {
     "broker": ("headrace.streams.devbroker.commands:broker", "Run a real Kafka on this machine."),
-    "changelog": ("headrace.streams.cli.changelog:changelog", "Write changelogs that are gone."),
+    "changelog": ("headrace.streams.cli.offsets:changelog", "Write changelogs that are gone."),
     "check": (
         "headrace.streams.cli.check:check",
         "Find what an upgrade of an application would trip over.",
@@ -28,24 +71,24 @@ _COMMANDS: Final = {
         "Show what an application computes, as text, code or a picture.",
     ),
     "dev": (
-        "headrace.streams.cli.dev.dev:dev",
+        "headrace.streams.cli.dev:dev",
         "Run an application while it is written, started again with each save.",
     ),
     "exit-codes": (
-        "headrace.streams.cli.looks.reference:exit_codes",
+        "headrace.streams.cli.main:exit_codes",
         "Show what exit codes mean.",
     ),
     "feed": (
-        "headrace.streams.cli.feeding.command:feed",
+        "headrace.streams.cli.feed:feed",
         "Write rows of files or of a database to a topic, each of them once.",
     ),
-    "lag": ("headrace.streams.cli.looks.lag:lag", "Show how far an application is behind."),
+    "lag": ("headrace.streams.cli.lag:lag", "Show how far an application is behind."),
     "log-level": (
-        "headrace.streams.control.commands:log_level",
+        "headrace.streams.cli.control:log_level",
         "Change what a running `headrace run` logs.",
     ),
     "mirror": (
-        "headrace.streams.cli.mirroring.command:mirror",
+        "headrace.streams.cli.mirror:mirror",
         "Copy topics of one cluster to another, each record once, and move groups there.",
     ),
     "offsets": (
@@ -53,7 +96,7 @@ _COMMANDS: Final = {
         "Show where an application's inputs stand, and set them.",
     ),
     "reset": (
-        "headrace.streams.cli.reset:reset",
+        "headrace.streams.cli.offsets:reset",
         "Take a stopped application back to a beginning.",
     ),
     "rights": (
@@ -62,32 +105,32 @@ _COMMANDS: Final = {
     ),
     "run": ("headrace.streams.cli.run:run", "Run an application in worker processes."),
     "scale": (
-        "headrace.streams.control.commands:scale",
+        "headrace.streams.cli.control:scale",
         "Change how many workers a running `headrace run` has.",
     ),
     "settings": (
-        "headrace.streams.cli.looks.reference:settings",
+        "headrace.streams.cli.main:settings",
         "Show settings, and what they mean.",
     ),
     "skip": (
-        "headrace.streams.cli.skip:skip",
+        "headrace.streams.cli.offsets:skip",
         "Leave out a record that an application cannot process.",
     ),
     "store": (
-        "headrace.streams.cli.stores.group:store",
+        "headrace.streams.cli.stores:store",
         "Read the stores of an application, running or not.",
     ),
-    "tasks": ("headrace.streams.cli.looks.lag:tasks", "Show which worker has which task."),
+    "tasks": ("headrace.streams.cli.lag:tasks", "Show which worker has which task."),
     "top": (
-        "headrace.streams.cli.looks.top:top",
+        "headrace.streams.cli.top:top",
         "Show how an application goes on, in a table that is refreshed.",
     ),
     "topics": (
-        "headrace.streams.cli.topics.commands:topics",
+        "headrace.streams.cli.topics:topics",
         "Make topics, look into them, and write to them.",
     ),
     "transactions": (
-        "headrace.streams.cli.looks.transactions:transactions",
+        "headrace.streams.cli.transactions:transactions",
         "Find transactions that never end, and end them.",
     ),
     "try": (
@@ -156,3 +199,114 @@ def _help_of(offered: EntryPoint) -> str:
 @click.version_option(package_name="headrace")
 def main() -> None:
     """Headrace: stream processing on Kafka for Python."""
+
+
+# The page docs/commands.md, made from the commands themselves.
+
+
+_HEAD = """\
+# Commands
+
+`headrace` and each of its commands say with `--help` what stands here. This page is printed by
+`python -m headrace.streams.cli.main`.
+
+## A tour
+
+With `revenue.py` and `orders.jsonl` of [Getting started](getting-started.md), and a broker on this
+machine (`headrace broker start`), what the application computes and what it would trip over:
+
+```sh
+headrace describe revenue:app
+headrace check revenue:app
+headrace try revenue:app --input orders=orders.jsonl
+```
+
+Its topics, some records, and a look at them with the application's own serdes:
+
+```sh
+headrace topics create --app revenue:app --partitions 4
+headrace topics produce orders orders.jsonl --app revenue:app
+headrace topics list --app revenue:app
+headrace topics tail orders --app revenue:app --max 3 --with all
+headrace topics describe orders --app revenue:app
+```
+
+`headrace run revenue:app --workers 2` runs it, and `headrace dev revenue:app` does all of this in
+one terminal while it is written. How far it is, beside it or when it is stopped:
+
+```sh
+headrace lag revenue:app
+headrace tasks revenue:app
+headrace top revenue:app --times 1
+headrace offsets list revenue:app
+headrace transactions list revenue:app
+```
+
+What it writes, internal topics too, which go by the names of their stores and steps:
+
+```sh
+headrace topics tail revenue --app revenue:app
+headrace topics tail by-customer --app revenue:app --from beginning --with partition,offset
+headrace topics tail sums --app revenue:app
+```
+
+And back to the beginning, which is shown before it is done:
+
+```sh
+headrace offsets set revenue:app --topic orders --to beginning --process-again --dry-run
+headrace reset revenue:app --dry-run
+headrace rights revenue:app --user shop
+```
+
+Where settings such as `bootstrap.servers` come from is the same for all commands: see
+[Configuration](configuration.md#where-settings-come-from). Exit codes are in
+[Operations](operations.md#exit-behaviour).
+"""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    with click.Context(main, info_name="headrace", **main.context_settings) as context:
+        return _HEAD + "".join(_sections(main, context))
+
+
+def _sections(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, f"{name} is listed"
+        with click.Context(command, info_name=name, parent=context) as own:
+            if isinstance(command, click.Group):
+                if command.invoke_without_command:
+                    yield _section(command, own)
+                yield from _sections(command, own)
+            else:
+                yield _section(command, own)
+
+
+def _section(command: click.Command, context: click.Context) -> str:
+    path = context.command_path
+    pieces = " ".join(command.collect_usage_pieces(context))
+    text = inspect.cleandoc(command.help or "").replace("\b\n", "")
+    options = "".join(_options(command, context))
+    table = f"\n| option | |\n|---|---|\n{options}" if options else ""
+    return f"\n## {path}\n\n```text\n{path} {pieces}\n```\n\n{_quoted(text)}\n{table}"
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
+    # Without --help, which all have, and which click names otherwise from version to version.
+    for parameter in command.params:
+        record = parameter.get_help_record(context)
+        if record is None or not isinstance(parameter, click.Option):
+            continue
+        # A stroke would end the cell.
+        names, said = (re.sub(r"\s+", " ", text).replace("|", "/") for text in record)
+        yield f"| `{names}` | {_quoted(said)} |\n"
+
+
+def _quoted(text: str) -> str:
+    """Help as Markdown: what would be a mark there is code."""
+    return re.sub(r"(\{(?:[^{}`]|\{[^{}`]*\})*\})(?=[ ,.:]|$)", r"`\1`", text)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from confluent_kafka import Message
 
-from headrace.streams.cli.looks.missing import require_topics
+from headrace.streams.admin.local_changelogs import LocalChangelogs
+from headrace.streams.admin.local_changelogs import lines as _changelog_lines
+from headrace.streams.admin.offsets import (
+    GroupOffsets,
+    InputOffsets,
+    MovePlan,
+    Wanted,
+    lines,
+    listing,
+    read_offsets,
+)
+from headrace.streams.admin.overview import unmade_of
+from headrace.streams.admin.reset import Reset, ResetPlan, refuse_backfill, refuse_members
+from headrace.streams.admin.reset import lines as _reset_lines
+from headrace.streams.admin.skip import carry_out, plan_skip
+from headrace.streams.cli.known_topics import Known
+from headrace.streams.cli.lag import require_topics
 from headrace.streams.cli.options import (
     WHERE,
     confirm,
@@ -18,22 +40,268 @@ from headrace.streams.cli.options import (
     target_argument,
     where,
 )
-from headrace.streams.errors import ConfigError
-from headrace.streams.kafka.broker_contact import reach
+from headrace.streams.cli.tail import FIELDS, line_of
+from headrace.streams.config.secrets import over
+from headrace.streams.config.settings import given_by
+from headrace.streams.errors import ConfigError, ResetRefusedError
+from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.group_facts import Target
-from headrace.streams.upgrade.offset_moves import (
-    GroupOffsets,
-    MovePlan,
-    Wanted,
-    lines,
-    listing,
-    read_offsets,
+from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.kafka.protocols import Target, TopicPartition
+from headrace.streams.kafka.topic_reader import TopicReader
+from headrace.topology.serdes.partials import said_of_partial
+
+if TYPE_CHECKING:
+    from headrace.streams.app import KafkaStreams
+
+
+# The command `headrace changelog restore-from-local`: write changelogs that are gone anew.
+
+
+@click.group()
+def changelog() -> None:
+    """Write changelogs that are gone."""
+
+
+@changelog.command()
+@target_argument
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
+@click.option("--yes", is_flag=True, help="Do it without a question.")
+@click.option("--state-dir", metavar="DIRECTORY", help="The setting state.dir.")
+@settings_option
+def restore_from_local(
+    target: str, dry_run: bool, yes: bool, state_dir: str | None, settings: dict[str, str]
+) -> None:
+    """Write changelogs of a stopped application anew from the rows on this host.
+
+    For changelogs that were deleted while the group has offsets: the application refuses to start
+    then, as its state would begin empty. What would be done is always printed first. The exit code
+    is 1 while rows of other hosts are still to be written.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    if state_dir is not None:
+        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
+    with said_errors():
+        app = load(target, settings)
+        config = app.config
+        timeout_s = config.task_timeout_ms / 1000
+        reach(config.admin_config())
+        cluster = GroupAdmin(config.admin_config(), timeout_s=timeout_s)
+        work = LocalChangelogs(
+            config,
+            app.plans,
+            cluster,
+            make_producer=lambda: PlainProducer(
+                {**config.producer_config(None), "delivery.report.only.error": True},
+                commit_offsets=lambda _: None,
+                end_offsets=cluster.end_offsets,
+                timeout_s=timeout_s,
+            ),
+            now_ms=lambda: time.time_ns() // 1_000_000,
+        )
+        plan = work.plan()
+        click.echo("\n".join(_changelog_lines(plan)))
+        if not plan.tasks:
+            return
+        if dry_run:
+            click.echo("Nothing was done (--dry-run).")
+            return
+        refuse_members(plan.group, plan.members)
+        if not yes:
+            confirm()
+        work.carry_out(plan)
+        if plan.elsewhere:
+            click.echo("Done here. The application cannot be started yet.")
+            sys.exit(1)
+        click.echo("Done. The application can be started.")
+
+
+# The command `headrace reset`: say what a reset would do, and do it when that is wanted.
+
+
+@click.command()
+@target_argument
+@click.option(
+    "--to",
+    "aim",
+    metavar="WHERE",
+    callback=where,
+    default="beginning",
+    show_default=True,
+    help=f"Where the inputs are set to, tables aside: {WHERE}",
 )
-from headrace.streams.upgrade.offsets import InputOffsets
-from headrace.streams.upgrade.reset import refuse_members
-from headrace.streams.views.look import unmade_of
+@click.option(
+    "--topic",
+    "inputs",
+    multiple=True,
+    metavar="TOPIC",
+    help="Set this input alone; may be repeated. Tables go to the beginning with it.",
+)
+@click.option(
+    "--all-internal",
+    is_flag=True,
+    help="Delete topics too that are called like internal ones and are not of this topology.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
+@click.option("--yes", is_flag=True, help="Do it without a question.")
+@click.option("--state-dir", metavar="DIRECTORY", help="The setting state.dir.")
+@settings_option
+def reset(
+    target: str,
+    aim: Target,
+    inputs: tuple[str, ...],
+    all_internal: bool,
+    dry_run: bool,
+    yes: bool,
+    state_dir: str | None,
+    settings: dict[str, Any],
+) -> None:
+    """Take a stopped application back to a beginning.
+
+    Sets the offsets of its inputs, deletes its repartition topics and changelogs, and removes its
+    state on this host. What would be done is always printed first.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    if state_dir is not None:
+        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
+    with said_errors():
+        app = load(target, settings)
+        timeout_s = app.config.task_timeout_ms / 1000
+        reach(app.config.admin_config())
+        work = Reset(
+            app.config.application_id,
+            app.plans,
+            GroupAdmin(app.config.admin_config(), timeout_s=timeout_s),
+            state_dir=app.config.state_dir,
+            timeout_s=timeout_s,
+            global_topics=[plan.topic for plan in app.global_plans],
+        )
+
+        def look() -> ResetPlan:
+            return work.plan(aim, inputs=inputs, all_internal=all_internal)
+
+        plan = look()
+        click.echo("\n".join(_reset_lines(plan)))
+        if dry_run:
+            click.echo("Nothing was done (--dry-run).")
+            return
+        refuse_members(plan.group, plan.members)
+        refuse_backfill(plan.group, plan.backfill)
+        if not yes:
+            confirm()
+        work.carry_out(plan, look)
+        click.echo("Done. The application can be started.")
+
+
+# The command `headrace skip`: past a record that an application cannot process.
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option(
+    "--app", "target", metavar="MODULE:APP", required=True, help="The application that stopped."
+)
+@click.option("--show", is_flag=True, help="Print the record itself, too.")
+@click.option("--dry-run", is_flag=True, help="Say what would be left out, and end.")
+@click.option("--yes", is_flag=True, help="Do it without a question.")
+@settings_option
+def skip(
+    topic: str,
+    partition: int,
+    offset: int,
+    target: str,
+    show: bool,
+    dry_run: bool,
+    yes: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Leave out a record that a stopped application cannot process.
+
+    The message that the application stopped with says which. All other records are processed as
+    they would be without it, under exactly-once each of them once. What is left out is always
+    printed first: its place, its time and its size, how many records it stands for where it is a
+    partial result, and with --show what is in it.
+    """
+    with said_errors():
+        app = load(target, settings)
+        config, known = app.config, Known.by(app)
+        with _refused_alike():
+            place = TopicPartition(known.full_name(topic), partition)
+        reach(config.admin_config())
+        cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+        work = InputOffsets(
+            config.application_id, app.plans, cluster, exactly_once=config.exactly_once
+        )
+        reader = TopicReader(config.restore_config())
+
+        def first(place: TopicPartition, begin: int) -> Message | None:
+            ends = cluster.stable_offsets([place])
+            return next(reader.read({place: begin}, ends), None)
+
+        def first_from(place: TopicPartition, begin: int) -> int | None:
+            message = first(place, begin)
+            return None if message is None else message.offset()
+
+        if not dry_run:
+            standing = work.look()
+            refuse_members(standing.group, standing.members)
+        with _refused_alike():
+            plan = plan_skip(work, place, offset, first_from)
+        message = first(place, offset)
+        assert message is not None, "`plan_skip` has found it"
+        click.echo(f"To be left out: {place} offset {offset}, {_size(message)}")
+        said = _said_of_partial(app, message)
+        if said is None:
+            click.echo("  No step of the application gets it, whichever of them has failed at it.")
+        else:
+            click.echo(f"  It is {said}: with it they are left out.")
+        if show:
+            form = known.form(place.topic, None, None)
+            click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
+        click.echo(f"Offset of the group {plan.found.group}:\n  {plan}")
+        if dry_run:
+            click.echo("Nothing was set (--dry-run).")
+            return
+        refuse_members(plan.found.group, plan.found.members)
+        if not yes:
+            confirm()
+        carry_out(work, plan, plan_skip(work, place, offset, first_from))
+        reader.close()
+        click.echo("Done. The application can be started.")
+
+
+def _said_of_partial(app: KafkaStreams, message: Message) -> str | None:
+    """What stands for several records goes through topics that the application writes itself."""
+    own = {topic.name for plan in app.plans for topic in plan.topics.repartition_sources}
+    headers: Any = message.headers()
+    return said_of_partial(headers, message.value()) if message.topic() in own else None
+
+
+@contextmanager
+def _refused_alike() -> Iterator[None]:
+    """Whatever of a record's place is wrong has one exit code, for scripts."""
+    try:
+        yield
+    except (click.UsageError, ConfigError) as error:
+        said = error.message if isinstance(error, click.UsageError) else str(error)
+        raise ResetRefusedError(said) from error
+
+
+def _size(message: Message) -> str:
+    time_ms = message.timestamp()[1]
+    try:
+        time = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        time = f"{time_ms} ms"
+    key, value = message.key(), message.value()
+    parts = [("key", key), ("value", value)]
+    sizes = [f"{name} {'null' if data is None else f'{len(data)} bytes'}" for name, data in parts]
+    return f"timestamp {time}, {', '.join(sizes)}"
+
 
 _TOPIC = re.compile(r"([^:]+)(?::([0-9]+(?:,[0-9]+)*))?")
 

@@ -7,23 +7,50 @@ import re
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from headrace.streams.config.environment import CONFIG, PREFIX, settings_of
+from headrace.streams.config.secrets import guarded, over
+from headrace.streams.config.settings import Given, origins_of
 from headrace.streams.errors import ConfigError, StreamsError
-from headrace.streams.seams.group_facts import Target
-from headrace.streams.secrets import guarded, over
-from headrace.streams.settings import Given, origins_of
+from headrace.streams.kafka.protocols import Target
 from headrace.topology.errors import RegistryError, TopologyError
 
 if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
+
+
+# Tables on terminals, and the same as JSON: what several commands print.
+
+
+_WIDE = 1 << 20
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+def columns(*names: str, numbers: Iterable[str] = ()) -> Table:
+    """A table without lines; numbers stand on the right."""
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+    return table
+
+
+def show(table: Table) -> None:
+    """Print it as wide as it is, so that it can be piped."""
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        # That has no width; rich takes it to have 80 columns, and would cut the rest off.
+        console = Console(highlight=False, soft_wrap=True, width=_WIDE)
+    console.print(table)
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -216,9 +243,9 @@ def load_alone(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
 
 
 def _loaded(target: str, settings: Mapping[str, Any], beside: Mapping[str, Any]) -> KafkaStreams:
-    from headrace.streams.supervise.app_loader import load_app
+    from headrace.streams.supervisor.app_loader import load_app
     from headrace.streams.tasks.restore import SilentRestoreListener
-    from headrace.streams.worker.listeners import SilentListener
+    from headrace.streams.worker.protocols import SilentListener
 
     app = load_app(target, beside)
     if not settings:
@@ -288,7 +315,7 @@ def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterat
     try:
         yield
     except (StreamsError, TopologyError, RegistryError) as error:
-        from headrace.streams.supervise.exit_codes import exit_code_of
+        from headrace.streams.supervisor.exit_codes import exit_code_of
 
         click.echo(f"Error: {error}", err=True)
         sys.exit((code_of or exit_code_of)(error))

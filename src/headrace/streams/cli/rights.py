@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from headrace.streams.cli.known_topics import Known
 from headrace.streams.cli.options import confirm, said_errors, settings_option
-from headrace.streams.cli.topics.known_topics import Known
-from headrace.streams.contact.rights import Right, of_application
 from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.devbroker.users import Users
 from headrace.streams.errors import FatalClientError
+from headrace.streams.kafka.acls import Right, of_application
 
 
 @click.command()

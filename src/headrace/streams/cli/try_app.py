@@ -15,7 +15,7 @@ import click
 
 from headrace.streams.cli.options import load_alone, said_errors, settings_option, target_argument
 from headrace.streams.errors import RecordError
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology import serdes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Given:
     @contextmanager
     def opened(self) -> Iterator[IO[str]]:
         """Its lines."""
-        from headrace.streams.lines.record_lines import text_of
+        from headrace.streams.cli.record_lines import text_of
 
         if self.file == STANDARD_INPUT:
             yield text_of(sys.stdin.buffer)
@@ -169,7 +169,7 @@ class Trial:
         Raises:
             LineError: a line is no record of its topic.
         """
-        from headrace.streams.lines.record_lines import LineError, read_records
+        from headrace.streams.cli.record_lines import LineError, read_records
 
         for given in inputs:
             topic = self.driver.input(given.topic)
@@ -223,8 +223,8 @@ class Trial:
 
     def outputs(self, shown: Sequence[str]) -> Iterator[str]:
         """What came out, a line a record; what is no key or value of its topic's serde as bytes."""
-        from headrace.streams.lines.documents import decoded
-        from headrace.streams.lines.record_lines import record_line
+        from headrace.streams.cli.record_lines import record_line
+        from headrace.topology.serdes.documents import decoded
 
         topics = shown or self.driver.output_topics
         for topic in topics:

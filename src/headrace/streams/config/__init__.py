@@ -1,1 +1,1 @@
-"""Settings: their table, their checks, and what Kafka's clients and Java's users call them."""
+"""Settings: their table, their checks, secrets, handlers, Java and client names."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
 ClientConfig = dict[str, object]
 

@@ -12,24 +12,22 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from headrace.streams.config.client_configs import ClientConfigs
 from headrace.streams.config.client_settings import (
+    HEARTBEAT_INTERVAL_MS,
+    MAX_POLL_INTERVAL_MS,
+    SESSION_TIMEOUT_MS,
+    TRANSACTION_TIMEOUT_MS,
+    ClientConfig,
     ClientSettings,
     read_client_settings,
 )
-from headrace.streams.config.cross_checks import (
-    check_heartbeats,
-    check_transaction_timeout,
-)
-from headrace.streams.config.endpoints import endpoint
+from headrace.streams.config.endpoints import endpoint, with_endpoint, with_version
+from headrace.streams.config.handlers import Handler, Handlers, handler
 from headrace.streams.config.java_settings import next_step
-from headrace.streams.config.kinds import extractor, serde
-from headrace.streams.config.secret_files import with_files_read
-from headrace.streams.errors import ConfigError
-from headrace.streams.records.handlers import Handler, Handlers, handler
-from headrace.streams.secrets import guarded
-from headrace.streams.settings import (
+from headrace.streams.config.secrets import Secret, guarded, named_by_file
+from headrace.streams.config.settings import (
     REQUIRED,
+    Kind,
     Setting,
     choice,
     choices,
@@ -45,7 +43,9 @@ from headrace.streams.settings import (
     setting_of,
     text,
 )
+from headrace.streams.errors import ConfigError
 from headrace.topology import serdes, timestamps
+from headrace.topology.arguments import why_not_called_as
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.graph.optimizer import (
     BY_NAME,
@@ -57,6 +57,343 @@ from headrace.topology.graph.optimizer import (
 )
 from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
+
+# Settings that are right alone and wrong together.
+
+
+TRANSACTION_MARGIN_MS = 2_000
+"""What a transaction must have left, beyond the commit interval, for the slowest batch."""
+
+
+HEARTBEATS_PER_SESSION = 3
+"""At least so many, as one or two may be lost."""
+
+
+def heartbeat_interval_ms(clients: ClientSettings) -> int:
+    """How often a worker tells the group that it lives, where the user does not say."""
+    return max(
+        1, min(HEARTBEAT_INTERVAL_MS, _session_timeout_ms(clients) // HEARTBEATS_PER_SESSION)
+    )
+
+
+def _session_timeout_ms(clients: ClientSettings) -> int:
+    given = clients.by_prefix["consumer."]
+    return int(str(given.get("session.timeout.ms", SESSION_TIMEOUT_MS)))
+
+
+def check_heartbeats(clients: ClientSettings) -> list[str]:
+    """A worker whose session is over before its next heartbeat is given up while it works."""
+    try:
+        session_ms = _session_timeout_ms(clients)
+        given = clients.by_prefix["consumer."].get("heartbeat.interval.ms")
+        heartbeat_ms = heartbeat_interval_ms(clients) if given is None else int(str(given))
+    except ValueError:
+        names = "consumer.session.timeout.ms and consumer.heartbeat.interval.ms"
+        return [f"{names} must be milliseconds or a timedelta"]
+    if heartbeat_ms < session_ms:
+        return []
+    problem = (
+        f"consumer.heartbeat.interval.ms {heartbeat_ms} must be shorter than "
+        f"consumer.session.timeout.ms {session_ms}; set it to a third of that, or to less"
+    )
+    return [problem]
+
+
+def transaction_timeout_ms(clients: ClientSettings) -> int:
+    """After how many milliseconds the broker aborts a transaction of a worker that died."""
+    value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+    return int(str(value))
+
+
+def check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:
+    """A transaction lasts from one commit to the next, and one batch longer."""
+    try:
+        timeout_ms = transaction_timeout_ms(clients)
+    except ValueError:
+        return ["producer.transaction.timeout.ms must be milliseconds or a timedelta"]
+    if not isinstance(commit_interval_ms, int):
+        return []
+    needed_ms = commit_interval_ms + TRANSACTION_MARGIN_MS
+    if timeout_ms >= needed_ms:
+        return []
+    problem = (
+        f"commit.interval.ms {commit_interval_ms} is too long for transactions that the broker "
+        f"aborts after {timeout_ms} ms; commit more often, or set "
+        f"producer.transaction.timeout.ms to {needed_ms} or more"
+    )
+    return [problem]
+
+
+# librdkafka's settings for each client of an application.
+
+
+PRODUCER_QUEUE_KIB = 64 * 1024
+"""What waits to be sent at most; a commit of large values may be more, and waits for room."""
+RECONNECT_MS = 20
+"""A client's first pause before it connects again; each is twice the one before, up to 10 s."""
+FETCH_WAIT_MS = 100
+"""How long a broker may wait for records; librdkafka has it wait 500.
+
+A client asks one question of a broker at a time. Partitions that it begins to read meanwhile wait
+for the answer, and a question about topics that are still empty is often the first.
+"""
+BATCH_BYTES = 1_000_000
+"""librdkafka's default of batch.size."""
+
+
+class ClientConfigs:
+    """The part of `StreamsConfig` that the clients get."""
+
+    __slots__ = ()
+
+    application_id: str
+    application_server: str | None
+    bootstrap_servers: str
+    processing_guarantee: str
+    _clients: ClientSettings
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether state, output and offsets are committed in one transaction."""
+        return self.processing_guarantee == "exactly_once_v2"
+
+    @property
+    def reads_committed(self) -> bool:
+        """Whether inputs are read without aborted records, up to the last stable offset."""
+        return self.consumer_config("")["isolation.level"] != "read_uncommitted"
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """After how many milliseconds the broker aborts a transaction of a worker that died."""
+        return transaction_timeout_ms(self._clients)
+
+    @property
+    def max_poll_interval_ms(self) -> int:
+        """After how many milliseconds without a poll the group gives up a worker."""
+        return int(str(self.consumer_config("").get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)))
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """After how many milliseconds the group gives up a worker that died."""
+        return int(str(self.consumer_config("")["session.timeout.ms"]))
+
+    def consumer_config(self, instance_id: str, *, version: str = "") -> ClientConfig:
+        """librdkafka's settings for the consumer of the input, a static member of the group.
+
+        Args:
+            version: a digest of how tasks own topics (see `headrace.streams.plan.ownership`),
+                for the other members.
+        """
+        chosen: ClientConfig = {
+            **self._chosen_for_consumers(),
+            # All inputs wait in one line: what is fetched ahead of one is waited for by the others.
+            "queued.min.messages": 5_000,
+            # Large records reach this bound before that of their number.
+            "queued.max.messages.kbytes": 16 * 1024,
+            "max.partition.fetch.bytes": 256 * 1024,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+        }
+        owned: ClientConfig = {
+            **self._owned_by_consumers(),
+            "group.instance.id": instance_id,
+            "group.protocol": "classic",
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        config = self._clients.layered(("consumer.",), chosen, owned, role="consumer")
+        name = with_version(str(config["client.id"]), version)
+        config["client.id"] = with_endpoint(name, self.application_server)
+        # A rebalance waits for everybody's next heartbeat, and what moves is nobody's until then.
+        config.setdefault("heartbeat.interval.ms", heartbeat_interval_ms(self._clients))
+        return config
+
+    def restore_config(self) -> ClientConfig:
+        """librdkafka's settings for the consumer of changelogs, which joins no group.
+
+        The ``consumer.`` settings apply to it as well, under the ``restore.`` ones.
+        """
+        owned: ClientConfig = {
+            **self._owned_by_consumers(),
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+        }
+        return self._clients.layered(
+            ("consumer.", "restore."), self._chosen_for_consumers(), owned, role="restore"
+        )
+
+    def producer_config(
+        self,
+        transactional_id: str | None,
+        *,
+        message_max_bytes: int | None = None,
+        batch_max_bytes: int | None = None,
+    ) -> ClientConfig:
+        """librdkafka's settings for the producer of output and changelogs.
+
+        Args:
+            transactional_id: the worker's identity, or None for a producer without transactions.
+            message_max_bytes: the largest record that a topic accepts, where it is known.
+            batch_max_bytes: the largest batch that every topic accepts, where it is known.
+        """
+        chosen: ClientConfig = {
+            **self._chosen_for_all(),
+            "acks": "all",
+            "enable.idempotence": True,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            # Its default of 100 delays each transaction that follows right on another.
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 1000,
+            # How long a topic may be unknown before records for it fail; 30 s by default.
+            "topic.metadata.propagation.max.ms": 5_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": PRODUCER_QUEUE_KIB,
+        }
+        if message_max_bytes is not None:
+            chosen["message.max.bytes"] = message_max_bytes
+            # The largest record has to find room.
+            room_kib = max(PRODUCER_QUEUE_KIB, 2 * message_max_bytes // 1024)
+            chosen["queue.buffering.max.kbytes"] = room_kib
+        if batch_max_bytes is not None:
+            # A topic bounds whole batches, and the client does not divide one that was refused.
+            chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)
+        owned: ClientConfig = {
+            **self._owned_by_all(),
+            "partitioner": "murmur2_random",
+            # Exactly-once needs the offset of each changelog record, at-least-once each failure.
+            "delivery.report.only.error": not self.exactly_once,
+        }
+        if transactional_id is not None:
+            chosen["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+            owned["transactional.id"] = transactional_id
+        return self._clients.layered(("producer.",), chosen, owned, role="producer")
+
+    def admin_config(self) -> ClientConfig:
+        """librdkafka's settings for the admin client."""
+        chosen = self._chosen_for_all()
+        return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
+
+    def _chosen_for_all(self) -> ClientConfig:
+        # A new client tries to connect half as often as it does again; at the default of 100, the
+        # first answer of each takes 50 ms.
+        return {"client.id": self.application_id, "reconnect.backoff.ms": RECONNECT_MS}
+
+    def _owned_by_all(self) -> ClientConfig:
+        return {"bootstrap.servers": self.bootstrap_servers}
+
+    def _chosen_for_consumers(self) -> ClientConfig:
+        return {
+            **self._chosen_for_all(),
+            # At its default of 1000 a full queue pauses each partition for up to a second.
+            "fetch.queue.backoff.ms": 2,
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
+        }
+
+    def _owned_by_consumers(self) -> ClientConfig:
+        return {
+            **self._owned_by_all(),
+            "group.id": self.application_id,
+            "allow.auto.create.topics": False,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": False,
+        }
+
+
+# The kinds of settings whose values are Python objects, or names of some.
+
+
+SERDES: Mapping[str, Serde[Any]] = {
+    name: getattr(serdes, name) for name in ("string", "bytes", "integer", "long", "double", "json")
+}
+_SERDE_MEMBERS = ("name", "immutable", "canonical", "serialize", "deserialize")
+
+
+def serde() -> Kind:
+    """A serde, or the name of one that comes along."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value in SERDES:
+            return SERDES[value]
+        if all(hasattr(value, member) for member in _SERDE_MEMBERS):
+            return value
+        raise ValueError(f"must be a Serde or one of {', '.join(SERDES)}, not {value!r}")
+
+    return Kind("a Serde, or " + ", ".join(f"`{name}`" for name in SERDES), parse)
+
+
+def extractor() -> Kind:
+    """A timestamp extractor, or the name of one that comes along."""
+
+    def parse(value: object) -> object:
+        if isinstance(value, str) and value in timestamps.BY_NAME:
+            return timestamps.BY_NAME[value]
+        if callable(value):
+            wrong = why_not_called_as("extractor(record, partition_time)", 2, value)
+            if wrong is not None:
+                raise ValueError(wrong)
+            return value
+        names = ", ".join(timestamps.BY_NAME)
+        raise ValueError(f"must be a function or one of {names}, not {value!r}")
+
+    return Kind("a function, or " + ", ".join(f"`{name}`" for name in timestamps.BY_NAME), parse)
+
+
+# Secrets by file: `sasl.password.file` names a file with what `sasl.password` would be.
+#
+# So a password stands neither in a program, nor on a command line, nor in an environment, and is
+# read
+# anew with each start.
+
+
+MAX_BYTES = 1 << 20
+
+
+def with_files_read(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Put what files hold in the place of their names.
+
+    Returns:
+        The settings, and one sentence for each problem.
+    """
+    found, problems = dict(settings), []
+    for name, path in settings.items():
+        stem = named_by_file(name)
+        if stem is None or path is None:
+            continue
+        del found[name]
+        if settings.get(stem) is not None:
+            problems.append(f"{stem} and {name} are both set; leave one of them out")
+            continue
+        try:
+            found[stem] = Secret(_read(path), setting=name)
+        except ValueError as error:
+            problems.append(f"{name} {error}")
+    return found, problems
+
+
+def _read(given: object) -> str:
+    text = str(given.reveal() if isinstance(given, Secret) else given)
+    if "\n" in text or text.startswith("-----"):
+        raise ValueError("must name a file, and holds a secret itself; write that into a file")
+    path = Path(text).expanduser()
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"names {path}, which has more than {MAX_BYTES} bytes: no secret")
+        secret = data.decode().rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(
+            f"names {path}, which cannot be read ({error.strerror}); correct the path, or let the "
+            "user that this runs as read it"
+        ) from None
+    except UnicodeDecodeError:
+        raise ValueError(f"names {path}, which holds no text in UTF-8") from None
+    if not secret:
+        raise ValueError(f"names {path}, which is empty; write the secret into it")
+    return secret
+
 
 MIB = 1024 * 1024
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from headrace.streams.settings import Kind
+from headrace.streams.config.settings import Kind
 
 _MARK = "_at_"
 _VERSION = re.compile(r"_v_([0-9a-f]{8})$")

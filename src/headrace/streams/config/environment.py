@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 from headrace.streams.config.java_settings import next_step
+from headrace.streams.config.secrets import FILE, named_by_file
+from headrace.streams.config.settings import Given
 from headrace.streams.errors import ConfigError
-from headrace.streams.secrets import FILE, named_by_file
-from headrace.streams.settings import Given
 
 PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.streams.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
 
 _NO_LOCAL_COUNTERPART = "remove it: librdkafka has nothing that it would set"
 _METRICS = (

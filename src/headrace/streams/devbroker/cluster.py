@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import base64
 import enum
+import errno
+import fcntl
+import json
+import os
+import random
 import re
+import secrets
 import signal
+import socket
+import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from headrace.streams.devbroker.errors import (
     AlreadyRunningError,
@@ -22,26 +34,454 @@ from headrace.streams.devbroker.errors import (
     NodeFailedError,
     PortTakenError,
 )
-from headrace.streams.devbroker.jars import kafka_jars
-from headrace.streams.devbroker.java import find_java
-from headrace.streams.devbroker.node import (
-    Runtime,
-    format_node,
-    launch_node,
-    log_directory,
-    log_size,
-    log_tail,
-    logged_errors,
+from headrace.streams.devbroker.jars import KAFKA_VERSION, kafka_jars
+from headrace.streams.devbroker.java import Java, find_java
+from headrace.streams.devbroker.process import (
+    Identity,
+    is_alive,
+    is_paused,
+    launch,
+    send,
+    wait_gone,
+    wait_until,
 )
-from headrace.streams.devbroker.ports import choose_base, choose_ports, why_taken
-from headrace.streams.devbroker.probe import Probe
-from headrace.streams.devbroker.process import is_alive, is_paused, send, wait_gone, wait_until
-from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, locked, save
-from headrace.streams.devbroker.security import ADMIN, Security
+from headrace.streams.devbroker.security import ADMIN, MECHANISM, NODE_PRINCIPAL, Security
 
 if TYPE_CHECKING:
-    from headrace.streams.contact.rights import Right
     from headrace.streams.devbroker.users import Users
+    from headrace.streams.kafka.acls import Right
+
+
+# TCP ports on the loopback interface: which are free, and which to take.
+
+
+# Below the range from which systems give ports to outgoing connections: a port chosen now is
+# not handed to somebody else's connection before the broker binds it.
+_LOWEST, _HIGHEST = 20_000, 32_000
+_ATTEMPTS = 1_000
+
+
+def why_taken(port: int) -> str | None:
+    """Return why no server can listen on this port now; None where one can."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)
+        except PermissionError:
+            return f"port {port} needs the rights of the system's administrator"
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return f"port {port} is taken by another process"
+            return f"port {port} cannot be used: {error.strerror}"
+    return None
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port now."""
+    return why_taken(port) is None
+
+
+def choose_base(count: int) -> int:
+    """Return a port such that it and the `count - 1` after it are free."""
+    for _ in range(_ATTEMPTS):
+        base = random.randrange(_LOWEST, _HIGHEST)  # noqa: S311 - no secret
+        if all(is_free(base + step) for step in range(count)):
+            return base
+    raise OSError(f"no {count} free ports in a row between {_LOWEST} and {_HIGHEST}")
+
+
+def choose_ports(count: int, *, avoiding: Collection[int]) -> list[int]:
+    """Return `count` different free ports, none of `avoiding`."""
+    chosen: list[int] = []
+    while len(chosen) < count:
+        port = choose_base(1)
+        if port not in chosen and port not in avoiding:
+            chosen.append(port)
+    return chosen
+
+
+# Ask a node, as a client would, whether it serves.
+
+
+class Probe:
+    """A client of one node alone; keep it to ask again.
+
+    Args:
+        cluster_id: whose node it is to be.
+        settings: what a client needs besides, of a secured broker.
+    """
+
+    def __init__(
+        self, endpoint: str, *, cluster_id: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._cluster_id = cluster_id
+        # A node that is not up yet is no news: log_level 0 keeps the client from reporting it.
+        self._client = AdminClient(
+            {
+                **(settings or {}),
+                "bootstrap.servers": endpoint,
+                "log_level": 0,
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+
+    def serves(self, nodes: Iterable[int], *, timeout: timedelta) -> bool:
+        """Whether it answers for our cluster and knows all of `nodes` as living brokers."""
+        try:
+            metadata = self._client.list_topics(timeout=timeout.total_seconds())
+        except KafkaException:
+            return False
+        return metadata.cluster_id == self._cluster_id and set(nodes) <= metadata.brokers.keys()
+
+
+# What the broker's directory remembers: Kafka's version, the nodes, their ports and processes.
+#
+# One file, `broker.json`, replaced as a whole at each change. Who writes it holds `lock`.
+
+
+_FORMAT = 1
+_RECORD_NAME, _LOCK_NAME = "broker.json", "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """One node: its ports, and the process that was started for it last."""
+
+    id: int
+    port: int
+    controller_port: int
+    process: Identity | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients reach this node."""
+        return f"localhost:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """The content of `broker.json`."""
+
+    cluster_id: str
+    nodes: tuple[NodeRecord, ...]
+    secure: bool = False
+    kafka: str = KAFKA_VERSION
+    format: int = _FORMAT
+
+    @property
+    def bootstrap(self) -> str:
+        """All nodes, as clients want them in `bootstrap.servers`."""
+        return ",".join(node.endpoint for node in self.nodes)
+
+    def with_node(self, node: NodeRecord) -> ClusterRecord:
+        """This record with one node replaced."""
+        nodes = tuple(node if old.id == node.id else old for old in self.nodes)
+        return replace(self, nodes=nodes)
+
+
+def load(directory: Path) -> ClusterRecord | None:
+    """Read the record; None in a directory that is missing or empty.
+
+    Raises `DirectoryRefusedError` if it holds something else, or data of another version.
+    """
+    path = directory / _RECORD_NAME
+    if not path.exists():
+        _refuse_foreign_content(directory)
+        return None
+    try:
+        fields = json.loads(path.read_text())
+        written_by = (fields["format"], fields["kafka"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DirectoryRefusedError(
+            f"{path} is damaged ({error!r}).\n"
+            "Stop its java process if one still runs, remove the directory, and start again."
+        ) from error
+    if written_by != (_FORMAT, KAFKA_VERSION):
+        raise DirectoryRefusedError(
+            f"{directory} holds data of Kafka {fields['kafka']} (record format "
+            f"{fields['format']}); this headrace runs Kafka {KAFKA_VERSION} (format {_FORMAT}).\n"
+            "Choose another directory with --dir, or remove this one."
+        )
+    nodes = tuple(_node(node) for node in fields["nodes"])
+    secure = fields.get("secure", False)
+    return ClusterRecord(cluster_id=fields["cluster_id"], nodes=nodes, secure=secure)
+
+
+def save(directory: Path, record: ClusterRecord) -> None:
+    """Replace the record; a reader sees the old one or the new one, never half of it."""
+    draft = directory / f"{_RECORD_NAME}.new"
+    draft.write_text(json.dumps(asdict(record), indent=2) + "\n")
+    os.replace(draft, directory / _RECORD_NAME)
+
+
+@contextmanager
+def locked(directory: Path, *, report: Callable[[str], None]) -> Iterator[None]:
+    """Hold the directory against other processes that would start or stop here."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / _LOCK_NAME).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(f"Waiting for another start or stop in {directory}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _node(fields: dict[str, Any]) -> NodeRecord:
+    process = fields["process"]
+    return NodeRecord(**fields | {"process": Identity(**process) if process else None})
+
+
+def _refuse_foreign_content(directory: Path) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise DirectoryRefusedError(f"{directory} is a file. Choose a directory with --dir.")
+    known = {_LOCK_NAME, f"{_RECORD_NAME}.new"}
+    if directory.is_dir() and {entry.name for entry in directory.iterdir()} - known:
+        raise DirectoryRefusedError(
+            f"{directory} is not empty and holds no dev broker.\n"
+            "Choose a new or empty directory with --dir."
+        )
+
+
+# The two files a node starts from: Kafka's own settings and those of its log.
+
+
+LOG_NAME = "server.log"
+
+# Sized for one machine and short tests: small internal topics that appear at once, groups that
+# do not wait for more members, sessions short enough to watch them expire. A killed node may
+# come back only when its session has expired.
+_COMMON = """\
+auto.create.topics.enable=false
+num.partitions=1
+unclean.leader.election.enable=false
+log.retention.ms=-1
+log.cleaner.dedupe.buffer.size=16777216
+broker.session.timeout.ms=4000
+broker.heartbeat.interval.ms=500
+num.network.threads=2
+num.io.threads=4
+offsets.topic.num.partitions=4
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.min.session.timeout.ms=1000
+group.consumer.min.heartbeat.interval.ms=200
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+"""
+
+
+def server_properties(
+    cluster: ClusterRecord, node: NodeRecord, security: Security | None = None
+) -> str:
+    """Kafka's settings for one node; its data's path is relative to the node's directory."""
+    voters = ",".join(f"{peer.id}@localhost:{peer.controller_port}" for peer in cluster.nodes)
+    copies = len(cluster.nodes)
+    # With three copies two must be written, so that one node may fail without a loss or a halt.
+    in_sync = 2 if copies == 3 else 1
+    listener = "PLAINTEXT" if security is None else "SASL_SSL"
+    guarded = "" if security is None else _guard(security)
+    return f"""\
+process.roles=broker,controller
+node.id={node.id}
+controller.quorum.voters={voters}
+controller.listener.names=CONTROLLER
+listeners={listener}://localhost:{node.port},CONTROLLER://localhost:{node.controller_port}
+advertised.listeners={listener}://{node.endpoint}
+listener.security.protocol.map={listener}:{listener},CONTROLLER:{_between_controllers(security)}
+inter.broker.listener.name={listener}
+log.dirs=data
+default.replication.factor={copies}
+min.insync.replicas={in_sync}
+offsets.topic.replication.factor={copies}
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={in_sync}
+share.coordinator.state.topic.replication.factor={copies}
+share.coordinator.state.topic.min.isr={in_sync}
+{guarded}{_COMMON}"""
+
+
+def _between_controllers(security: Security | None) -> str:
+    return "PLAINTEXT" if security is None else "SSL"
+
+
+def _guard(security: Security) -> str:
+    """TLS, passwords and rights; the nodes are users without bounds."""
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    return f"""\
+sasl.enabled.mechanisms={MECHANISM}
+sasl.mechanism.inter.broker.protocol={MECHANISM}
+listener.name.sasl_ssl.{MECHANISM.lower()}.sasl.jaas.config={login} \
+username="{ADMIN}" password="{security.password(ADMIN)}";
+ssl.keystore.type=PEM
+ssl.keystore.location={security.node}
+ssl.truststore.type=PEM
+ssl.truststore.location={security.authority}
+listener.name.controller.ssl.client.auth=required
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:{ADMIN};{NODE_PRINCIPAL}
+"""
+
+
+def log4j_xml() -> str:
+    """Log4j settings: one file of at most 10 MB and two older ones, written to the very end."""
+    return f"""\
+<Configuration status="warn" shutdownHook="disable">
+  <Appenders>
+    <RollingFile name="file" fileName="logs/{LOG_NAME}" filePattern="logs/{LOG_NAME}.%i">
+      <PatternLayout pattern="%d %p %m (%c)%n%throwable"/>
+      <SizeBasedTriggeringPolicy size="10 MB"/>
+      <DefaultRolloverStrategy max="2"/>
+    </RollingFile>
+  </Appenders>
+  <Loggers>
+    <Root level="info"><AppenderRef ref="file"/></Root>
+    <Logger name="org.apache.kafka.common.config" level="warn"/>
+    <Logger name="kafka.server.KafkaConfig" level="warn"/>
+  </Loggers>
+</Configuration>
+"""
+
+
+# One node: its directory, its java process, its log.
+
+
+_CONSOLE_NAME = "console.log"
+_TAIL_LINES = 20
+_FORMAT_TIMEOUT_S = 120
+_ERRORS_SHOWN = 8
+_LINE_MAX = 500
+_ERROR = re.compile(
+    r"^\S+ \S+ (ERROR|FATAL) |^(Caused by|Error|Exception in thread)\b|^[\w.$]+(Exception|Error): "
+)
+"""A line of Kafka's log or of Java's that tells an error, without the frames of its trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What runs a node: Java and the directory of Kafka's jars."""
+
+    java: Java
+    jars: Path
+
+    def command(self, main_class: str, *options: str) -> list[str]:
+        """The command line up to and including the main class."""
+        classpath = f"{self.jars}/*"
+        log4j = "-Dlog4j2.configurationFile=log4j2.xml"
+        return [str(self.java.executable), *options, log4j, "-cp", classpath, main_class]
+
+
+def format_node(
+    directory: Path, cluster: ClusterRecord, node: NodeRecord, *, runtime: Runtime
+) -> None:
+    """Write the node's settings, and format its data directory if that was never done.
+
+    Raises `NodeFailedError` with what Kafka's tool said.
+    """
+    home = _home(directory, node)
+    home.joinpath("logs").mkdir(parents=True, exist_ok=True)
+    security = Security(directory) if cluster.secure else None
+    properties = home / "server.properties"
+    properties.touch(mode=0o600)  # it may hold a password
+    properties.write_text(server_properties(cluster, node, security))
+    home.joinpath("log4j2.xml").write_text(log4j_xml())
+    if home.joinpath("data", "meta.properties").exists():
+        return
+    tool = runtime.command("kafka.tools.StorageTool", "-Xmx128m", "-XX:TieredStopAtLevel=1")
+    identity = ["--cluster-id", cluster.cluster_id, "--config", "server.properties"]
+    if security is not None:
+        # Nodes prove who they are as this user, so it is there before any of them runs.
+        known = f"{MECHANISM}=[name={ADMIN},password={security.password(ADMIN)}]"
+        identity += ["--add-scram", known]
+    result = subprocess.run(
+        [*tool, "format", "--ignore-formatted", *identity],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_FORMAT_TIMEOUT_S,
+        check=False,
+    )
+    if result.returncode != 0:
+        said = (result.stdout + result.stderr).strip()
+        raise NodeFailedError(f"Kafka could not format {home / 'data'}:\n{said}")
+
+
+def launch_node(
+    directory: Path,
+    node: NodeRecord,
+    *,
+    runtime: Runtime,
+    recorded: Callable[[NodeRecord], None],
+) -> None:
+    """Start the node's process.
+
+    Args:
+        recorded: takes the node with its process, before Kafka begins in it.
+    """
+    home = _home(directory, node)
+    token = secrets.token_hex(16)
+    options = ["-Xmx512m", "-Djava.awt.headless=true", f"-Dheadrace.broker.token={token}"]
+    command = [*runtime.command("kafka.Kafka", *options), "server.properties"]
+    output = home / "logs" / _CONSOLE_NAME
+    launch(
+        command,
+        token=token,
+        cwd=home,
+        output=output,
+        recorded=lambda process: recorded(replace(node, process=process)),
+    )
+
+
+def log_directory(directory: Path, node: NodeRecord) -> Path:
+    """Where the node's log files are."""
+    return _home(directory, node) / "logs"
+
+
+def log_tail(directory: Path, node: NodeRecord) -> str:
+    """The last lines of the node's log and of its console, for an error message."""
+    shown: list[str] = []
+    for name in (LOG_NAME, _CONSOLE_NAME):
+        path = log_directory(directory, node) / name
+        try:
+            lines = path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        except OSError:
+            continue
+        if lines:
+            shown += [f"{path}:", *(f"  {line}" for line in lines)]
+    return "\n".join(shown) or f"no log in {log_directory(directory, node)}"
+
+
+def log_size(directory: Path, node: NodeRecord) -> int:
+    """How many bytes the node's log has."""
+    path = log_directory(directory, node) / LOG_NAME
+    return path.stat().st_size if path.exists() else 0
+
+
+def logged_errors(directory: Path, node: NodeRecord, *, since: int) -> list[str]:
+    """The first errors in the node's log and in its console, with their causes.
+
+    Args:
+        since: how many bytes of the log are of earlier starts.
+    """
+    found: list[str] = []
+    for name, begin in ((LOG_NAME, since), (_CONSOLE_NAME, 0)):
+        path = log_directory(directory, node) / name
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        text = data[begin if begin <= len(data) else 0 :].decode(errors="replace")
+        found += [line[:_LINE_MAX] for line in text.splitlines() if _ERROR.search(line)]
+    return list(dict.fromkeys(found))[:_ERRORS_SHOWN]
+
+
+def _home(directory: Path, node: NodeRecord) -> Path:
+    return directory / f"node-{node.id}"
+
 
 _START_TIMEOUT = timedelta(seconds=90)
 """Of each node: they start side by side, and share the cores."""

@@ -97,7 +97,7 @@ def grant(
 
     These are the rights that `headrace rights` prints. What the user has already stays.
     """
-    from headrace.streams.contact.rights import of_application
+    from headrace.streams.kafka.acls import of_application
 
     if application_id is None and (sources or outputs):
         raise click.UsageError("--source and --output go with --application")

@@ -10,10 +10,10 @@ from typing import Any
 import confluent_kafka.admin
 from confluent_kafka import KafkaException
 
-from headrace.streams.contact.rights import Right
+from headrace.streams.config.secrets import revealed
 from headrace.streams.devbroker.errors import DevBrokerError
-from headrace.streams.kafka.kafka_clients import answered
-from headrace.streams.secrets import revealed
+from headrace.streams.kafka.acls import Right
+from headrace.streams.kafka.connectivity import answered
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin

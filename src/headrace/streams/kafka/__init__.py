@@ -1,1 +1,1 @@
-"""Kafka's clients: the seams, what stands behind them, and what their errors mean."""
+"""Kafka clients, the protocols that the runtime uses, and the meaning of client errors."""

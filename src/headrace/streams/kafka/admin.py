@@ -14,16 +14,22 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-from headrace.state.events.log import get_logger
-from headrace.streams.contact.denials import DENIED
-from headrace.streams.contact.rights import principal_of
+from headrace.state.log import get_logger
 from headrace.streams.errors import FatalClientError, StopRequestedError
+from headrace.streams.kafka.acls import principal_of
 from headrace.streams.kafka.asking import GONE, Asking
+from headrace.streams.kafka.connectivity import answered, new_admin
+from headrace.streams.kafka.denials import DENIED
 from headrace.streams.kafka.group_offsets import OpenGroup
-from headrace.streams.kafka.kafka_clients import answered, new_admin
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.seams.group_facts import GroupState, Member, places_in
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    GroupState,
+    Member,
+    NewTopic,
+    TopicFacts,
+    TopicPartition,
+    places_in,
+)
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin

@@ -13,18 +13,17 @@ from typing import Any, NoReturn, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
-from headrace.streams.contact.denials import denial
 from headrace.streams.errors import (
     ConfigError,
     FatalClientError,
     MissingTopicError,
     StopRequestedError,
 )
-from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.connectivity import BrokerState, answered, new_admin
+from headrace.streams.kafka.denials import denial
 from headrace.streams.kafka.group_offsets import OpenGroup
-from headrace.streams.kafka.kafka_clients import answered, new_admin
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.reactions import Reaction, reaction_to, wrong_setting
-from headrace.streams.seams.clients import TopicPartition
 
 K = TypeVar("K", bound=Hashable)
 """What a call asks about: a topic's name or a partition."""
@@ -76,12 +75,12 @@ class Asking:
         *,
         timeout_s: float,
         stopping: Callable[[], bool] = lambda: False,
-        contact: Heard | None = None,
+        contact: BrokerState | None = None,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._stopping = stopping
         self._config = dict(config)
-        self._contact = contact or Heard()
+        self._contact = contact or BrokerState()
         self._waiting = waiting
         self._client = new_admin(self._config, self._contact)
         self._timeout_s = timeout_s

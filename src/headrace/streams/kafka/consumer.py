@@ -1,4 +1,4 @@
-"""The live consumer behind `headrace.streams.seams.clients.Consumer`.
+"""The live consumer behind `headrace.streams.kafka.protocols.Consumer`.
 
 Hot path: `poll` groups each batch by partition; benchmarks/micro/consume.py times it.
 
@@ -17,13 +17,20 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from headrace.streams.contact.denials import denial
-from headrace.streams.errors import FatalClientError, MissingTopicError, StopRequestedError
-from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.errors import (
+    FatalClientError,
+    MemberFencedError,
+    MissingTopicError,
+    OffsetLostError,
+    StopRequestedError,
+    TaskMigratedError,
+)
+from headrace.streams.kafka.clocks import SystemClock
+from headrace.streams.kafka.connectivity import BrokerState, new_consumer
+from headrace.streams.kafka.denials import denial
 from headrace.streams.kafka.headers import read_headers
-from headrace.streams.kafka.kafka_clients import new_consumer
-from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
-from headrace.streams.seams.clients import (
+from headrace.streams.kafka.offset_texts import text_of
+from headrace.streams.kafka.protocols import (
     Clock,
     CommittedOffset,
     GroupMetadata,
@@ -32,9 +39,7 @@ from headrace.streams.seams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
-from headrace.streams.seams.offset_texts import text_of
-from headrace.streams.seams.system_clock import SystemClock
-from headrace.streams.worker_errors import MemberFencedError, OffsetLostError, TaskMigratedError
+from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
 
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Consumer]
 Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
@@ -81,7 +86,7 @@ class LiveConsumer:
         timeout_s: float,
         clock: Clock | None = None,
         make_client: MakeClient | None = None,
-        contact: Heard | None = None,
+        contact: BrokerState | None = None,
         waiting: Callable[[], bool] = lambda: False,
         reads_headers: bool = True,
     ) -> None:
@@ -90,7 +95,7 @@ class LiveConsumer:
         self._reads_headers = reads_headers
         # An offset that is not there must be an error: a silent reset would lose records.
         self._config = {**config, "auto.offset.reset": "error"}
-        self._contact = contact or Heard()
+        self._contact = contact or BrokerState()
         self._make_client = make_client or partial(new_consumer, hearing=self._contact)
         self._timeout_s = timeout_s
         session_s = float(config.get("session.timeout.ms", _SESSION_MS)) / 1000

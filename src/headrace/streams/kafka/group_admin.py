@@ -11,15 +11,21 @@ import confluent_kafka
 import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.streams.contact.denials import DENIED, denial
-from headrace.streams.errors import FatalClientError, MissingTopicError
+from headrace.streams.errors import FatalClientError, MissingTopicError, ResetRefusedError
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.kafka_clients import answered
+from headrace.streams.kafka.connectivity import answered
+from headrace.streams.kafka.denials import DENIED, denial
+from headrace.streams.kafka.offset_texts import text_of
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    GroupState,
+    Layout,
+    Member,
+    Offsets,
+    Target,
+    TopicPartition,
+)
 from headrace.streams.kafka.reactions import Reaction, reaction_to
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.seams.group_facts import GroupState, Layout, Member, Target
-from headrace.streams.seams.offset_texts import text_of
-from headrace.streams.start_errors import ResetRefusedError
 
 T = TypeVar("T")
 

@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.streams.contact.denials import denial
+from headrace.streams.config.secrets import revealed
 from headrace.streams.errors import FatalClientError, StopRequestedError
-from headrace.streams.kafka.broker_contact import Heard
-from headrace.streams.kafka.kafka_clients import new_consumer
+from headrace.streams.kafka.connectivity import BrokerState, new_consumer
+from headrace.streams.kafka.denials import denial
+from headrace.streams.kafka.offset_texts import text_of
+from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.kafka.reactions import Reaction, reaction_to
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.seams.offset_texts import text_of
-from headrace.streams.secrets import revealed
 
 T = TypeVar("T")
 
@@ -31,7 +30,7 @@ _WAIT_S = 0.2
 
 
 class MemberlessGroup:
-    """Reads and commits offsets of a group (see `headrace.streams.deployed.deployed.GroupOffsets`).
+    """Reads and commits offsets of a group (see `headrace.streams.plan.deployed.GroupOffsets`).
 
     Args:
         config: librdkafka's settings, without a group.
@@ -44,13 +43,13 @@ class MemberlessGroup:
         *,
         timeout_s: float,
         stopping: Callable[[], bool],
-        contact: Heard | None = None,
+        contact: BrokerState | None = None,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._timeout_s = timeout_s
         self._stopping = stopping
-        self._contact = contact or Heard()
+        self._contact = contact or BrokerState()
         self._waiting = waiting
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
@@ -159,13 +158,13 @@ class OpenGroup:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], group: str, *, contact: Heard | None = None
+        self, config: Mapping[str, Any], group: str, *, contact: BrokerState | None = None
     ) -> None:
         self._config = config
         self._group = group
         settings = {**revealed(config), "group.id": group, "enable.auto.commit": False,
                     "isolation.level": "read_uncommitted"}  # fmt: skip
-        self._consumer = new_consumer(settings, contact or Heard())
+        self._consumer = new_consumer(settings, contact or BrokerState())
 
     def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """The offsets at some places.

@@ -8,12 +8,11 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError
 
-from headrace.streams.contact.denials import denial
-from headrace.streams.errors import FatalClientError
+from headrace.streams.errors import FatalClientError, OutcomeUnknownError
+from headrace.streams.kafka.denials import denial
 from headrace.streams.kafka.producer import GONE, LiveProducer, Rows, missing
+from headrace.streams.kafka.protocols import GroupMetadata, Offsets, TopicPartition
 from headrace.streams.kafka.reactions import Reaction, reaction_to, wrong_setting
-from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
-from headrace.streams.worker_errors import OutcomeUnknownError
 from headrace.topology.context.environment import Headers
 
 EndOffsets = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]

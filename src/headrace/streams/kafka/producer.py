@@ -20,25 +20,26 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.streams.contact.denials import denial
-from headrace.streams.errors import FatalClientError, MissingTopicError, StopRequestedError
-from headrace.streams.kafka.broker_contact import Heard, not_admitted
-from headrace.streams.kafka.headers import are_plain, produce_any
-from headrace.streams.kafka.kafka_clients import new_producer
-from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
-from headrace.streams.seams.clients import Clock, TopicPartition
-from headrace.streams.seams.refused_times import REFUSED, TimeLimits
-from headrace.streams.seams.system_clock import SystemClock
-from headrace.streams.worker_errors import (
+from headrace.streams.errors import (
     AbortableError,
+    FatalClientError,
     MemberFencedError,
+    MissingTopicError,
     OutcomeUnknownError,
     ProducerFencedError,
     RecordRefusedError,
     RecordTooLargeError,
+    StopRequestedError,
     TaskMigratedError,
     record_size,
 )
+from headrace.streams.kafka.clocks import SystemClock
+from headrace.streams.kafka.connectivity import BrokerState, new_producer, not_admitted
+from headrace.streams.kafka.denials import denial
+from headrace.streams.kafka.headers import are_plain, produce_any
+from headrace.streams.kafka.offset_texts import REFUSED, TimeLimits
+from headrace.streams.kafka.protocols import Clock, TopicPartition
+from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
 from headrace.topology.context.environment import Headers
 
 _RETRY_WAIT_S = 0.05
@@ -81,7 +82,7 @@ class LiveProducer:
         clock: Clock | None = None,
         make_client: MakeClient | None = None,
         stopping: Callable[[], bool] = lambda: False,
-        contact: Heard | None = None,
+        contact: BrokerState | None = None,
         group: str | None = None,
         waiting: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -89,7 +90,7 @@ class LiveProducer:
         self._waiting = waiting
         self._config = config
         self._group = group
-        self._contact = contact or Heard()
+        self._contact = contact or BrokerState()
         self._clock = clock or SystemClock()
         self._timeout_s = timeout_s
         self._max_in_flight = max_in_flight

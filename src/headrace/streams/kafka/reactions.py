@@ -28,8 +28,8 @@ from typing import Literal
 
 from confluent_kafka import KafkaError
 
-from headrace.streams.contact.denials import DENIED
 from headrace.streams.errors import ConfigError
+from headrace.streams.kafka.denials import DENIED
 
 Call = Literal["init", "send", "offsets", "commit", "abort", "consumer", "query"]
 

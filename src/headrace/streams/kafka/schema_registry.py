@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from headrace.streams.secrets import Secret, guarded, revealed, scrubbed, shown_url, url_secrets
+from headrace.streams.config.secrets import (
+    Secret,
+    guarded,
+    revealed,
+    scrubbed,
+    shown_url,
+    url_secrets,
+)
 from headrace.topology.errors import RegistryError, SchemaRefusedError, SchemaUnknownError
 
 T = TypeVar("T")

@@ -9,14 +9,13 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.state.events.log import get_logger
+from headrace.state.log import get_logger
 from headrace.streams.errors import MissingTopicError
 from headrace.streams.kafka.asking import GONE
-from headrace.streams.kafka.broker_contact import Heard
+from headrace.streams.kafka.connectivity import BrokerState, new_consumer
 from headrace.streams.kafka.consumer import checked
 from headrace.streams.kafka.headers import read_headers
-from headrace.streams.kafka.kafka_clients import new_consumer
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 
 _BATCH = 1000
 _WAIT_S = 0.2
@@ -36,7 +35,7 @@ class TopicReader:
     def __init__(self, config: Mapping[str, Any], *, uncommitted: bool = False) -> None:
         level = "read_uncommitted" if uncommitted else "read_committed"
         self._config = {**config, "isolation.level": level, "enable.partition.eof": True}
-        self._client = new_consumer(self._config, Heard())
+        self._client = new_consumer(self._config, BrokerState())
 
     def read(
         self, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None
@@ -89,7 +88,7 @@ class TopicReader:
         waited_for = {str(place): offset for place, offset in left.items()}
         get_logger().warning("topic_not_read", waited_for=waited_for, after_s=_SILENT_S)
         self._client.close()
-        self._client = new_consumer(self._config, Heard())
+        self._client = new_consumer(self._config, BrokerState())
         self._assign(left)
 
     def _require_there(self, topics: Iterable[str]) -> None:

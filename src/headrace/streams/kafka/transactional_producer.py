@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException
 
-from headrace.streams.kafka.kafka_clients import new_transactional_producer
+from headrace.streams.errors import OutcomeUnknownError
+from headrace.streams.kafka.connectivity import new_transactional_producer
 from headrace.streams.kafka.producer import LiveProducer, Rows
-from headrace.streams.seams.clients import GroupMetadata, Offsets, TopicPartition
-from headrace.streams.worker_errors import OutcomeUnknownError
+from headrace.streams.kafka.protocols import GroupMetadata, Offsets, TopicPartition
 from headrace.topology.context.environment import Headers
 
 _OFFSETS_WAIT_S = 5.0

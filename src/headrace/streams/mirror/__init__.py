@@ -1,1 +1,1 @@
-"""Topics of one cluster copied to another, each record once, and groups moved between them."""
+"""Copies of topics in another cluster, each record once, and consumer groups moved there."""

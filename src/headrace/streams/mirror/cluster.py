@@ -9,12 +9,12 @@ from typing import Any
 import confluent_kafka.admin
 from confluent_kafka import KafkaException
 
-from headrace.streams.contact.denials import DENIED, denial
 from headrace.streams.errors import ConfigError, FatalClientError
 from headrace.streams.kafka.asking import REFUSED
+from headrace.streams.kafka.connectivity import answered
+from headrace.streams.kafka.denials import DENIED, denial
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.kafka.kafka_clients import answered
-from headrace.streams.seams.topic_facts import NewTopic
+from headrace.streams.kafka.protocols import NewTopic
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin

@@ -11,33 +11,37 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from headrace.state.events.log import get_logger
+from headrace.state.log import get_logger
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.secrets import over
 from headrace.streams.errors import (
+    AbortableError,
     ConfigError,
     FatalClientError,
+    OffsetLostError,
+    OutcomeUnknownError,
+    ProducerFencedError,
     StopRequestedError,
 )
-from headrace.streams.kafka.broker_contact import reach
+from headrace.streams.kafka.adaptive_batch_size import FIRST_RECORDS, AdaptiveBatchSize
+from headrace.streams.kafka.clocks import SystemClock
+from headrace.streams.kafka.connectivity import reach
+from headrace.streams.kafka.protocols import Clock
 from headrace.streams.mirror.cluster import Cluster
-from headrace.streams.mirror.errors import RecordsLostError
-from headrace.streams.mirror.groups import GroupWatch
-from headrace.streams.mirror.names import SAME, Naming, Selection, require_name, table_of
-from headrace.streams.mirror.ownership import Ownership
+from headrace.streams.mirror.move import GroupWatch
+from headrace.streams.mirror.names import (
+    SAME,
+    Naming,
+    Ownership,
+    RecordsLostError,
+    Selection,
+    require_name,
+    table_of,
+)
 from headrace.streams.mirror.session import TRANSACTION_RECORDS, Counts, Session
 from headrace.streams.mirror.table import new_table
 from headrace.streams.mirror.topics import MirrorTopics, Side
 from headrace.streams.mirror.writer import MirrorProducer
-from headrace.streams.seams.adaptive_batch_size import FIRST_RECORDS, AdaptiveBatchSize
-from headrace.streams.seams.clients import Clock
-from headrace.streams.seams.system_clock import SystemClock
-from headrace.streams.secrets import over
-from headrace.streams.worker_errors import (
-    AbortableError,
-    OffsetLostError,
-    OutcomeUnknownError,
-    ProducerFencedError,
-)
 
 _ASK_S = 10.0
 """How long one question is repeated; what asks goes on after that, or begins anew."""

@@ -4,10 +4,135 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.streams.errors import ConfigError
+from headrace.streams.errors import ConfigError, IdentityError, OffsetLostError
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.topic_errors import TopicReplacedError
+
+# What stops a mirror beyond what stops applications; a person has to decide each time.
+
+
+class MirroredTopicReplacedError(TopicReplacedError):
+    """A topic that is mirrored was deleted and created anew, at the source or at the target.
+
+    Nobody catches it: what was copied is of the old one, and offsets of it say nothing now.
+
+    Args:
+        where: the name of the cluster.
+
+    Example:
+        >>> print(MirroredTopicReplacedError("orders", "west", mirror="m",
+        ...     before="mIZ3c7IdTReMqgcwdmKasA", now="TaV9E4cwSRaMmdzz6DDvkg"))
+        topic orders of west was deleted and created anew: mirror m has copied the one with id \
+mIZ3c7IdTReMqgcwdmKasA, and now its id is TaV9E4cwSRaMmdzz6DDvkg; nothing was copied since. Give \
+the mirror another --name, and a --rename or an empty topic at the target, to copy the new \
+one from its beginning
+    """
+
+    def __init__(self, topic: str, where: str, *, before: str, now: str, mirror: str) -> None:
+        super().__init__(topic, before=before, now=now)
+        self.where = where
+        self.mirror = mirror
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic} of {self.where} was deleted and created anew: mirror "
+            f"{self.mirror} has copied the one with id {self.before}, and now its id is "
+            f"{self.now}; nothing was copied since. Give the mirror another --name, and a "
+            "--rename or an empty topic at the target, to copy the new one from its beginning"
+        )
+
+
+class RecordsLostError(OffsetLostError):
+    """Records of the source were deleted before they were copied, or those that were are gone.
+
+    Nobody catches it: the copy would lack records without anyone having said so.
+
+    Args:
+        position: the next offset to copy.
+        begin: the offset of the first record that is there.
+        end: the offset behind the last one.
+
+    Example:
+        >>> print(RecordsLostError(TopicPartition("orders", 0), "west", 10, begin=25, end=90))
+        orders-0 of west begins at offset 25, and the next one to copy is 10: 15 offsets were \
+deleted before they were copied; raise retention.ms there, and say --skip-lost to go on behind them
+    """
+
+    def __init__(
+        self, place: TopicPartition, where: str, position: int, *, begin: int, end: int
+    ) -> None:
+        super().__init__(str(place), f"of {where}")
+        self.place = place
+        self._said = (
+            f"{place} of {where} begins at offset {begin}, and the next one to copy is {position}: "
+            f"{begin - position} offsets were deleted before they were copied; raise retention.ms "
+            "there, and say --skip-lost to go on behind them"
+        )
+        if position > end:
+            self._said = (
+                f"{place} of {where} ends at offset {end}, and offsets up to {position} were "
+                "copied: the source has lost records that the target has, as by a leader that "
+                "lacked them; give the mirror another --name, and a --rename or an empty topic at "
+                "the target, to copy what is there now"
+            )
+
+    def __str__(self) -> str:
+        return self._said
+
+
+# Who may write under the name of a mirror: the process that has begun last.
+#
+# A producer that is fenced, or whose commit has no answer, may only have been slow, or another
+# process may have the name. The table says which: each process writes its id there as it begins.
+
+
+class Ownership:
+    """What one process knows of that.
+
+    Args:
+        mirror: the name of the mirror.
+
+    Example:
+        >>> mine = Ownership("m")
+        >>> mine.require("another")  # as it begins
+        >>> mine.has_begun = True
+        >>> mine.require(mine.id)
+        >>> mine.require("another")
+        Traceback (most recent call last):
+            ...
+        headrace.streams.errors.IdentityError: another mirror of the name m has begun, and this \
+one ends; give each its own --name
+    """
+
+    def __init__(self, mirror: str) -> None:
+        self._mirror = mirror
+        self._is_known = False
+        self._before: str | None = None
+        self.id = uuid.uuid4().hex
+        self.has_begun = False
+        """Whether the table has had this id."""
+
+    def require(self, owner: str | None) -> None:
+        """See that nobody has begun since this process did.
+
+        Args:
+            owner: the id that the table has now.
+
+        Raises:
+            IdentityError: somebody has.
+        """
+        if not self._is_known:
+            self._is_known, self._before = True, owner
+        if owner != self.id and (self.has_begun or owner != self._before):
+            raise IdentityError(
+                f"another mirror of the name {self._mirror} has begun, and this one ends; give "
+                "each its own --name"
+            )
+
 
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _GLOB = re.compile(r"[*?\[]")

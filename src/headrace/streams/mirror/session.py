@@ -11,33 +11,219 @@ table says what is committed. Whatever fails ends the session, and the next one 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
-from headrace.state.events.log import get_logger
-from headrace.streams.errors import FatalClientError, RecordError, StreamsError
+import confluent_kafka
+from confluent_kafka import KafkaError, Message
+
+from headrace.state.log import get_logger
+from headrace.streams.errors import (
+    AbortableError,
+    FatalClientError,
+    MisconfiguredTopicError,
+    RecordError,
+    StreamsError,
+)
+from headrace.streams.kafka.adaptive_batch_size import AdaptiveBatchSize, adjusting
+from headrace.streams.kafka.connectivity import BrokerState, new_consumer
+from headrace.streams.kafka.consumer import Batches, by_partition
+from headrace.streams.kafka.headers import read_headers
 from headrace.streams.kafka.producer import TOO_LARGE
-from headrace.streams.mirror.groups import GroupWatch
-from headrace.streams.mirror.names import table_of
-from headrace.streams.mirror.ownership import Ownership
-from headrace.streams.mirror.places import begins_of, ends_of
-from headrace.streams.mirror.reader import SourceReader
-from headrace.streams.mirror.segments import joined, runs_of
+from headrace.streams.kafka.protocols import Clock, CommittedOffset, GroupMetadata, TopicPartition
+from headrace.streams.kafka.topic_reader import TopicReader
+from headrace.streams.mirror.move import GroupWatch
+from headrace.streams.mirror.names import Ownership, RecordsLostError, table_of
 from headrace.streams.mirror.table import (
     Blocks,
     Row,
     Table,
     coming_row,
     group_row,
+    joined,
     owner_row,
+    runs_of,
     topic_row,
 )
 from headrace.streams.mirror.topics import MESSAGE_MAX, MirrorTopics, Pair, Side, read_table
 from headrace.streams.mirror.writer import MirrorProducer, Refused
-from headrace.streams.seams.adaptive_batch_size import AdaptiveBatchSize, adjusting
-from headrace.streams.seams.clients import Clock, CommittedOffset, TopicPartition
-from headrace.streams.worker_errors import AbortableError
+
+# Where a mirror's partitions are begun: behind what was copied, and only if that is still so.
+
+
+Places = Mapping[TopicPartition, TopicPartition]
+"""Partitions of the source, and what they are at the target."""
+
+
+def begins_of(
+    side: Side, blocks: Mapping[TopicPartition, Blocks], *, skip_lost: bool
+) -> dict[TopicPartition, int]:
+    """The offsets of the source at which to go on.
+
+    Args:
+        blocks: what was copied of each partition that is begun.
+        skip_lost: whether records that were deleted meanwhile are left out.
+
+    Raises:
+        RecordsLostError: records were deleted before they were copied.
+    """
+    starts, ends = side.cluster.start_offsets(blocks), side.cluster.end_offsets(blocks)
+    found = {}
+    for place, copied in blocks.items():
+        begin, end, position = starts[place], ends[place], copied.position
+        is_new = not (copied.position or copied.last or copied.ends)
+        if position > end or (position < begin and not is_new and not skip_lost):
+            raise RecordsLostError(place, side.name, position, begin=begin, end=end)
+        if position < begin and not is_new:
+            get_logger().warning(
+                "records_lost", place=str(place), first=position, last=begin - 1, cluster=side.name
+            )
+        found[place] = max(position, begin)
+    return found
+
+
+def ends_of(
+    side: Side, places: Places, blocks: Mapping[TopicPartition, Blocks], *, mirror: str
+) -> dict[TopicPartition, int]:
+    """The offsets at which the next records are going to stand at the target.
+
+    Raises:
+        MisconfiguredTopicError: others have written there, or what was copied is gone.
+    """
+    ends = side.cluster.end_offsets(places.values())
+    starts = side.cluster.start_offsets(places.values())
+    begins = {}
+    for source, target in places.items():
+        copied = blocks[source].target_end
+        if ends[target] < copied:
+            raise MisconfiguredTopicError(
+                f"{target} of {side.name} ends at offset {ends[target]}, and mirror {mirror} has "
+                f"written up to {copied}: the target has lost records; delete the topic and give "
+                "the mirror another --name, to copy it from its beginning"
+            )
+        begins[target] = max(copied, starts[target])
+    _refuse_others(side.name, side.reading, begins, ends, mirror)
+    return ends
+
+
+def _refuse_others(
+    where: str,
+    reading: Mapping[str, Any],
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    mirror: str,
+) -> None:
+    """Behind what was copied there are markers and aborted records, and none that others wrote."""
+    # One offset is the marker of the last transaction.
+    unknown = {place: begin for place, begin in begins.items() if begin + 1 < ends[place]}
+    if not unknown:
+        return
+    reader = TopicReader(reading)
+    try:
+        for message in reader.read(unknown, ends):
+            place = TopicPartition(str(message.topic()), message.partition() or 0)
+            raise MisconfiguredTopicError(
+                f"{place} of {where} has a record at or near offset {message.offset()} that mirror "
+                f"{mirror} did not write: a copy has one writer; find out who writes there, delete "
+                "the topic, and give the mirror another --name, or a --rename such as "
+                "'{cluster}.{topic}'"
+            )
+    finally:
+        reader.close()
+
+
+# Reads what is mirrored: committed records of some partitions, and how far that is.
+#
+# A record's offset alone does not say where to go on: markers and aborted records stand behind it.
+# At
+# the end of a partition the client says the offset, which is behind all of them.
+
+
+_QUEUE_KIB, _QUEUE_RECORDS = 16 * 1024, 20_000
+"""What is fetched ahead: it is memory."""
+
+
+class SourceReader:
+    """See the module.
+
+    Args:
+        config: librdkafka's settings, from `StreamsConfig.restore_config`.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = {
+            "queued.max.messages.kbytes": _QUEUE_KIB,
+            "queued.min.messages": _QUEUE_RECORDS,
+            **config,
+            "enable.partition.eof": True,
+        }
+        self._client = new_consumer(self._config, BrokerState())
+        self.positions: dict[TopicPartition, int] = {}
+        """The next offset of each: what is before it was handed out, or is no committed record."""
+
+    def add(self, begins: Mapping[TopicPartition, int]) -> None:
+        """Begin to read some partitions at these offsets."""
+        self.positions.update(begins)
+        self._client.incremental_assign(
+            [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in begins.items()]
+        )
+
+    def poll(self, records_max: int, timeout_s: float) -> Batches:
+        """What is there, or the first record that comes in time, by partition.
+
+        Raises:
+            OffsetLostError: the next record of a partition is not there any more.
+            StreamsError: the brokers do not let this client read.
+        """
+        messages = self._client.consume(records_max, 0)
+        if not messages and timeout_s > 0:
+            first = self._client.poll(timeout_s)
+            if first is None:
+                return {}
+            messages = [first, *self._client.consume(records_max - 1, 0)]
+        ends = {}
+        if set(map(Message.error, messages)) != {None}:
+            ends = {_place(m): m.offset() or 0 for m in messages if _is_end(m)}
+            messages = [m for m in messages if not _is_end(m)]
+        read_headers(messages)
+        batches = by_partition(messages, self._config) if messages else {}
+        for place, batch in batches.items():
+            self.positions[place] = batch[-1].offset() + 1
+        for place, end in ends.items():
+            self.positions[place] = max(self.positions[place], end)
+        return batches
+
+    def lags(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """How many offsets the brokers are known to have behind the positions."""
+        found = {}
+        for place in places:
+            ends = self._client.get_watermark_offsets(
+                confluent_kafka.TopicPartition(*place), cached=True
+            )
+            if ends is not None and ends[1] >= 0:
+                found[place] = max(0, int(ends[1]) - self.positions[place])
+        return found
+
+    def group_metadata(self) -> GroupMetadata:
+        """What offsets are committed under: the group, which has no members."""
+        metadata: GroupMetadata = self._client.consumer_group_metadata()
+        return metadata
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+
+def _is_end(message: Message) -> bool:
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF
+
+
+def _place(message: Message) -> TopicPartition:
+    return TopicPartition(str(message.topic()), message.partition() or 0)
+
 
 MakeProducer = Callable[[Mapping[str, int]], MirrorProducer]
 

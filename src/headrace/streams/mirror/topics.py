@@ -12,20 +12,24 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from headrace.state.events.log import get_logger
+from headrace.state.log import get_logger
 from headrace.streams.errors import (
     ConfigError,
     FatalClientError,
     MisconfiguredTopicError,
     MissingTopicError,
 )
+from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
 from headrace.streams.mirror.cluster import Cluster, fitting
-from headrace.streams.mirror.errors import MirroredTopicReplacedError
-from headrace.streams.mirror.names import Naming, Selection, is_table, table_of
+from headrace.streams.mirror.names import (
+    MirroredTopicReplacedError,
+    Naming,
+    Selection,
+    is_table,
+    table_of,
+)
 from headrace.streams.mirror.table import Mirrored, Row, Table, coming_row, rows_of
 from headrace.streams.plan.topic_identity import same_topic
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 
 MESSAGE_MAX = 1_048_588
 """Kafka's default of max.message.bytes."""

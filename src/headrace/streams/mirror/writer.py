@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from headrace.streams.errors import OutcomeUnknownError, record_size
 from headrace.streams.kafka.headers import are_plain, produce_any
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.worker_errors import OutcomeUnknownError, record_size
 
 _NEAR = 0.9
 """Whoever is as large as this part of what a topic takes is told of one by one."""

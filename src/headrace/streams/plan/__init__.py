@@ -1,1 +1,1 @@
-"""What an application is on a cluster: tasks, topics, what stands beside offsets."""
+"""Plan of an application on a cluster: tasks, topics, offset metadata, deployed versions."""

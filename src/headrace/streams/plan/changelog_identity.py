@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headrace.streams.plan.progress import CHANGELOG_MARK, MAX_BYTES, Progress
+from headrace.streams.kafka.protocols import Offsets
+from headrace.streams.plan.progress import CHANGELOG_MARK, MAX_BYTES, OffsetMetadata
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_identity import changelog_number, without_changelogs
-from headrace.streams.seams.clients import Offsets
 
 
 def changelog_numbers(ids: Mapping[str, str]) -> dict[str, int]:
@@ -56,7 +56,7 @@ def require_same_changelogs(
         ChangelogLostError: one is another one.
     """
     ids = {topic: found[topic] for topic in stores.values() if topic in found}
-    committed = [Progress.decode(offset.metadata).values for offset in start.values()]
+    committed = [OffsetMetadata.decode(offset.metadata).values for offset in start.values()]
     others = {topic for values in committed for topic in lost_changelogs(values, ids)}
     lost = {topic: store for store, topic in stores.items() if topic in others}
     if lost:
@@ -66,7 +66,7 @@ def require_same_changelogs(
 
 def committed_numbers(texts: Iterable[str]) -> list[Mapping[str, int]]:
     """The numbers that stand in what was committed beside offsets, those behind a mark too."""
-    found = (Progress.parse(text.removeprefix(CHANGELOG_MARK)) for text in texts)
+    found = (OffsetMetadata.parse(text.removeprefix(CHANGELOG_MARK)) for text in texts)
     return [progress.values for progress in found if progress is not None]
 
 
@@ -98,15 +98,15 @@ def numbers_that_fit(values: Mapping[str, int], numbers: Mapping[str, int]) -> d
 
 def with_changelogs(text: str, ids: Mapping[str, str]) -> str:
     """What stands beside an offset, with the numbers of these changelogs in place of others."""
-    progress = Progress.decode(text)
+    progress = OffsetMetadata.decode(text)
     values = without_changelogs(progress.values)
     fitting = numbers_that_fit(values, changelog_numbers(ids))
-    return Progress(progress.partition_time, {**values, **fitting}).encode()
+    return OffsetMetadata(progress.partition_time, {**values, **fitting}).encode()
 
 
 def _fits(values: Mapping[str, int]) -> bool:
     try:
-        text = Progress(0, values).encode()
+        text = OffsetMetadata(0, values).encode()
     except ValueError:
         return False
     return len(CHANGELOG_MARK) + len(text) <= MAX_BYTES

@@ -12,8 +12,8 @@ import hashlib
 from collections.abc import Sequence
 
 from headrace.state.store import LastRecord
+from headrace.streams.kafka.protocols import ReceivedMessage
 from headrace.streams.plan.progress import COMMIT_ID
-from headrace.streams.seams.clients import ReceivedMessage
 from headrace.topology.context.environment import Headers
 from headrace.topology.timestamps import Stamped
 

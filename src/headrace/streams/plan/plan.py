@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
+from headrace.state.layout import Layout
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.handlers import Stage
 from headrace.streams.errors import ConfigError
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.source_rows import SourceRows, source_rows
-from headrace.streams.plan.task_spec import TaskId, TaskSpec, unknown_partitions
 from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
     SubTopologyTopics,
     changelog_config,
 )
-from headrace.streams.records.handlers import Stage
-from headrace.streams.seams.clients import TopicPartition
-from headrace.topology.checks.direct_sinks import refuse_shared_sinks
 from headrace.topology.checks.key_meetings import refuse_unequal_keys
-from headrace.topology.checks.loops import refuse_loops
+from headrace.topology.checks.loops import refuse_loops, refuse_shared_sinks
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import Program, compile_sub_topology
 from headrace.topology.dsl.builder import StreamsBuilder
@@ -28,7 +27,62 @@ from headrace.topology.errors import TopologyError
 from headrace.topology.graph.binding import bound_to_topics
 from headrace.topology.graph.graph import Node, OffsetReset, SubTopology
 from headrace.topology.graph.optimizer import optimize
+from headrace.topology.processors.store import Store
 from headrace.topology.topology import Topology
+
+# What a task is: its name, and what it is made of.
+
+
+def unknown_partitions(topic: str) -> int:
+    """Say that nobody told the partition counts of topics."""
+    raise LookupError(f"the partition count of {topic} is not known here")
+
+
+class TaskId(NamedTuple):
+    """A sub-topology and a partition, as Kafka Streams writes it: ``0_3``."""
+
+    sub_topology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.sub_topology}_{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What makes a task, besides the facts that are committed.
+
+    Args:
+        changelogs: the changelog partition of each logged store.
+        value_serdes: the serde of each store's values.
+        internal_topics: inputs that this application writes itself.
+    """
+
+    id: TaskId
+    program: Program
+    changelogs: Mapping[str, TopicPartition]
+    value_serdes: Mapping[str, Any]
+    internal_topics: frozenset[str] = frozenset()
+
+    partitions_of: Callable[[str], int] = unknown_partitions
+    """Tells the partition count of a topic that is written to."""
+    source_rows: Mapping[str, SourceRows] = field(default_factory=dict)
+    """The stores whose changelogs are topics that are read."""
+
+    @property
+    def restored_from(self) -> Mapping[str, TopicPartition]:
+        """The partition that each store is restored from, written by this task or read."""
+        read = {s: TopicPartition(r.topic, self.id.partition) for s, r in self.source_rows.items()}
+        return {**self.changelogs, **read}
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """The sub-topology's stores."""
+        return self.program.sub_topology.stores
+
+    def layout(self, store: str) -> Layout:
+        """How the rows of a store lie on disk."""
+        return next(s.spec.rows for s in self.stores if s.name == store)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 The bytes are Kafka Streams' (`TopicPartitionMetadata`): a magic byte, the partition time, and a map
 of names to numbers, all big-endian, in base64. Ours is in the map.
 
-Whatever follows in the text is not read (see `headrace.streams.seams.offset_texts`): the bytes say
+Whatever follows in the text is not read (see `headrace.streams.kafka.offset_texts`): the bytes say
 how many they are, and so how many characters they take.
 """
 
@@ -16,9 +16,43 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
+from headrace.streams.kafka.protocols import Offsets
 from headrace.streams.plan.topic_identity import id_values
-from headrace.streams.seams.clients import Offsets
-from headrace.streams.start_errors import ChangelogUnfinishedError, ResetUnfinishedError
+
+# Records that a task is to leave out: their offsets stand beside the offset of their partition.
+#
+# A batch with a record that fails is void as a whole, so the group stands before those that were
+# good. To leave out the one and none of these, its number goes along until the task is past it.
+
+
+_PREFIX = "headrace.skip."
+AT_ONCE_MAX = 16
+"""More would not find room beside an offset."""
+
+
+def left_out(values: Mapping[str, int]) -> list[int]:
+    """The offsets that are to be left out, of the numbers beside an offset.
+
+    >>> left_out({**left_out_values([17, 12]), "headrace.commit.id": 7})
+    [12, 17]
+    """
+    return sorted(value for name, value in values.items() if name.startswith(_PREFIX))
+
+
+def left_out_values(offsets: Iterable[int]) -> dict[str, int]:
+    """The numbers to commit for them."""
+    return {f"{_PREFIX}{number}": offset for number, offset in enumerate(sorted(offsets))}
+
+
+def without_left_out(values: Mapping[str, int]) -> dict[str, int]:
+    """The numbers that are none of them.
+
+    >>> without_left_out({**left_out_values([17]), "headrace.commit.id": 7})
+    {'headrace.commit.id': 7}
+    """
+    return {name: value for name, value in values.items() if not name.startswith(_PREFIX)}
+
 
 MAGIC = 2
 MAX_BYTES = 4095
@@ -55,7 +89,7 @@ _LONG = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class OffsetMetadata:
     """How far a partition has come besides its offset.
 
     Args:
@@ -96,7 +130,7 @@ class Progress:
         return text
 
     @classmethod
-    def decode(cls, text: str) -> Progress:
+    def decode(cls, text: str) -> OffsetMetadata:
         """Read what was committed; text of another origin reads as no progress.
 
         Raises:
@@ -106,7 +140,7 @@ class Progress:
         return cls.parse(text) or cls()
 
     @classmethod
-    def parse(cls, text: str) -> Progress | None:
+    def parse(cls, text: str) -> OffsetMetadata | None:
         """Read what was committed; None for text of another origin.
 
         Raises:
@@ -178,7 +212,7 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
     """What was written beside an offset, with the id of the topic that the offset is of.
 
     Args:
-        text: what `Progress.encode` returned.
+        text: what `OffsetMetadata.encode` returned.
         topic_id: its id; None adds nothing. What the client has read behind the text is left out.
 
     Example:
@@ -187,10 +221,10 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
         >>> committed_id("orders", Progress.decode(text).values)
         'mIZ3c7IdTReMqgcwdmKasA'
     """
-    progress = Progress.decode(text)
+    progress = OffsetMetadata.decode(text)
     if topic_id is None:
         return progress.encode()
-    return Progress(
+    return OffsetMetadata(
         progress.partition_time, {**progress.values, **id_values(topic, topic_id)}
     ).encode()
 
@@ -208,5 +242,5 @@ def inputs_number(topics: Iterable[str]) -> int:
 
 def committed_commit_id(offsets: Offsets) -> int | None:
     """The number of the commit that offsets are of, where they say it."""
-    ids = {Progress.decode(c.metadata).values.get(COMMIT_ID) for c in offsets.values()}
+    ids = {OffsetMetadata.decode(c.metadata).values.get(COMMIT_ID) for c in offsets.values()}
     return max((i for i in ids if i is not None), default=None)

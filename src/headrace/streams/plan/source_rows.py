@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.streams.seams.clients import ReceivedMessage
+from headrace.streams.kafka.protocols import ReceivedMessage
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.graph.graph import AnySerde, SubTopology
 from headrace.topology.processors.store import Store

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.state.spec import StoreSpec
+from headrace.streams.config.settings import LEGAL_NAME, NAME_LENGTH_MAX
 from headrace.streams.errors import ConfigError, MisconfiguredTopicError, MissingTopicError
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts, policies_of
-from headrace.streams.settings import LEGAL_NAME, NAME_LENGTH_MAX
+from headrace.streams.kafka.protocols import NewTopic, TopicFacts, policies_of
 
 REPARTITION_CONFIG = {
     "cleanup.policy": "delete",

@@ -10,15 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from typing import Any, Protocol
 
-from headrace.state.events.log import get_logger
-from headrace.streams.contact.access_errors import AccessError
+from headrace.state.log import get_logger
 from headrace.streams.errors import (
     FatalClientError,
     GlobalTableLostError,
     MisconfiguredTopicError,
     MissingTopicError,
+)
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    GroupState,
+    NewTopic,
+    TopicFacts,
+    TopicPartition,
 )
 from headrace.streams.plan.topic_errors import require_same
 from headrace.streams.plan.topic_identity import same_topic
@@ -29,9 +36,38 @@ from headrace.streams.plan.topic_plan import (
     plan_internal_topics,
     topic_names,
 )
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.seams.group_facts import GroupState
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
+from headrace.topology.context.environment import Send
+from headrace.topology.errors import NoTopicError, type_of
+from headrace.topology.naming import is_legal_topic
+
+# Topics that functions name: each is looked for before the first record goes there.
+
+
+def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
+    """Send to a topic only after it was found.
+
+    A client would keep records for a topic that does not exist, and say so of none of them.
+
+    Args:
+        find: raises what is to be raised for a topic that does not exist.
+
+    Raises:
+        NoTopicError: a function returned something else than a name.
+    """
+    known: set[str] = set()
+
+    def checked(topic: str, *record: Any) -> None:
+        if topic not in known:
+            if not isinstance(topic, str):
+                raise NoTopicError(type_of(topic))
+            if not is_legal_topic(topic):
+                raise NoTopicError("a str that is not the name of a topic")
+            find(topic)
+            known.add(topic)
+        send(topic, *record)
+
+    return checked
+
 
 _LOOK_AGAIN_S = 0.1
 _SECOND_LOOK_S = 1.0

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.flow import reached
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.seams.clients import TopicPartition
 from headrace.topology.graph.graph import Node, by_name
 
 

@@ -1,1 +1,1 @@
-"""Queries: the committed rows of an application's stores, read beside its workers."""
+"""Interactive queries: committed rows of stores, rows in memory, and change feeds."""

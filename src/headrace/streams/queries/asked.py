@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.state.codec import prefix_end
-from headrace.streams.lines.documents import TOO_DEEP, to_bytes, to_document
 from headrace.streams.queries.answers import Place, Row
 from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.queries.readers import LAST_MS, SessionReader, StoreReader, WindowReader
 from headrace.streams.queries.walk import Scan
 from headrace.topology.errors import LAST_TIME_MS, SerdeError
 from headrace.topology.serdes import Serde
+from headrace.topology.serdes.documents import TOO_DEEP, to_bytes, to_document
 
 ReadKey = Callable[[str, Serde[Any], str], bytes]
 """Makes the bytes of a key of its text, by a serde; the last is the name of its store."""

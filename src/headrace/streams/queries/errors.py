@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from headrace.streams.errors import StreamsError
+from headrace.streams.tasks.failures import is_ours
 
 
 class QueryError(StreamsError):
@@ -111,3 +114,28 @@ class PositionGoneError(QueryError):
 
     When retention deleted it, or the topic was made anew.
     """
+
+
+# What whoever wants to follow changes may be refused with, beside the errors of queries.
+
+
+class NoChangelogError(QueryError):
+    """The store keeps no changelog, so nobody can be told of its changes; have it keep one."""
+
+
+class TooManyFollowersError(NotReadableError):
+    """So many follow changes here already; ask again later."""
+
+
+def said_of(error: Exception) -> str:
+    """What is told of an error: its text, unless that may quote a record.
+
+    >>> said_of(NotReadableError("it is restored")), said_of(ValueError("the value 5"))
+    ('it is restored', 'ValueError')
+    """
+    if is_ours(error):
+        return str(error)
+    client = sys.modules.get("confluent_kafka")  # not loaded here: all may be in memory
+    if client is not None and isinstance(error, client.KafkaException) and error.args:
+        return f"Kafka's client refuses it: {error.args[0].str()}"
+    return type(error).__name__

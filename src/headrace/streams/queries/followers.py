@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headrace.state.beside.files import global_files, held_locks, lock_of, task_files
-from headrace.state.beside.secondary import RocksSecondary
-from headrace.state.disk.open_files import raise_open_files
-from headrace.state.disk.options import RocksMemory
 from headrace.state.errors import StateError, UnknownStoreError
+from headrace.state.open_files import raise_open_files
+from headrace.state.rocks import RocksMemory
+from headrace.state.secondary import RocksSecondary, global_files, held_locks, lock_of, task_files
 from headrace.state.store import NO_COMMIT, CommittedStore, Position
 from headrace.streams.queries.errors import NotReadableError, UnfinishedError
 from headrace.streams.queries.kept import KINDS, Kind

@@ -22,7 +22,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class KeptStore:
+class StoreDescriptor:
     """A store of an application.
 
     Args:
@@ -62,13 +62,13 @@ class KeptStore:
 
 def kept_stores(
     plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan], config: StreamsConfig
-) -> dict[str, KeptStore]:
+) -> dict[str, StoreDescriptor]:
     """The stores of an application by their names."""
     found = [*_of_tasks(plans, config), *_of_tables(global_plans)]
     return {store.name: store for store in found}
 
 
-def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[KeptStore]:
+def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[StoreDescriptor]:
     chosen = {
         sink.topic
         for plan in plans
@@ -81,7 +81,7 @@ def _of_tasks(plans: Sequence[SubPlan], config: StreamsConfig) -> Iterator[KeptS
         is_fed = all(s.internal and not chosen.intersection(s.topics) for s in sub.sources)
         on_disk = tuple(store.name for store in stores if store.spec.kind == "rocksdb")
         for store in stores:
-            yield KeptStore(
+            yield StoreDescriptor(
                 store.name,
                 store.name,
                 KINDS[store.spec.layout],
@@ -99,10 +99,10 @@ def _looked_at_anywhere(sub: SubTopology, store: str) -> bool:
     return any(node.looks_anywhere(store) for node in sub.nodes if store in node.stores)
 
 
-def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[KeptStore]:
+def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[StoreDescriptor]:
     families = tuple(f"r-{plan.store.name}" for plan in plans if plan.store.kind == "rocksdb")
     for plan in plans:
-        yield KeptStore(
+        yield StoreDescriptor(
             plan.store.name,
             f"r-{plan.store.name}",
             "key-value",
@@ -115,7 +115,7 @@ def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[KeptStore]:
         )
 
 
-def store_of(stores: Mapping[str, KeptStore], application: str, name: str) -> KeptStore:
+def store_of(stores: Mapping[str, StoreDescriptor], application: str, name: str) -> StoreDescriptor:
     """Find a store.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.streams.queries.errors import WrongKindError
-from headrace.streams.queries.kept import KeptStore
+from headrace.streams.queries.kept import StoreDescriptor
 
 _ROW = frozenset({"get", "find", "get_many"})
 _ROWS = frozenset({"range", "prefix_scan"})
@@ -22,7 +22,7 @@ class OfOneKind:
         store: which one.
     """
 
-    def __init__(self, store: KeptStore) -> None:
+    def __init__(self, store: StoreDescriptor) -> None:
         self.store = store
 
     def __getattr__(self, name: str) -> Any:

@@ -9,10 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.facts.snapshots import ApplicationSnapshot
+from headrace.streams.metrics.snapshots import ApplicationSnapshot
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.queries.ages import AgeLimit
 from headrace.streams.queries.errors import (
     ApplicationFailedError,
     NotReadableError,
@@ -21,12 +20,12 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
 )
 from headrace.streams.queries.followers import Followers
-from headrace.streams.queries.kept import KeptStore, kept_stores, store_of
+from headrace.streams.queries.kept import StoreDescriptor, kept_stores, store_of
+from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
-from headrace.streams.queries.source import Source
+from headrace.streams.queries.source import AgeLimit, Source
 from headrace.streams.queries.told import Told, told_of
-from headrace.streams.queries.whereabouts import ASK_S, AskedCluster, Whereabouts
-from headrace.streams.questions.question import Workers
+from headrace.streams.queries.whereabouts import ASK_S, AskedCluster, PartitionLocator
 
 if TYPE_CHECKING:
     from headrace.streams.queries.answers import Place
@@ -67,13 +66,13 @@ class Queries:
         self.global_plans = tuple(global_plans)
         self.application = config.application_id
         self.host = config.application_server
-        self.whereabouts = Whereabouts(
+        self.whereabouts = PartitionLocator(
             config.application_id,
             plans,
             cluster or (lambda: _live_cluster(config)),
             monotonic_s=monotonic_s,
         )
-        self.stores: Mapping[str, KeptStore] = kept_stores(plans, global_plans, config)
+        self.stores: Mapping[str, StoreDescriptor] = kept_stores(plans, global_plans, config)
         self._facts = facts
         self._workers = workers
         self._monotonic_s = monotonic_s
@@ -97,7 +96,7 @@ class Queries:
 
         Args:
             max_age: for how long changes may be missing; None refuses what a task has left behind
-                here more than a minute ago (see `headrace.streams.queries.ages`).
+                here more than a minute ago (see `headrace.streams.queries.source`).
 
         Raises:
             NoSuchStoreError: the application has none of this name.
@@ -129,7 +128,7 @@ class Queries:
 
     def _source(
         self,
-        store: KeptStore,
+        store: StoreDescriptor,
         only: frozenset[int] | None = None,
         partitions: int | None = None,
         age: AgeLimit | None = None,
@@ -147,7 +146,7 @@ class Queries:
             self._require_working,
         )
 
-    def told(self, store: KeptStore) -> dict[int, Told]:
+    def told(self, store: StoreDescriptor) -> dict[int, Told]:
         """The partitions of a store that a worker of this host has, as it told last."""
         sub = store.sub_topology
         return {

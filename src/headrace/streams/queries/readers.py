@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -18,14 +19,44 @@ from headrace.state.store import CommittedStore
 from headrace.state.versions import is_deletion, key_and_time, prefix
 from headrace.streams.queries.answers import Found, Page, Place, Row
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
-from headrace.streams.queries.kept import KeptStore
+from headrace.streams.queries.kept import StoreDescriptor
 from headrace.streams.queries.kinds import OfOneKind
 from headrace.streams.queries.source import Source
-from headrace.streams.queries.times import Time, ms_of
 from headrace.streams.queries.walk import Cursor, Scan, Step
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
+
+# Times as whoever asks gives them: milliseconds since 1970, or datetimes.
+
+
+Time = int | datetime
+"""A datetime is in UTC unless it says otherwise, as over HTTP."""
+
+
+def ms_of(time: Time | None, *, otherwise: int = 0) -> int:
+    """A time in milliseconds since 1970.
+
+    Args:
+        otherwise: what None stands for.
+
+    Raises:
+        WrongQueryError: it is no time.
+
+    >>> ms_of(datetime(1970, 1, 1, 0, 0, 1)), ms_of(1500), ms_of(None, otherwise=7)
+    (1000, 1500, 7)
+    """
+    if time is None:
+        return otherwise
+    if isinstance(time, datetime):
+        instant = time if time.tzinfo else time.replace(tzinfo=UTC)
+        return max(0, round(instant.timestamp() * 1000))
+    if isinstance(time, int) and not isinstance(time, bool):
+        return time
+    raise WrongQueryError(
+        f"a time is a datetime or milliseconds since 1970, and no {type(time).__name__}"
+    )
+
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -73,7 +104,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
         source: makes its rows, for one question each: any thread may ask.
     """
 
-    def __init__(self, store: KeptStore, source: Callable[[], Source]) -> None:
+    def __init__(self, store: StoreDescriptor, source: Callable[[], Source]) -> None:
         super().__init__(store)
         self._source = source
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
-from headrace.streams.queries.ages import AgeLimit
+from headrace.streams.metrics.snapshots import SILENT_S
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.errors import (
     NotReadableError,
@@ -18,11 +18,211 @@ from headrace.streams.queries.errors import (
     UnfinishedError,
 )
 from headrace.streams.queries.followers import Follower, Followers
-from headrace.streams.queries.kept import KeptStore
+from headrace.streams.queries.kept import StoreDescriptor
+from headrace.streams.queries.query_queue import (
+    BYTES_MAX,
+    KEYS_MAX,
+    NO_PARTITION,
+    Refused,
+    StateQueryRequest,
+    UnansweredError,
+    Workers,
+)
+from headrace.streams.queries.query_queue import (
+    StateQueryResponse as _asked_rows_Told,
+)
 from headrace.streams.queries.told import Told
 from headrace.streams.queries.walk import Cursor, Scan, Step
-from headrace.streams.questions.asked_rows import AskedRows
-from headrace.streams.questions.question import NO_PARTITION, Question, UnansweredError, Workers
+
+# How old rows may be that are given: what a task has left behind is not taken for its rows.
+#
+# A task that moves to another host leaves its files here, and they look like those of one that is
+# at
+# work. So rows which may lack changes of more than a minute are refused, unless a worker of this
+# host
+# holds the task, or none of the application runs here: then they are what there is.
+
+
+AGE_MAX_S = 60.0
+"""Rows that may lack changes of a longer time are given to whoever asks for such."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgeLimit:
+    """See the module.
+
+    Args:
+        most_ms: how old rows may be; None for a minute, as the module has it.
+        advice: how to ask for older ones.
+    """
+
+    most_ms: int | None = None
+    advice: str = "take them as they are with max_age="
+
+    def require(self, store: str, place: Place, is_left: Callable[[], bool]) -> None:
+        """See that the rows of a place may be given.
+
+        Args:
+            is_left: tells whether workers run here, and none of them holds the place's files.
+
+        Raises:
+            TooOldError: they may not.
+        """
+        most_ms = AGE_MAX_S * 1000 if self.most_ms is None else self.most_ms
+        if place.age_ms <= most_ms or (self.most_ms is None and not is_left()):
+            return
+        raise too_old(store, place, most_ms, then=f"ask all hosts over HTTP, or {self.advice}")
+
+
+def too_old(store: str, place: Place, most_ms: float, *, then: str) -> TooOldError:
+    """What rows are refused with that are older than whoever asks accepts.
+
+    Args:
+        then: what to do.
+    """
+    which = f"store {store!r}"
+    if place.partition is not None:
+        which = f"partition {place.partition} of {which}"
+    is_followed = place.state == "running" or place.partition is None
+    if is_followed and place.age_ms <= SILENT_S * 1000:
+        said = (
+            f"the rows of {which} are {place.age_ms} ms old, and at most {most_ms:g} ms are "
+            "asked for"
+        )
+    else:
+        said = (
+            f"{which} may lack changes of {place.age_ms / 1000:g} s: {_why(place)}, and "
+            f"{most_ms / 1000:g} s are the most"
+        )
+    return TooOldError(f"{said}; {then}")
+
+
+def _why(place: Place) -> str:
+    if place.partition is None:
+        return "no worker of this host follows it now"
+    if place.state is None:
+        return "no worker of this host has its task now"
+    if place.state == "running":
+        return "the worker of this host that has its task is silent"
+    return f"its task here is {place.state}"
+
+
+# The committed rows of a store that are in a worker's memory, as if they were here.
+
+
+ANSWER_WITHIN_S = 3.0
+"""How long one question may wait for a worker."""
+
+
+class AskedRows:
+    """A `CommittedStore` whose rows are asked for, some at a time.
+
+    Args:
+        workers: those that can be asked.
+        likely: tells which of them has the task, as it told last.
+        question: says which store is meant, and nothing else.
+    """
+
+    def __init__(
+        self, workers: Workers, likely: Callable[[], int | None], question: StateQueryRequest
+    ) -> None:
+        self._workers = workers
+        self._likely = likely
+        self._store = question
+        self._first: _asked_rows_Told | None = None
+        self.max_offset = 0
+        """How far no row is beyond that was given."""
+        self.has_moved = False
+        """Whether a commit came between two answers."""
+
+    @property
+    def position(self) -> Position:
+        """How far all rows are at least that were given."""
+        told = self._first or self._ask()
+        return Position(told.topic_id, told.offset, told.commit_id, told.wall_ms)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None when it has none."""
+        return self._ask(keys=(key,)).values[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of `keys` in their order, None for each that has none."""
+        found: list[bytes | None] = []
+        for some in _divided(keys):
+            while some:
+                values = self._ask(keys=some).values
+                found += values
+                some = some[len(values) :]
+        return found
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows with `start` <= key < `end` in key order, as they are when asked for."""
+        while True:
+            told = self._ask(what="scan", start=start, end=end, reverse=reverse)
+            yield from told.rows
+            if told.after is None:
+                return
+            if reverse:
+                end = told.after
+            else:
+                start = told.after + b"\0"
+
+    def approximate_count(self) -> int:
+        """Return the number of rows."""
+        return self._ask(what="count").count
+
+    def approximate_bytes(self) -> int:
+        """Nobody asks for it here."""
+        raise NotImplementedError
+
+    def _ask(self, **what: object) -> _asked_rows_Told:
+        store = self._store
+        question = StateQueryRequest(
+            store.store,
+            store.sub_topology,
+            store.partition,
+            **what,  # type: ignore[arg-type]
+        )
+        told = self._told(question)
+        if self._first is None:
+            self._first = told
+        self.max_offset = max(self.max_offset, told.offset)
+        self.has_moved |= told.commit_id != self._first.commit_id
+        return told
+
+    def _told(self, question: StateQueryRequest) -> _asked_rows_Told:
+        workers = self._workers() or {}
+        likely = self._likely()
+        refused: Refused | None = None
+        for _, ask in sorted(workers.items(), key=lambda one: one[0] != likely):
+            try:
+                return ask(question, ANSWER_WITHIN_S)
+            except UnansweredError as error:
+                if not error.refused.is_elsewhere:
+                    raise
+                refused = error.refused
+        if refused is None:
+            refused = Refused("its worker starts again; ask again later")
+        elif question.sub_topology is not None:
+            refused = Refused("no worker of this host has the task now; ask again later")
+        raise UnansweredError(refused)
+
+
+def _divided(keys: Sequence[bytes]) -> Iterator[tuple[bytes, ...]]:
+    """Keys in questions of their own, so that none is too large."""
+    some: list[bytes] = []
+    size = 0
+    for key in keys:
+        if some and (len(some) >= KEYS_MAX or size + len(key) > BYTES_MAX):
+            yield tuple(some)
+            some, size = [], 0
+        some.append(key)
+        size += len(key)
+    if some:
+        yield tuple(some)
+
 
 _MOVED_MAX = 20
 """So often a piece of rows is read again, for it to be of one moment."""
@@ -69,7 +269,7 @@ class Source:
         require_working: raises if the application has failed in this process.
     """
 
-    store: KeptStore
+    store: StoreDescriptor
     followers: Followers
     told: Callable[[], Mapping[str, Told]]
     now_ms: Callable[[], int]
@@ -206,7 +406,7 @@ class Source:
         return AskedRows(
             self.workers,
             lambda: None if told is None else told.worker,
-            Question(store.family, store.sub_topology, part.partition),
+            StateQueryRequest(store.family, store.sub_topology, part.partition),
         )
 
     def _note(self, part: Part, place: Place) -> None:

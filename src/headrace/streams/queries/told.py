@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.streams.facts.snapshots import ApplicationSnapshot, TaskSnapshot
-from headrace.streams.facts.takeovers import without_taken
+from headrace.streams.metrics.snapshots import ApplicationSnapshot, TaskSnapshot, without_taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace.streams.admin.overview import leads_of, owner_of
 from headrace.streams.config.endpoints import client_of, endpoint_of
 from headrace.streams.errors import FatalClientError, StreamsError
-from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.kafka.protocols import GroupState, Member
+from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.queries.errors import NotReadableError
-from headrace.streams.seams.group_facts import GroupState, Member
-from headrace.streams.views.overview import leads_of, owner_of
 
 KEPT_S = 2.0
 """So old may be what was heard of the group; a look costs brokers and this host some milliseconds
@@ -44,7 +43,7 @@ class AskedCluster(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HeardMember:
+class GroupAssignment:
     """A worker of the group.
 
     Args:
@@ -78,14 +77,14 @@ class Heard:
     endpoints: frozenset[str]
     state: str
     at_s: float
-    members: tuple[HeardMember, ...] = ()
+    members: tuple[GroupAssignment, ...] = ()
 
     def are_all_at(self, host: str) -> bool:
         """Whether a host has all tasks, so that there is nobody else to ask."""
         return set(self.owners.values()) == {host} and self.endpoints == {host}
 
 
-class Whereabouts:
+class PartitionLocator:
     """See the module. Any thread may ask.
 
     Args:
@@ -186,12 +185,12 @@ class Whereabouts:
         )
 
 
-def _members(group: GroupState, owners: Mapping[TaskId, Member]) -> tuple[HeardMember, ...]:
+def _members(group: GroupState, owners: Mapping[TaskId, Member]) -> tuple[GroupAssignment, ...]:
     tasks: dict[Member, list[TaskId]] = {}
     for task, member in owners.items():
         tasks.setdefault(member, []).append(task)
     return tuple(
-        HeardMember(
+        GroupAssignment(
             member.id,
             client_of(member.client_id),
             member.host.removeprefix("/"),

@@ -11,9 +11,9 @@ from typing import Any
 from headrace.state.codec import decode_timestamped
 from headrace.state.spec import StoreSpec
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import SubPlan, plan_application
-from headrace.streams.seams.clients import TopicPartition
 from headrace.streams.simulation.inputs import Row
 from headrace.streams.simulation.run import Run
 from headrace.streams.simulation.setup import Outcome, Setup

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.simulation.world.cluster import Cluster
 from headrace.streams.simulation.world.faults import FaultPlan
 from headrace.streams.simulation.world.kernel import MS, SECOND, START_MS

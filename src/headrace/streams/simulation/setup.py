@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.simulation.inputs import Row
-from headrace.streams.simulation.life import Life
 from headrace.streams.simulation.world.faults import FaultPlan
+from headrace.streams.worker.worker import Worker
+
+# One life of one worker, and what others than itself have seen of it.
+
+
+@dataclass(slots=True, eq=False)
+class Incarnation:
+    """See the module.
+
+    Args:
+        name: the worker's.
+        worker: it; None where the process ended before there was one.
+        has_stopped: whether it ended because it was told to.
+        steps: how often it passed each probe.
+        events: what it logged, how often.
+        producers: how many producers it made.
+        restored: changelog records that its listener was told of.
+    """
+
+    name: str
+    worker: Worker | None = None
+    has_stopped: bool = False
+    steps: Counter[str] = field(default_factory=Counter)
+    events: Counter[str] = field(default_factory=Counter)
+    producers: int = 0
+    restored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +75,6 @@ class Outcome:
     """The errors that named a disaster and ended the application."""
     conflicts: int = 0
     """How many starts were refused because live workers ran another version."""
-    lives: list[Life] = field(default_factory=list)
+    lives: list[Incarnation] = field(default_factory=list)
     """Those of all workers, in the order in which they began."""
     states: dict[TaskId, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)

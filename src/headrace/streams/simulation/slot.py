@@ -9,26 +9,30 @@ from functools import partial
 from typing import Any, Protocol
 
 from headrace.state.errors import StateError
-from headrace.streams.calls.one_by_one import OneByOne
-from headrace.streams.deployed.deployed import DeployedTopology
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.deployed.live_versions import LiveVersions
+from headrace.streams.admin.start_check import CommittedRecords, StartCheck
 from headrace.streams.errors import (
     FatalClientError,
     IdentityError,
     LocalStateError,
     StopRequestedError,
+    TopologyChangedError,
+    VersionConflictError,
 )
-from headrace.streams.local.task_home import TaskHome
-from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.kafka.clocks import Job
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    GroupState,
+    Log,
+    Offsets,
+    TopicFacts,
+    TopicPartition,
+)
+from headrace.streams.plan.deployed import DeployedTopology
+from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.live_versions import LiveVersions
+from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError
-from headrace.streams.seams.background import Job
-from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from headrace.streams.seams.group_facts import GroupState
-from headrace.streams.seams.topic_facts import TopicFacts
-from headrace.streams.simulation.life import Life
-from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.streams.simulation.setup import Incarnation, Outcome, Setup
 from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
 from headrace.streams.simulation.world.coverage import PhaseWatch
@@ -45,16 +49,14 @@ from headrace.streams.simulation.world.kernel import (
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
 from headrace.streams.simulation.world.tables import Tables
-from headrace.streams.start_errors import TopologyChangedError, VersionConflictError
+from headrace.streams.tasks.async_io import OneByOne
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.streams.tasks.restore import RestoreListener
-from headrace.streams.tasks.slot import OpenHome
-from headrace.streams.upgrade.committed_records import CommittedRecords
-from headrace.streams.upgrade.start_check import StartCheck
-from headrace.streams.worker.connections import Connections
-from headrace.streams.worker.host_state import LocalState
+from headrace.streams.tasks.task_home import TaskHome
+from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.worker.connections import Connections, LocalState
 from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
@@ -93,7 +95,7 @@ class World(Protocol):
 
 
 class _Log:
-    """Writes what the runtime logs into the history (see `headrace.streams.seams.clients.Log`)."""
+    """Writes what the runtime logs into the history, see `kafka.protocols.Log`."""
 
     def __init__(self, process: Process, hear: Callable[[str], None]) -> None:
         self._process = process
@@ -118,7 +120,7 @@ class _Log:
 class _Counted:
     """Hears of a worker's restores, counts what it is told, and passes it on."""
 
-    def __init__(self, life: Life, then: RestoreListener) -> None:
+    def __init__(self, life: Incarnation, then: RestoreListener) -> None:
         self._life = life
         self._then = then
 
@@ -172,7 +174,7 @@ class _Beside:
         return True
 
 
-class Slot:
+class SimulatedWorker:
     """A worker across its lives, with its supervisor.
 
     At most two of its lives are at the same time: a twin has begun elsewhere while the first one
@@ -281,7 +283,7 @@ class Slot:
         process = Process(self._kernel, self.name, self.name)
         process.actor = actor
         self._workers[process] = None
-        life = Life(self.name)
+        life = Incarnation(self.name)
         self._run.outcome.lives.append(life)
         process.note(f"starts for the {self._lives}. time")
         try:
@@ -326,7 +328,7 @@ class Slot:
             process.die_quietly()
             host.process_ended(process)
 
-    def _make(self, process: Process, watch: PhaseWatch, host: Host, life: Life) -> Any:
+    def _make(self, process: Process, watch: PhaseWatch, host: Host, life: Incarnation) -> Any:
         run = self._run
         cluster, faults = run.cluster, run.faults
 
@@ -440,8 +442,8 @@ class Slot:
 class SimulatedOffsets:
     """The group's offsets, and those of groups without members, from outside of them.
 
-    See `headrace.streams.upgrade.lost_group.OffsetsAt` and
-    `headrace.streams.deployed.deployed.GroupOffsets`.
+    See `headrace.streams.admin.start_check.OffsetsAt` and
+    `headrace.streams.plan.deployed.GroupOffsets`.
     """
 
     def __init__(self, cluster: Cluster, process: Process) -> None:

@@ -1,1 +1,1 @@
-"""The tasks of one worker: what they begin from, their restore, and what they read."""
+"""Tasks of one worker: input, processing, failures, restore, global tables, async I/O."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import Clock, Consumer
-from headrace.streams.task.task import Task
+from headrace.streams.kafka.protocols import Clock, Consumer
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 LOOK_S = 0.05

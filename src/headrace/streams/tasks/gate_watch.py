@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from headrace.streams.errors import FatalClientError
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.background import Background
-from headrace.streams.seams.clients import Clock, Log
+from headrace.streams.kafka.clocks import Background
+from headrace.streams.kafka.protocols import Clock, Log
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.inquiry import Inquiry
 
 ASK_SOON_S = 0.2

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from headrace.streams.errors import AbortableError
+from headrace.streams.kafka.protocols import Clock, Log
 from headrace.streams.plan.topic_errors import require_same
 from headrace.streams.plan.topic_identity import same_topic
-from headrace.streams.seams.clients import Clock, Log
-from headrace.streams.task.task import Task
-from headrace.streams.worker_errors import AbortableError
+from headrace.streams.tasks.task import Task
 
 WAIT_S = 1.0
 """A broker answers in a millisecond; one that does not must not hold commits up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from headrace.streams.seams.background import Background
+from headrace.streams.kafka.clocks import Background
 
 T = TypeVar("T")
 
@@ -14,7 +14,7 @@ class Inquiry(Generic[T]):
     """Asks beside the worker, and keeps the answer until it is taken.
 
     Example:
-        >>> from headrace.streams.seams.background import at_once
+        >>> from headrace.streams.kafka.clocks import at_once
         >>> inquiry = Inquiry[int](at_once)
         >>> inquiry.ask(lambda: 6 * 7)
         >>> inquiry.take()

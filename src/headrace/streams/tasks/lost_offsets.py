@@ -7,7 +7,7 @@ repartition topics that it writes.
 An input that the task never read has no offset either, and may begin at its beginning. What tells
 the two apart is in the offsets of the other inputs, which are committed together: a number that
 stands for all topics that they were committed with. Where another version wrote them, it is the
-description of what is deployed (see `headrace.streams.deployed.deployed`). Where neither says, the
+description of what is deployed (see `headrace.streams.plan.deployed`). Where neither says, the
 input counts as
 read: what is refused can be corrected, and what is counted twice cannot.
 """
@@ -19,13 +19,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import combinations
 
-from headrace.streams.deployed.deployment import Deployment
 from headrace.streams.errors import StreamsError
+from headrace.streams.kafka.offset_texts import topic_options
+from headrace.streams.kafka.protocols import CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.progress import INPUTS, Progress, inputs_number
-from headrace.streams.seams.clients import CommittedOffset, Log, Offsets, TopicPartition
-from headrace.streams.seams.place_ranges import topic_options
-from headrace.streams.tasks.restore_plan import ChangelogFacts
+from headrace.streams.plan.progress import INPUTS, OffsetMetadata, inputs_number
+from headrace.streams.tasks.restore import ChangelogFacts
 
 Committed = Mapping[TopicPartition, CommittedOffset | None]
 
@@ -137,7 +137,7 @@ def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition
     if not lacking:
         return []
     known = {place.topic: offset for place, offset in committed.items() if offset is not None}
-    numbers = {Progress.decode(o.metadata).values.get(INPUTS) for o in known.values()}
+    numbers = {OffsetMetadata.decode(o.metadata).values.get(INPUTS) for o in known.values()}
     topics = [place.topic for place in lacking]
     if len(numbers) == 1 and len(topics) <= _MOST_TRIED:
         for count in range(len(topics) + 1):
@@ -151,7 +151,7 @@ def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition
 def has_run(committed: Committed) -> bool:
     """Whether an offset bears the progress of a task that has committed."""
     offsets = (offset for offset in committed.values() if offset is not None)
-    return any(Progress.decode(offset.metadata) != Progress() for offset in offsets)
+    return any(OffsetMetadata.decode(offset.metadata) != OffsetMetadata() for offset in offsets)
 
 
 class LostOffsets:
@@ -159,7 +159,7 @@ class LostOffsets:
 
     Args:
         before: by sub-topology (see `read_before`).
-        told: the inputs of which it was said already (see `headrace.streams.upgrade.lost_group`).
+        told: the inputs of which it was said already (see `headrace.streams.admin.start_check`).
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class LostOffsets:
         for place, offset in committed.items():
             if offset is None or not offset.metadata or place in self._unreadable:
                 continue
-            if Progress.parse(offset.metadata) is None:
+            if OffsetMetadata.parse(offset.metadata) is None:
                 self._unreadable.add(place)
                 self._log.error(
                     "offset_metadata_unreadable",

@@ -22,11 +22,9 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from headrace.state.store import NO_COMMIT, LastRecord, Position
-from headrace.streams.plan.changelog_records import last_read, last_restored
-from headrace.streams.plan.progress import committed_commit_id
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.plan.topic_errors import ChangelogLostError
-from headrace.streams.seams.clients import (
+from headrace.streams.errors import OffsetLostError, RestoreLostError, TaskCorruptedError
+from headrace.streams.kafka.clocks import MonotonicWallClock
+from headrace.streams.kafka.protocols import (
     Clock,
     Consumer,
     Log,
@@ -34,12 +32,86 @@ from headrace.streams.seams.clients import (
     ReceivedMessage,
     TopicPartition,
 )
-from headrace.streams.seams.never_back import NeverBack
-from headrace.streams.task.task import Task
-from headrace.streams.task.task_buffers import LocalRows
-from headrace.streams.task.task_failures import corruption_of
-from headrace.streams.tasks.restore_plan import ChangelogFacts, RestorePlan, plan_restore
-from headrace.streams.worker_errors import OffsetLostError, RestoreLostError, TaskCorruptedError
+from headrace.streams.plan.changelog_records import last_read, last_restored
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.plan.progress import committed_commit_id
+from headrace.streams.plan.topic_errors import ChangelogLostError
+from headrace.streams.tasks.task import LocalRows, Task
+from headrace.streams.tasks.task_failures import corruption_of
+
+# What must be read of a changelog for local rows to be those of a commit. Pure.
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogFacts:
+    """What the cluster says of one changelog partition.
+
+    Args:
+        start: the first offset that is there.
+        end: the high watermark.
+        delete_retention_ms: how long tombstones outlive compaction.
+    """
+
+    topic_id: str
+    start: int
+    end: int
+    delete_retention_ms: int
+
+    def up_to(self, offset: int) -> ChangelogFacts:
+        """The same of an input that is committed up to an offset: what follows is not in rows."""
+        return replace(self, end=max(self.start, min(self.end, offset)))
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """From where to where a store is restored, and why its local rows are dropped, if so."""
+
+    begin: int
+    end: int
+    drop: str | None = None
+
+
+def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) -> RestorePlan:
+    """Decide what to restore of one store.
+
+    Local rows are dropped only with proof: of another topic, beyond the end of this one, or so old
+    that tombstones they have not seen may be gone. A position from the future shows that a clock
+    was set back, and says nothing about how old it is.
+
+    Args:
+        position: what the local rows follow, or None without usable ones.
+
+    Example:
+        >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)
+        >>> plan_restore(Position("id", 8, 1, 500), facts, 600)
+        RestorePlan(begin=8, end=10, drop=None)
+        >>> plan_restore(Position("other", 8, 1, 500), facts, 600).begin
+        0
+    """
+    assert 0 <= facts.start <= facts.end, facts
+    if position is None:
+        return RestorePlan(facts.start, facts.end)
+    reason = None
+    if position.topic_id != facts.topic_id:
+        reason = "the changelog was created anew"
+    elif position.offset > facts.end:
+        reason = f"it is at offset {position.offset} of a changelog that ends at {facts.end}"
+    elif _is_behind(position, facts) and now_ms - position.wall_ms > facts.delete_retention_ms:
+        reason = "deletions that it has not seen may have been compacted away"
+    elif _is_behind(position, facts) and position.wall_ms > now_ms:
+        reason = (
+            "its time is ahead of this host's clock, so that nobody knows how old it is, and "
+            "deletions that it has not seen may have been compacted away"
+        )
+    if reason is not None:
+        return RestorePlan(facts.start, facts.end, reason)
+    return RestorePlan(max(position.offset, facts.start), facts.end)
+
+
+def _is_behind(position: Position, facts: ChangelogFacts) -> bool:
+    # The commit's own marker is one offset, and never a deletion.
+    return facts.end - position.offset > 1
+
 
 Changes = list[tuple[bytes, "bytes | None", int]]
 
@@ -142,7 +214,7 @@ class Restorer:
     ) -> None:
         self._make_consumer = make_consumer
         self._consumer: Consumer | None = None
-        self._clock = NeverBack(clock)
+        self._clock = MonotonicWallClock(clock)
         self._listener = listener
         self._probe = probe
         self._batch_records = batch_records

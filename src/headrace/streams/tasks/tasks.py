@@ -10,52 +10,414 @@ What a revocation takes away follows from this table, not from the list that the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import FrameType
+from typing import Protocol
 
 from headrace.state.buffers import RowsKept, bound_caches
-from headrace.streams.external.beginnings import begun_at
-from headrace.streams.external.connections import SinkConnections
-from headrace.streams.plan.changelog_identity import require_same_changelogs
-from headrace.streams.plan.key_sample import KeySample
-from headrace.streams.plan.known_topics import known_topics_alone
-from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.plan.upstream import Upstream
-from headrace.streams.records.handlers import Handlers
-from headrace.streams.seams.background import Background
-from headrace.streams.seams.clients import (
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.handlers import Handlers
+from headrace.streams.errors import MissingTopicError
+from headrace.streams.kafka.clocks import Background
+from headrace.streams.kafka.protocols import (
     Clock,
     CommittedOffset,
     Consumer,
     Log,
     Offsets,
+    TopicFacts,
     TopicPartition,
 )
-from headrace.streams.task.dropped_records import dropped_record
-from headrace.streams.task.phase import Phase
-from headrace.streams.task.task import Task
-from headrace.streams.task.task_failures import corruption_of
+from headrace.streams.plan.changelog_identity import require_same_changelogs
+from headrace.streams.plan.key_sample import KeySample
+from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
+from headrace.streams.plan.topic_errors import require_same
+from headrace.streams.plan.topic_identity import committed_id
+from headrace.streams.plan.topic_plan import did_you_mean
+from headrace.streams.plan.topics import TopicAdmin, describe_twice, known_topics_alone
+from headrace.streams.plan.upstream import Upstream
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
-from headrace.streams.tasks.patience import Patience
-from headrace.streams.tasks.restore import Restorer
-from headrace.streams.tasks.restore_plan import ChangelogFacts
-from headrace.streams.tasks.slot import (
-    Facts,
-    Found,
-    OpenHome,
-    Slot,
-    drop_unlogged,
-    has_rows,
-    look_up,
-    require_same_topics,
-)
+from headrace.streams.tasks.restore import ChangelogFacts, Restorer
+from headrace.streams.tasks.sink_connections import SinkConnections
+from headrace.streams.tasks.start_positions import StartPosition, ask_sinks, begun_at
+from headrace.streams.tasks.task import Phase, Task
+from headrace.streams.tasks.task_failures import corruption_of
+from headrace.streams.tasks.task_home import TaskHome
+from headrace.topology.compile.compiler import Program
 from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import LAST_TIME_MS
+from headrace.topology.graph.graph import OffsetReset
+from headrace.topology.processors.store import Store
+
+# What is said of a record that is left out without an error: which it is, and why it is late.
+
+
+_LATE = (
+    "its window is closed: the time of its task is stream_time, and grace is over. Where that is "
+    "ahead of the clock, a record in front of it has a wrong time: a timestamps= extractor of the "
+    "source can refuse such; else raise grace="
+)
+
+_LATE_BY_FASTEST = (
+    "its window is closed: with stream.time=fastest, a source partition that was read faster moves "
+    "the time of the repartition topic past the records of the others; set stream.time=slowest"
+)
+
+
+def dropped_record(
+    program: Program,
+    frame: FrameType,
+    reason: str,
+    times: Mapping[TopicPartition, int],
+    watermark: int = NEVER_MS,
+    unfollowed: Collection[str] = (),
+) -> dict[str, object]:
+    """The fields of the event that tells of it; none where no record is being processed.
+
+    Args:
+        program: what processes it.
+        frame: where it was left out, or what was called from there.
+        reason: why.
+        times: the largest time of each input before the batch that it is in, in milliseconds.
+        watermark: what stream time is not later than.
+        unfollowed: repartition topics whose stream time is the latest timestamp.
+    """
+    record = program.current(frame)
+    if record is None:
+        return {}
+    said: dict[str, object] = {
+        "topic": record.topic(),
+        "partition": record.partition(),
+        "offset": record.offset(),
+        "record_time": moment(record.timestamp()[1]),
+    }
+    if reason.startswith("late"):
+        stream_time = min(watermark, max([program.stream_time(frame), *times.values()]))
+        said |= {
+            "stream_time": moment(stream_time),
+            "behind_by": _duration(stream_time - record.timestamp()[1]),
+            "advice": _LATE_BY_FASTEST if record.topic() in unfollowed else _LATE,
+        }
+    return said
+
+
+def _duration(duration_ms: int) -> str:
+    try:
+        return str(timedelta(milliseconds=duration_ms))
+    except OverflowError:
+        return f"{duration_ms} ms"
+
+
+def moment(time_ms: int) -> str:
+    """A time of a record as people read it.
+
+    >>> moment(1_700_000_000_000), moment(-1), moment(1_700_000_000_000_000)
+    ('2023-11-14T22:13:20.000Z', '-1 ms', '1700000000000000 ms')
+    """
+    try:
+        time = datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms >= 0 else None
+    except (ValueError, OverflowError, OSError):
+        time = None
+    if time is None:
+        return f"{time_ms} ms"
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# What tasks ask of a cluster before they begin, answered by an admin client.
+
+
+DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
+"""Kafka's default of delete.retention.ms, where reading the topic's own is not allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Answers the tasks' questions with an admin client.
+
+    See `headrace.streams.tasks.tasks.Facts`.
+    """
+
+    admin: TopicAdmin
+    topics: MutableMapping[str, TopicFacts]
+    from_earliest: bool
+    resets: Mapping[str, OffsetReset] = field(default_factory=dict)
+    """Where to begin with a topic, where that is not where all others begin."""
+
+    def changelogs(
+        self, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ChangelogFacts]:
+        """Ends and identities of changelog partitions, asked for now."""
+        starts, ends = self.admin.start_offsets(places), self.admin.end_offsets(places)
+        facts = {}
+        for place in places:
+            topic = self.topics[place.topic]
+            kept_ms = topic.delete_retention_ms
+            facts[place] = ChangelogFacts(
+                topic.topic_id,
+                starts[place],
+                ends[place],
+                DELETE_RETENTION_MS if kept_ms is None else kept_ms,
+            )
+        return facts
+
+    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with partitions for which nothing was ever committed."""
+        default: OffsetReset = "earliest" if self.from_earliest else "latest"
+        late = [p for p in places if self.resets.get(p.topic, default) == "latest"]
+        early = [place for place in places if place not in late]
+        return {
+            **(self.admin.start_offsets(early) if early else {}),
+            **(self.admin.end_offsets(late) if late else {}),
+        }
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of those topics that exist, asked for now."""
+        return {name: facts.topic_id for name, facts in self.admin.describe(topics).items()}
+
+    def partitions_of(self, topic: str) -> int:
+        """The partition count of a topic; one that was not described before is asked for, once.
+
+        From then on it is one of the application's topics.
+
+        Raises:
+            MissingTopicError: there is no such topic.
+        """
+        if topic not in self.topics:
+            found = describe_twice(self.admin, [topic], {topic}, written={topic})
+            if topic not in found:
+                named = did_you_mean(topic, sorted(self.admin.names()))
+                raise MissingTopicError(
+                    f"topic {named}, which a function of the topology has named for a record, does "
+                    "not exist; create it, or correct the function",
+                    topics=[topic],
+                )
+            self.topics[topic] = found[topic]
+        return self.topics[topic].partitions
+
+
+def begins_earliest(config: StreamsConfig) -> bool:
+    """Whether partitions without an offset are read from their beginning."""
+    reset = config.consumer_config("").get("auto.offset.reset")
+    return reset in ("earliest", "smallest", "beginning")
+
+
+# How long to wait for an answer while there is other work to do, and when to say so.
+
+
+_ASK_MIN_S = 0.1
+_ASK_MAX_S = 1.0
+TELL_AFTER_S = 30.0
+"""Longer than transactions last: what a predecessor left open is decided by then."""
+_ADVICE = (
+    "the broker ends an open transaction after its producer.transaction.timeout.ms; where this "
+    "goes on while all brokers are up, headrace transactions list shows it, and headrace "
+    "transactions abort ends it"
+)
+
+
+class Backoff:
+    """How long to wait for offsets that may be undecided, while other tasks have work to do."""
+
+    def __init__(self, clock: Clock, log: Log) -> None:
+        self._clock = clock
+        self._log = log
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with little patience again."""
+        self._wait_s = _ASK_MIN_S
+        self._next_s = 0.0
+        self._since_s: float | None = None
+        self._tell_s = TELL_AFTER_S
+
+    def wait_s(self, *, busy: bool) -> float | None:
+        """How long to wait for an answer now; None where it is too early to ask again."""
+        if not busy:
+            return _ASK_MAX_S
+        return self._wait_s if self._clock.monotonic_s() >= self._next_s else None
+
+    def more(self, undecided: Sequence[TopicPartition]) -> None:
+        """Wait longer the next time, and leave as much time for others before it.
+
+        Args:
+            undecided: the partitions whose offsets there is no answer for.
+        """
+        now_s = self._clock.monotonic_s()
+        self._next_s = now_s + self._wait_s
+        self._wait_s = min(2 * self._wait_s, _ASK_MAX_S)
+        self._tell(now_s, [str(place) for place in undecided])
+
+    def _tell(self, now_s: float, partitions: list[str]) -> None:
+        if self._since_s is None:
+            self._since_s = now_s
+            self._log.info("offsets_undecided", partitions=partitions)
+            return
+        waited_s = now_s - self._since_s
+        if waited_s < self._tell_s:
+            return
+        self._tell_s = 2 * waited_s
+        self._log.warning(
+            "offsets_undecided",
+            partitions=partitions,
+            waited_s=round(waited_s, 1),
+            reason="a transaction that wrote these offsets has not ended, so nobody can know them",
+            next=f"asks again all the time; said again in {waited_s:.0f} s",
+            advice=_ADVICE,
+        )
+
+
+# A task that a worker owns, and what it begins from.
+
+
+class Facts(Protocol):
+    """What tasks must ask of the cluster."""
+
+    def changelogs(
+        self, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, ChangelogFacts]:
+        """Ends and identities of changelog partitions, asked for now."""
+
+    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Where to begin with partitions for which nothing was ever committed."""
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of those topics that exist, asked for now."""
+
+    def partitions_of(self, topic: str) -> int:
+        """The partition count of a topic that is written to."""
+
+
+OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
+
+
+@dataclass(slots=True, eq=False)
+class OwnedTask:
+    """A task that this worker owns, however far it is."""
+
+    id: TaskId
+    plan: SubPlan
+    lead: str
+    """The topic whose partitions the group gives out."""
+    inputs: list[TopicPartition] = field(default_factory=list)
+    home: TaskHome | None = None
+    task: Task | None = None
+    is_committed: bool = False
+    """Whether this worker has committed the task's offsets since it has the task."""
+    lost: Sequence[TopicPartition] = ()
+    """The inputs whose offsets are gone."""
+    effects: Mapping[str, str] = field(default_factory=dict)
+    """What follows from that, by input."""
+    counted: Counted = field(default_factory=Counted)
+    """Where its records are counted."""
+    lacked_offsets: bool = False
+    """Whether state without offsets was met once."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the input topics when the task was begun last."""
+    changelog_ids: Mapping[str, str] = field(default_factory=dict)
+    """Those of the changelogs."""
+    beginning: StartPosition | None = None
+    """What its sink says, where it writes to a table outside of Kafka."""
+
+    @property
+    def reads_directly(self) -> bool:
+        """Whether it writes to such a table, and reads a topic that it does not write itself."""
+        return self.plan.outside is not None and self.plan.outside.reads_directly
+
+    @property
+    def reads(self) -> bool:
+        """Whether the task is there and gets records."""
+        return self.task is not None and self.task.phase is Phase.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The facts that some tasks begin from."""
+
+    slots: Sequence[OwnedTask]
+    committed: Mapping[TopicPartition, CommittedOffset | None]
+    first: Mapping[TopicPartition, int]
+    changelogs: Mapping[TopicPartition, ChangelogFacts]
+    topic_ids: Mapping[str, str]
+    beginnings: Mapping[TaskId, StartPosition]
+    """What sinks say."""
+
+
+def look_up(
+    facts: Facts,
+    slots: Sequence[OwnedTask],
+    committed: Mapping[TopicPartition, CommittedOffset | None],
+    sinks: SinkConnections,
+) -> Found:
+    """Ask what must be known besides the committed offsets; runs beside the worker."""
+    topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
+    logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
+    # Before the first offsets: those of a topic that is made anew later are of no use.
+    topic_ids = facts.topic_ids({**topics, **logs})
+    unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
+    changelogs = [
+        TopicPartition(topic, slot.id.partition)
+        for slot in slots
+        for topic in slot.plan.restored_from
+    ]
+    # Of an input whose offset is gone it is said what is read again.
+    changelogs += [place for slot in slots for place in slot.lost]
+    return Found(
+        slots,
+        committed,
+        facts.first_offsets(unknown) if unknown else {},
+        facts.changelogs(changelogs) if changelogs else {},
+        topic_ids,
+        ask_sinks(sinks, slots, topic_ids),
+    )
+
+
+def require_same_topics(slot: OwnedTask, start: Offsets, found: Mapping[str, str]) -> None:
+    """Compare the topics that are there with those that were read."""
+    known = {
+        place.topic: committed_id(place.topic, OffsetMetadata.decode(c.metadata).values)
+        for place, c in start.items()
+    }
+    committed = {topic: topic_id for topic, topic_id in known.items() if topic_id is not None}
+    require_same({**slot.topic_ids, **committed}, found)
+    slot.topic_ids = {place.topic: found[place.topic] for place in start if place.topic in found}
+
+
+def drop_unlogged(
+    slot: OwnedTask, committed: Mapping[TopicPartition, CommittedOffset | None], log: Log
+) -> None:
+    """Empty unlogged stores that belong to another commit than the offsets do."""
+    assert slot.home is not None
+    # An input that was never committed says nothing.
+    offsets = [offset for offset in committed.values() if offset is not None]
+    ids = {OffsetMetadata.decode(offset.metadata).values.get(COMMIT_ID) for offset in offsets}
+    for store in slot.plan.program.sub_topology.stores:
+        if store.spec.logged:
+            continue
+        position = slot.home.state.position(store.name)
+        if position is None or {position.commit_id} != ids:
+            slot.home.state.drop_store(store.name)
+        if position is not None and {position.commit_id} != ids:
+            log.warning(
+                "store_dropped",
+                task=str(slot.id),
+                store=store.name,
+                reason="it has no changelog, and is of another commit than the offsets",
+            )
+
+
+def has_rows(task: Task) -> bool:
+    """Whether there is a row in a store of a task that has a changelog."""
+    stores = map(task.state.store, task.spec.changelogs)
+    return any(next(iter(store.scan()), None) is not None for store in stores)
+
 
 MakeSend = Callable[[], Send]
 
@@ -128,9 +490,9 @@ class Tasks:
         self._make_facts = make_facts or (lambda task_id: TaskFacts(task_id=str(task_id)))
         self._global_views = global_views or {}
         self._clock = clock
-        self._slots: dict[TaskId, Slot] = {}
+        self._slots: dict[TaskId, OwnedTask] = {}
         self._readers: dict[TopicPartition, Task] = {}
-        self._patience = Patience(clock, log)
+        self._patience = Backoff(clock, log)
         self._inquiry = Inquiry[Found](background)
         self._log = log
         self.key_sample = KeySample(plans, partitions, log)
@@ -185,7 +547,7 @@ class Tasks:
         """Whether the group has given out partitions that nobody here has heard of yet."""
         return not all(map(self._knows, self._slots.values()))
 
-    def _knows(self, slot: Slot) -> bool:
+    def _knows(self, slot: OwnedTask) -> bool:
         return slot.id.partition < self._partitions[slot.lead]
 
     @property
@@ -219,7 +581,9 @@ class Tasks:
             plan = self._by_lead[topic]
             task_id = TaskId(plan.id, partition)
             if task_id not in self._slots:
-                self._slots[task_id] = Slot(task_id, plan, topic, counted=self._counted[plan.id])
+                self._slots[task_id] = OwnedTask(
+                    task_id, plan, topic, counted=self._counted[plan.id]
+                )
 
     def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
         """The tasks that these partitions of lead topics stand for."""
@@ -273,7 +637,7 @@ class Tasks:
                 self._stop(slot, keep_restored=False)
                 slot.home.wipe()
 
-    def _stop(self, slot: Slot, *, keep_restored: bool = True) -> None:
+    def _stop(self, slot: OwnedTask, *, keep_restored: bool = True) -> None:
         if slot.task is None:
             return
         if slot.reads:
@@ -294,7 +658,7 @@ class Tasks:
         """The tables outside of Kafka that do not answer, and what is wrong with each."""
         return self._sinks.unanswered()
 
-    def _may_begin(self, slot: Slot) -> bool:
+    def _may_begin(self, slot: OwnedTask) -> bool:
         """Whether its sink may be asked, if it has one."""
         node = slot.plan.outside
         return node is None or self._sinks.is_asked_now(node.name)
@@ -334,7 +698,7 @@ class Tasks:
             if self._slots.get(slot.id) is slot:
                 self._begin_at(slot, found)
 
-    def _begin_at(self, slot: Slot, found: Found) -> None:
+    def _begin_at(self, slot: OwnedTask, found: Found) -> None:
         committed = {place: found.committed[place] for place in slot.inputs}
         start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
         # A topic that was made anew is what is wrong then, and not that its sink has no position.
@@ -380,7 +744,7 @@ class Tasks:
 
     def _begin(
         self,
-        slot: Slot,
+        slot: OwnedTask,
         committed: Mapping[TopicPartition, CommittedOffset | None],
         start: Offsets,
         facts: Mapping[TopicPartition, ChangelogFacts],
@@ -457,7 +821,7 @@ class Tasks:
             offsets={str(place): offset for place, offset in task.next_offset.items()},
         )
 
-    def _goes_on(self, slot: Slot) -> bool:
+    def _goes_on(self, slot: OwnedTask) -> bool:
         """Whether a task that has state begins although offsets are gone.
 
         At first they are asked for once more: another worker may have had the task meanwhile.
@@ -474,7 +838,7 @@ class Tasks:
         slot.lost = ()
         return True
 
-    def _drop(self, slot: Slot, node: str, reason: str) -> None:
+    def _drop(self, slot: OwnedTask, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
         # Powers of two: seen at once, and never a flood. The last one of them is named.
         if count & (count - 1) == 0:

@@ -31,13 +31,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from headrace.streams.errors import StreamsError
-from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, Progress
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.kafka.clocks import Background
+from headrace.streams.kafka.protocols import Clock, CommittedOffset, Consumer, Log, TopicPartition
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
 from headrace.streams.plan.upstream import Upstream, Writers
-from headrace.streams.seams.background import Background
-from headrace.streams.seams.clients import Clock, CommittedOffset, Consumer, Log, TopicPartition
-from headrace.streams.task.task import Task
 from headrace.streams.tasks.inquiry import Inquiry
+from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 INTERVAL_S = 0.2
@@ -394,7 +394,7 @@ class UpstreamTimes:
 
 
 def _input_time(committed: CommittedOffset, end: int) -> InputTime:
-    progress = Progress.decode(committed.metadata)
+    progress = OffsetMetadata.decode(committed.metadata)
     return InputTime(
         progress.event_time,
         has_more=committed.offset < end,
@@ -405,11 +405,11 @@ def _input_time(committed: CommittedOffset, end: int) -> InputTime:
 
 
 def _is_unfollowed(committed: CommittedOffset) -> bool:
-    progress = Progress.decode(committed.metadata)
+    progress = OffsetMetadata.decode(committed.metadata)
     return progress.partition_time >= 0 and WATERMARK not in progress.values
 
 
-def _by_topic(progress: Progress, number: str) -> dict[str, int]:
+def _by_topic(progress: OffsetMetadata, number: str) -> dict[str, int]:
     prefix = f"{number}."
     values = progress.values.items()
     return {name.removeprefix(prefix): n for name, n in values if name.startswith(prefix)}

@@ -15,14 +15,20 @@ from typing import Any, Literal, Self
 from typing_extensions import TypeVar
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.external.connections import RETRY_MAX_S, SinkFailedError, open_sink
-from headrace.streams.local.driver_disk import MemoryDisk, RocksDisk
+from headrace.streams.config.secrets import guarded
 from headrace.streams.plan.global_plan import plan_global_tables
+from headrace.streams.plan.key_sample import warn_of_keys
 from headrace.streams.plan.plan import plan_application, refuse_other_than_topology
-from headrace.streams.plan.plan_notes import warn_of_keys
-from headrace.streams.secrets import guarded
+from headrace.streams.tasks.driver_disk import MemoryDisk, RocksDisk
+from headrace.streams.tasks.sink_connections import RETRY_MAX_S, SinkFailedError, open_sink
 from headrace.streams.testing.driver_names import Names
-from headrace.streams.testing.driver_store import Stores, StoreView
+from headrace.streams.testing.driver_store import (
+    CrashPoint,
+    DriverWorker,
+    SinkPoint,
+    Stores,
+    StoreView,
+)
 from headrace.streams.testing.driver_topics import (
     Isolation,
     Record,
@@ -32,7 +38,6 @@ from headrace.streams.testing.driver_topics import (
     step_to_ms,
     to_ms,
 )
-from headrace.streams.testing.driver_worker import CrashPoint, DriverWorker, SinkPoint
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import (
     EventLog,
@@ -43,8 +48,8 @@ from headrace.streams.testing.memory_worker import (
 from headrace.topology.external_sink import ExternalSink, SinkConnection
 from headrace.topology.graph.graph import Node
 from headrace.topology.graph.optimizer import COMBINE
+from headrace.topology.operators.outbox import MemorySink
 from headrace.topology.serdes import Serde
-from headrace.topology.sinks.memory import MemorySink
 from headrace.topology.topology import Topology
 
 __all__ = ["CrashPoint", "Record", "TestInput", "TestOutput", "TopologyTestDriver"]

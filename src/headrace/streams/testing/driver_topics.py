@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from headrace.streams.records.letter_headers import HEADER
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.config.dead_letter_headers import HEADER
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryCluster, MemoryMessage
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import SerdeError, about

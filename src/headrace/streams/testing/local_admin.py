@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
+from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
 from headrace.streams.testing.partition_log import PartitionLog
 
 

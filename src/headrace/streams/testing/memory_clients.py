@@ -1,7 +1,7 @@
 """The consumer, the producers and the admin client of a `MemoryCluster`.
 
-They keep the promises of `headrace.streams.seams.clients` as the live ones do, at once and without
-waiting: a poll returns what is there, a send is in the log when it returns.
+They keep the promises of `headrace.streams.kafka.protocols` as the live ones do, at once and
+without waiting: a poll returns what is there, a send is in the log when it returns.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.streams.seams.clients import (
-    CommittedOffset,
-    GroupMetadata,
-    Offsets,
-    RebalanceListener,
-    ReceivedMessage,
-    TopicPartition,
-)
-from headrace.streams.seams.group_facts import GroupState
-from headrace.streams.seams.refused_times import FAR_MS, TimeLimits, advice, told
-from headrace.streams.seams.topic_facts import TopicFacts
-from headrace.streams.testing.local_admin import LocalAdmin
-from headrace.streams.testing.memory_cluster import Fate, MemoryCluster, Transaction
-from headrace.streams.worker_errors import (
+from headrace.streams.errors import (
     OffsetLostError,
     ProducerFencedError,
     RecordTooLargeError,
     record_size,
 )
+from headrace.streams.kafka.offset_texts import FAR_MS, TimeLimits, advice, told
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    GroupMetadata,
+    GroupState,
+    Offsets,
+    RebalanceListener,
+    ReceivedMessage,
+    TopicFacts,
+    TopicPartition,
+)
+from headrace.streams.testing.local_admin import LocalAdmin
+from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import FarTimeWarning
 
@@ -332,13 +332,13 @@ class MemoryTransactionalProducer(_MemoryProducer):
 
     def commit(self) -> None:
         """Make everything since `begin` final."""
-        self._end(Fate.COMMITTED)
+        self._end(TransactionOutcome.COMMITTED)
 
     def abort(self) -> None:
         """Make everything since `begin` void."""
-        self._end(Fate.ABORTED)
+        self._end(TransactionOutcome.ABORTED)
 
-    def _end(self, fate: Fate) -> None:
+    def _end(self, fate: TransactionOutcome) -> None:
         self._check()
         transaction, self._transaction = self._transaction, None
         assert transaction is not None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.seams.clients import CommittedOffset, Offsets, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.testing.partition_log import PartitionLog
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import TopologyError
@@ -30,7 +30,7 @@ CREATE_TIME = 1
 """Kafka's mark for a timestamp that the producer set."""
 
 
-class Fate(Enum):
+class TransactionOutcome(Enum):
     """What becomes of a transaction's records."""
 
     OPEN = "open"
@@ -42,14 +42,18 @@ class Fate(Enum):
 class Transaction:
     """One transaction: where it wrote, and the offsets that it commits, by group."""
 
-    fate: Fate = Fate.OPEN
+    fate: TransactionOutcome = TransactionOutcome.OPEN
     places: list[TopicPartition] = field(default_factory=list)
     offsets: dict[str, Offsets] = field(default_factory=dict)
 
     @property
     def committed(self) -> bool | None:
         """What was decided; None while it is open."""
-        return None if self.fate is Fate.OPEN else self.fate is Fate.COMMITTED
+        return (
+            None
+            if self.fate is TransactionOutcome.OPEN
+            else self.fate is TransactionOutcome.COMMITTED
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -243,7 +247,7 @@ class MemoryCluster:
             self._records,
         )
         if transaction is not None and transaction not in log.open:
-            assert transaction.fate is Fate.OPEN, transaction
+            assert transaction.fate is TransactionOutcome.OPEN, transaction
             transaction.places.append(place)
         log.append(message, transaction)
         self._records += 1
@@ -266,13 +270,13 @@ class MemoryCluster:
 
     # -- transactions and offsets --------------------------------------------------------------
 
-    def end(self, transaction: Transaction, fate: Fate) -> None:
+    def end(self, transaction: Transaction, fate: TransactionOutcome) -> None:
         """Decide a transaction: markers in each partition that it wrote to, then its offsets."""
-        assert transaction.fate is Fate.OPEN, transaction
+        assert transaction.fate is TransactionOutcome.OPEN, transaction
         transaction.fate = fate
         for place in transaction.places:
             self.log(place).mark(transaction)
-        if fate is Fate.COMMITTED:
+        if fate is TransactionOutcome.COMMITTED:
             for group, offsets in transaction.offsets.items():
                 self.commit_offsets(group, offsets)
         self.changes += 1
@@ -283,7 +287,7 @@ class MemoryCluster:
         self.owners[transactional_id] = producer
         left_open = self.open.pop(before, None)
         if left_open is not None:
-            self.end(left_open, Fate.ABORTED)
+            self.end(left_open, TransactionOutcome.ABORTED)
 
     def commit_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit a group's offsets."""

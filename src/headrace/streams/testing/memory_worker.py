@@ -11,19 +11,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from headrace.streams.calls.one_by_one import OneByOne
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.deployed.deployment import Deployment
-from headrace.streams.external.connections import OpenSink, open_sink
-from headrace.streams.local.driver_disk import Disk
+from headrace.streams.kafka.clocks import at_once
+from headrace.streams.kafka.protocols import Probe, Producer, TopicPartition
+from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.plan.plan import SubPlan
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.topic_plan import plan_internal_topics
-from headrace.streams.seams.background import at_once
-from headrace.streams.seams.clients import Probe, Producer, TopicPartition
-from headrace.streams.tasks.cluster_facts import ClusterFacts
+from headrace.streams.tasks.async_io import OneByOne
+from headrace.streams.tasks.driver_disk import Disk
 from headrace.streams.tasks.restore import SilentRestoreListener
+from headrace.streams.tasks.sink_connections import OpenSink, open_sink
+from headrace.streams.tasks.tasks import ClusterFacts
 from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
@@ -31,15 +30,14 @@ from headrace.streams.testing.memory_clients import (
     MemoryTransactionalProducer,
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
-from headrace.streams.upkeep.offset_retention import keep_offsets_every_s
-from headrace.streams.worker.listeners import SilentListener
-from headrace.streams.worker.seams import Application, Seams
+from headrace.streams.worker.protocols import Application, Seams, SilentListener
+from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
 
 
 class ManualClock:
-    """Time that passes when it is told to (see `headrace.streams.seams.clients.Clock`)."""
+    """Time that passes when it is told to (see `headrace.streams.kafka.protocols.Clock`)."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -66,7 +64,7 @@ class ManualClock:
 
 @dataclass(slots=True)
 class EventLog:
-    """Keeps what the runtime logs (see `headrace.streams.seams.clients.Log`)."""
+    """Keeps what the runtime logs (see `headrace.streams.kafka.protocols.Log`)."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
 

@@ -1,1 +1,1 @@
-"""The loop of one worker, and how it is wired."""
+"""The loop of one worker: polling, commits, membership, maintenance, uncaught errors."""

@@ -6,26 +6,25 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from headrace.streams.commit.commit import Commit
-from headrace.streams.commit.commit_timing import CommitTiming
-from headrace.streams.commit.effort import Effort
-from headrace.streams.commit.membership import Membership
-from headrace.streams.commit.transactions import Transactions
-from headrace.streams.external.writes import SinkWrites
-from headrace.streams.facts.counters import Counters
-from headrace.streams.facts.hot_keys import HotKeys
+from headrace.streams.kafka.protocols import Clock, Consumer, Log, Probe, Tracer
+from headrace.streams.metrics.counters import Counters
+from headrace.streams.metrics.hot_keys import HotKeys
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import committed_commit_id
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import Clock, Consumer, Log, Probe
-from headrace.streams.seams.tracing import Tracer
-from headrace.streams.task.task import Task
-from headrace.streams.tasks.backlog import Backlog
+from headrace.streams.tasks.backpressure import RepartitionBackpressure
 from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.upkeep.retention import RetentionGuard
-from headrace.streams.worker.listeners import WorkerListener
+from headrace.streams.worker.commit import Commit
+from headrace.streams.worker.commit_timing import CommitTiming
+from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.processing import Processing
+from headrace.streams.worker.progress_guard import ProgressGuard
+from headrace.streams.worker.protocols import WorkerListener
 from headrace.streams.worker.reactions import REACTED_TO
+from headrace.streams.worker.retention import RetentionGuard
+from headrace.streams.worker.sink_writes import SinkWrites
+from headrace.streams.worker.transactions import Transactions
 
 
 class Commits:
@@ -46,8 +45,8 @@ class Commits:
         transactions: Transactions,
         membership: Membership,
         processing: Processing,
-        backlog: Backlog,
-        effort: Effort,
+        backlog: RepartitionBackpressure,
+        effort: ProgressGuard,
         timing: CommitTiming,
         requested: threading.Event,
         inputs: InputIdentity,

@@ -3,30 +3,106 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from headrace.streams.calls.live import LiveCalls
+from headrace.state.directory import Identity, StateDirectory
+from headrace.state.errors import StateError, StateLockedError
+from headrace.state.open_files import raise_open_files
+from headrace.state.rocks import RocksMemory
+from headrace.streams.admin.start_check import CommittedRecords
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.external.connections import OpenSink, open_sink
-from headrace.streams.facts.measures import NOTHING_MEASURED, Measures, SentRecords
+from headrace.streams.errors import IdentityError, LocalStateError
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.kafka.broker_contact import BrokerContact
+from headrace.streams.kafka.clocks import Background, InThread
+from headrace.streams.kafka.connectivity import BrokerContact
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.consumer import MakeClient as MakeConsumerClient
 from headrace.streams.kafka.group_offsets import MemberlessGroup
 from headrace.streams.kafka.producer import MakeClient as MakeProducerClient
-from headrace.streams.otel_tracer import tracer_of
+from headrace.streams.kafka.protocols import Clock, Log, Tracer
+from headrace.streams.metrics.measures import NOTHING_MEASURED, Measures, SentRecords
+from headrace.streams.metrics.otel_tracer import tracer_of
 from headrace.streams.plan.topics import TopicAdmin
-from headrace.streams.questions.desk import Desk
-from headrace.streams.seams.background import Background, InThread
-from headrace.streams.seams.clients import Clock
-from headrace.streams.seams.tracing import Tracer
-from headrace.streams.upgrade.committed_records import CommittedRecords
-from headrace.streams.worker.host_state import HostState, LocalState
+from headrace.streams.queries.query_queue import QueryQueue
+from headrace.streams.tasks.async_io import LiveCalls
+from headrace.streams.tasks.home import LocalHomes, open_global_home
+from headrace.streams.tasks.sink_connections import OpenSink, open_sink
+from headrace.streams.tasks.task_home import TaskHome
+from headrace.streams.tasks.tasks import OpenHome
 from headrace.topology.context.calls import Caller
+from headrace.topology.processors.store import Store
+
+# A worker's own on its host: its identity, and where its tasks' state lives.
+
+
+class LocalState(Protocol):
+    """What is a worker's own on its host: its identity, and where its tasks' state lives."""
+
+    @property
+    def instance_id(self) -> str:
+        """The worker's identity, kept across restarts."""
+
+    def homes(self, clock: Clock, log: Log) -> OpenHome:
+        """Return what opens a task's local state."""
+
+    def global_home(self, stores: Sequence[Store], log: Log) -> TaskHome:
+        """Open the local state of this worker's global tables."""
+
+    def close(self) -> None:
+        """Let go of the identity."""
+
+
+class HostState:
+    """Identity and state in the settings' state.dir (see `LocalState`).
+
+    Raises:
+        IdentityError: another live process has the identity that the settings give.
+        LocalStateError: the state directory cannot be used.
+    """
+
+    def __init__(self, config: StreamsConfig) -> None:
+        raise_open_files()
+        self._directory, self._identity = _local_identity(config)
+        self._config = config
+        self._memory = _rocks_memory(config)
+
+    @property
+    def instance_id(self) -> str:
+        """The worker's identity, kept across restarts."""
+        return self._identity.instance_id
+
+    def homes(self, clock: Clock, log: Log) -> OpenHome:
+        """Return what opens a task's local state."""
+        return LocalHomes(self._directory, self._memory, clock=clock, log=log).open
+
+    def global_home(self, stores: Sequence[Store], log: Log) -> TaskHome:
+        """Open the local state of this worker's global tables."""
+        return open_global_home(self._directory, self.instance_id, stores, self._memory, log)
+
+    def close(self) -> None:
+        """Let go of the identity."""
+        self._identity.release()
+
+
+def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:
+    try:
+        directory = StateDirectory(config.state_dir, config.application_id)
+        return directory, directory.acquire_identity(config.worker_id)
+    except StateLockedError as error:
+        raise IdentityError(str(error)) from error
+    except StateError as error:
+        raise LocalStateError(str(error)) from error
+
+
+def _rocks_memory(config: StreamsConfig) -> RocksMemory:
+    return RocksMemory(
+        block_cache_bytes=config.rocksdb_block_cache_bytes,
+        write_buffer_bytes=config.rocksdb_write_buffer_bytes,
+    )
+
 
 Stopping = Callable[[], bool]
 """Whether the application was asked to stop."""
@@ -68,7 +144,7 @@ class Connections:
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of
     open_sink: OpenSink = open_sink
-    desk: Desk = field(default_factory=Desk)
+    desk: QueryQueue = field(default_factory=QueryQueue)
     sent: SentRecords = field(default_factory=SentRecords)
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:

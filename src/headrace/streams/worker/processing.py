@@ -8,22 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from headrace.streams.commit.effort import Effort
-from headrace.streams.commit.transactions import Transactions
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.external.writes import SinkWrites
-from headrace.streams.facts.counters import Counters
-from headrace.streams.records.blame import refused_record
-from headrace.streams.seams.adaptive_batch_size import AdaptiveBatchSize
-from headrace.streams.seams.clients import Clock, Log
-from headrace.streams.seams.tracing import Tracer
-from headrace.streams.task.task import Task
-from headrace.streams.tasks.backlog import Backlog
-from headrace.streams.tasks.intake import Intake
+from headrace.streams.errors import RecordRefusedError
+from headrace.streams.kafka.adaptive_batch_size import AdaptiveBatchSize
+from headrace.streams.kafka.protocols import Clock, Log, Tracer
+from headrace.streams.metrics.counters import Counters
+from headrace.streams.tasks.backpressure import RepartitionBackpressure
+from headrace.streams.tasks.fetch import FetchController
+from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.task_failures import refused_record
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.upstream_times import UpstreamTimes
 from headrace.streams.tasks.window_idle import IdleWindows
-from headrace.streams.worker_errors import RecordRefusedError
+from headrace.streams.worker.progress_guard import ProgressGuard
+from headrace.streams.worker.sink_writes import SinkWrites
+from headrace.streams.worker.transactions import Transactions
 
 CHUNK_TARGET_S = 0.05
 CHUNK_FIRST = 16
@@ -41,9 +40,9 @@ class Processing:
         tasks: Tasks,
         transactions: Transactions,
         *,
-        intake: Intake,
-        backlog: Backlog,
-        effort: Effort,
+        intake: FetchController,
+        backlog: RepartitionBackpressure,
+        effort: ProgressGuard,
         counters: Counters,
         upstream_times: UpstreamTimes,
         idle_windows: IdleWindows,

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from headrace.streams.commit.membership import Membership
-from headrace.streams.commit.transactions import Transactions
-from headrace.streams.facts.counters import Counters
-from headrace.streams.seams.clients import Log, TopicPartition
-from headrace.streams.tasks.input_identity import InputIdentity
-from headrace.streams.tasks.intake import Intake
-from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.upkeep.topic_watch import TopicWatch
-from headrace.streams.worker.ownership import Ownership
-from headrace.streams.worker.processing import Processing
-from headrace.streams.worker_errors import (
+from headrace.streams.errors import (
     STATE_REBUILT,
     AbortableError,
     MemberFencedError,
@@ -26,6 +17,42 @@ from headrace.streams.worker_errors import (
     TaskCorruptedError,
     TaskMigratedError,
 )
+from headrace.streams.kafka.protocols import Log, TopicPartition
+from headrace.streams.metrics.counters import Counters
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.fetch import FetchController
+from headrace.streams.tasks.gate_watch import Gate
+from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.worker.membership import Membership
+from headrace.streams.worker.processing import Processing
+from headrace.streams.worker.protocols import WorkerListener
+from headrace.streams.worker.topic_watch import TopicWatch
+from headrace.streams.worker.transactions import Transactions
+
+# Which tasks a worker has, for those who want to hear of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Lets go of tasks, and tells what is left."""
+
+    tasks: Tasks
+    intake: FetchController
+    gate: Gate
+    listener: WorkerListener
+
+    def let_go(self, tasks: Sequence[TaskId]) -> None:
+        """Let go of tasks."""
+        self.tasks.release(tasks)
+        self.intake.keep_to_running()
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell which tasks there are now."""
+        self.gate.on_assignment(self.tasks.owned)
+        self.listener.on_assignment(self.tasks.owned)
+
 
 REACTED_TO = (
     AbortableError,
@@ -71,7 +98,7 @@ class Reactions:
         *,
         ownership: Ownership,
         processing: Processing,
-        intake: Intake,
+        intake: FetchController,
         inputs: InputIdentity,
         topic_watch: TopicWatch,
         counters: Counters,

@@ -3,48 +3,250 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 
 from headrace.state.layout import TIMES_BYTES
-from headrace.streams.commit.commit_timing import CommitTiming
-from headrace.streams.commit.effort import Effort
-from headrace.streams.commit.membership import Membership
-from headrace.streams.commit.transactions import Transactions
-from headrace.streams.external.connections import SinkConnections
-from headrace.streams.external.letters import Letters
-from headrace.streams.external.writes import LINGER_S, SinkWrites
-from headrace.streams.facts.counters import Counters
-from headrace.streams.facts.gathering import Gathering
-from headrace.streams.facts.hot_keys import HotKeys
-from headrace.streams.facts.own_numbers import OwnNumbers
-from headrace.streams.global_tables.global_errors import RowErrors
-from headrace.streams.global_tables.global_tables import GlobalTables
+from headrace.streams.config.config import StreamsConfig, table
+from headrace.streams.kafka.clocks import Background, MonotonicWallClock
+from headrace.streams.kafka.offset_texts import TimeLimits
+from headrace.streams.kafka.protocols import Clock, Consumer, Log, TopicFacts, TopicPartition
+from headrace.streams.metrics.counters import Counters, OwnNumbers
+from headrace.streams.metrics.hot_keys import HotKeys
 from headrace.streams.plan.flow import flow_of
+from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.plan.topic_plan import SubTopologyTopics
+from headrace.streams.plan.topics import TopicAdmin, recheck_global_topics, recheck_topics
 from headrace.streams.plan.upstream import Upstream, upstream_of
-from headrace.streams.questions.answering import Answering
-from headrace.streams.seams.background import Background
-from headrace.streams.seams.refused_times import TimeLimits
-from headrace.streams.task.task import Task
-from headrace.streams.tasks.backlog import Backlog
+from headrace.streams.queries.query_queue import QueryHandler
+from headrace.streams.tasks.backpressure import RepartitionBackpressure
 from headrace.streams.tasks.event_order import LOOK_S, EventOrder
+from headrace.streams.tasks.fetch import FetchController
+from headrace.streams.tasks.global_tables import GlobalTables, RowErrors
 from headrace.streams.tasks.input_identity import InputIdentity
-from headrace.streams.tasks.intake import Intake
 from headrace.streams.tasks.lost_offsets import LostOffsets, read_before
 from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.sink_connections import SinkConnections
+from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.tasks.upstream_times import UpstreamTimes
 from headrace.streams.tasks.window_idle import IdleWindows
-from headrace.streams.upkeep.retention import RetentionGuard
-from headrace.streams.upkeep.topic_watch import TopicWatch
-from headrace.streams.upkeep.upkeep import make_membership, make_purger, make_retention, make_watch
+from headrace.streams.worker.commit_timing import CommitTiming
 from headrace.streams.worker.commits import Commits
-from headrace.streams.worker.ownership import Ownership
-from headrace.streams.worker.pausing import Pausing
+from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.processor_facts import facts_maker
-from headrace.streams.worker.reactions import Reactions
-from headrace.streams.worker.seams import Application, Seams
-from headrace.streams.worker.worker import Worker
+from headrace.streams.worker.progress_guard import ProgressGuard
+from headrace.streams.worker.protocols import Application, Seams
+from headrace.streams.worker.reactions import Ownership, Reactions
+from headrace.streams.worker.retention import RetentionGuard, window_topics
+from headrace.streams.worker.sink_writes import LINGER_S, DeadLetterProducer, SinkWrites
+from headrace.streams.worker.snapshot_collector import SnapshotCollector
+from headrace.streams.worker.topic_watch import TopicWatch
+from headrace.streams.worker.transactions import Transactions
+from headrace.streams.worker.worker import Pausing, Worker
+from headrace.topology.context.calls import Caller
+from headrace.topology.context.task_facts import TaskFacts
+
+# Deleting what was processed of repartition topics, now and then.
+
+
+class Purger:
+    """Deletes what was processed of repartition topics, now and then."""
+
+    def __init__(
+        self,
+        admin: TopicAdmin,
+        topics: frozenset[str],
+        interval_s: float,
+        *,
+        background: Background,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._admin = admin
+        self._topics = topics
+        self._interval_s = interval_s
+        self._background = background
+        self._clock = clock
+        self._log = log
+        self._last_s = clock.monotonic_s()
+        self._done: dict[TopicPartition, int] = {}
+
+    def __call__(self, tasks: Sequence[Task]) -> None:
+        """Note what `tasks` have committed, and delete it when it is time."""
+        if not self._topics:
+            return
+        for task in tasks:
+            for place, committed in task.start.items():
+                if place.topic in self._topics:
+                    self._done[place] = committed.offset
+        now_s = self._clock.monotonic_s()
+        if now_s - self._last_s < self._interval_s or not self._done:
+            return
+        done = dict(self._done)
+        if self._background(lambda: self._purge(done)):
+            self._last_s = now_s
+            self._done.clear()
+
+    def _purge(self, done: Mapping[TopicPartition, int]) -> None:
+        try:
+            self._admin.delete_records(done)
+        except Exception as error:
+            # Nothing depends on it: the next round deletes the same and more.
+            self._log.warning("purge_failed", reason=str(error))
+
+
+# Wires what a worker does now and then beside its records: group, topics, purging.
+
+
+def make_purger(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    *,
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> Purger:
+    """Make what deletes processed records of the application's repartition topics."""
+    return Purger(
+        admin,
+        frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
+        config.repartition_purge_interval_ms / 1000,
+        background=background,
+        clock=clock,
+        log=log,
+    )
+
+
+def make_retention(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    consumer: Consumer,
+    *,
+    topics: Mapping[str, TopicFacts],
+    partitions: Mapping[str, int],
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> RetentionGuard:
+    """Make what keeps windows in their changelogs while old input is processed."""
+    windows = window_topics(plans)
+    by_id = {plan.id: plan for plan in plans}
+
+    def inputs(sub_topology: int) -> list[TopicPartition]:
+        sources = by_id[sub_topology].topics.all_sources
+        return [TopicPartition(t, p) for t in sources for p in range(partitions[t])]
+
+    return RetentionGuard(
+        admin,
+        windows,
+        {t for t in windows if t in topics and topics[t].retention_ms == -1},
+        inputs,
+        consumer.committed,
+        config.topics_check_interval_ms / 1000,
+        background,
+        MonotonicWallClock(clock),
+        log,
+    )
+
+
+def make_membership(
+    config: StreamsConfig,
+    consumer: Consumer,
+    admin: TopicAdmin,
+    leads: Callable[[], frozenset[TopicPartition]],
+    *,
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> Membership:
+    """Make the worker's place in its group."""
+    return Membership(
+        consumer,
+        session_s=config.session_timeout_ms / 1000,
+        assigned=partial(admin.assigned, config.application_id),
+        leads=leads,
+        background=background,
+        clock=clock,
+        log=log,
+    )
+
+
+def make_watch(
+    config: StreamsConfig,
+    plans: Sequence[SubPlan],
+    admin: TopicAdmin,
+    *,
+    topics: dict[str, TopicFacts],
+    partitions: dict[str, int],
+    grown: Callable[[], bool],
+    global_topics: Sequence[str] = (),
+    background: Background,
+    clock: Clock,
+    log: Log,
+) -> TopicWatch:
+    """Make what looks at the application's topics again."""
+    return TopicWatch(
+        check=partial(_recheck, admin, [plan.topics for plan in plans], global_topics),
+        plans=plans,
+        topics=topics,
+        partitions=partitions,
+        grown=grown,
+        interval_s=config.topics_check_interval_ms / 1000,
+        background=background,
+        clock=clock,
+        log=log,
+    )
+
+
+def _recheck(
+    admin: TopicAdmin,
+    sub_topologies: Sequence[SubTopologyTopics],
+    global_topics: Sequence[str],
+    before: Mapping[str, TopicFacts],
+) -> Mapping[str, TopicFacts]:
+    own = {name: facts for name, facts in before.items() if name not in global_topics}
+    found = recheck_topics(admin, sub_topologies, own)
+    return {**found, **recheck_global_topics(admin, global_topics, before)}
+
+
+# What the processors of a task are told of their application, live and in the test driver.
+
+
+MakeFacts = Callable[[TaskId], TaskFacts]
+
+
+def facts_maker(
+    config: StreamsConfig,
+    clock: Clock,
+    request_commit: Callable[[], None],
+    count: Callable[[str, str, float], None],
+    calls: Caller,
+) -> MakeFacts:
+    """Return what tells the processors of each task of a worker.
+
+    Args:
+        config: the settings; those of the clients, which may be secret, are not passed on.
+        count: adds to a number of a node.
+        calls: makes the calls of steps to the outside.
+    """
+    settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
+
+    def make(task_id: TaskId) -> TaskFacts:
+        return TaskFacts(
+            application_id=config.application_id,
+            task_id=str(task_id),
+            partition=task_id.partition,
+            settings=settings,
+            now_ms=clock.now_ms,
+            request_commit=request_commit,
+            count=count,
+            calls=calls,
+        )
+
+    return make
 
 
 def wire(application: Application, seams: Seams) -> Worker:
@@ -205,9 +407,11 @@ class _Wiring:
         return SinkConnections(seams.open_sink, application_id, clock=seams.clock, log=seams.log)
 
     @cached_property
-    def letters(self) -> Letters:
+    def letters(self) -> DeadLetterProducer:
         transactions = self.transactions
-        return Letters(transactions.begin, lambda *record: transactions.producer.send(*record))
+        return DeadLetterProducer(
+            transactions.begin, lambda *record: transactions.producer.send(*record)
+        )
 
     @cached_property
     def sink_writes(self) -> SinkWrites:
@@ -230,14 +434,16 @@ class _Wiring:
         self.intake.keep_to_running()
 
     @cached_property
-    def intake(self) -> Intake:
+    def intake(self) -> FetchController:
         seams = self._seams
-        return Intake(self._config, seams.consumer, self.tasks, self.backlog, clock=seams.clock)
+        return FetchController(
+            self._config, seams.consumer, self.tasks, self.backlog, clock=seams.clock
+        )
 
     @cached_property
-    def backlog(self) -> Backlog:
+    def backlog(self) -> RepartitionBackpressure:
         seams = self._seams
-        return Backlog(
+        return RepartitionBackpressure(
             self._config,
             flow_of(self._application.plans),
             seams.consumer,
@@ -259,8 +465,8 @@ class _Wiring:
         )
 
     @cached_property
-    def answering(self) -> Answering:
-        return Answering(self._seams.desk, self.tasks, self.global_tables, self.restorer)
+    def answering(self) -> QueryHandler:
+        return QueryHandler(self._seams.desk, self.tasks, self.global_tables, self.restorer)
 
     @cached_property
     def pausing(self) -> Pausing:
@@ -286,9 +492,9 @@ class _Wiring:
         return OwnNumbers(self._seams.log)
 
     @cached_property
-    def gathering(self) -> Gathering:
+    def gathering(self) -> SnapshotCollector:
         seams = self._seams
-        return Gathering(
+        return SnapshotCollector(
             seams.worker_id,
             self.counters,
             self.hot_keys,
@@ -305,8 +511,8 @@ class _Wiring:
     # -- what it does --------------------------------------------------------------------------
 
     @cached_property
-    def effort(self) -> Effort:
-        return Effort(
+    def effort(self) -> ProgressGuard:
+        return ProgressGuard(
             self._config,
             first_records=self._seams.first_records,
             clock=self._seams.clock,

@@ -4,8 +4,8 @@
       ▲────────────────────────────────────────────────────┘
 
 Everything happens in one thread; rebalance callbacks run inside `poll`. Who knows what: the group's
-word is `headrace.streams.commit.membership`'s, the producer
-`headrace.streams.commit.transactions`', the tasks `headrace.streams.tasks.tasks`'. Beside the loop
+word is `headrace.streams.worker.membership`'s, the producer
+`headrace.streams.worker.transactions`', the tasks `headrace.streams.tasks.tasks`'. Beside the loop
 stand `processing`, `commits` and `reactions`; `wiring` makes them all.
 """
 
@@ -15,33 +15,68 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
-from headrace.streams.calls.watch import CallWatch
-from headrace.streams.commit.commit_timing import CommitTiming
-from headrace.streams.commit.effort import Effort
-from headrace.streams.commit.membership import Membership
-from headrace.streams.commit.transactions import Transactions
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.contact.contact import Contact
 from headrace.streams.errors import StopRequestedError
-from headrace.streams.facts.gathering import Gathering
-from headrace.streams.facts.snapshots import WorkerSnapshot
-from headrace.streams.global_tables.global_tables import GlobalTables
-from headrace.streams.questions.answering import Answering
-from headrace.streams.records.failures import describe_failure
-from headrace.streams.seams.clients import Clock, Consumer, Log, TopicPartition
+from headrace.streams.kafka.protocols import Clock, Consumer, Contact, Log, TopicPartition
+from headrace.streams.metrics.snapshots import WorkerSnapshot
+from headrace.streams.queries.query_queue import QueryHandler
+from headrace.streams.tasks.async_io import CallWatch
+from headrace.streams.tasks.failures import describe_failure
+from headrace.streams.tasks.fetch import FetchController
 from headrace.streams.tasks.gate_watch import Gate
-from headrace.streams.tasks.intake import Intake
+from headrace.streams.tasks.global_tables import GlobalTables
 from headrace.streams.tasks.restore import SLICE_S, WAIT_S, Restorer
 from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.upkeep.topic_watch import TopicWatch
+from headrace.streams.worker.commit_timing import CommitTiming
 from headrace.streams.worker.commits import Commits
-from headrace.streams.worker.listeners import WorkerListener
-from headrace.streams.worker.ownership import Ownership
-from headrace.streams.worker.pausing import Pausing
+from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.processing import Processing
-from headrace.streams.worker.reactions import Reactions
+from headrace.streams.worker.progress_guard import ProgressGuard
+from headrace.streams.worker.protocols import WorkerListener
+from headrace.streams.worker.reactions import Ownership, Reactions
+from headrace.streams.worker.snapshot_collector import SnapshotCollector
+from headrace.streams.worker.topic_watch import TopicWatch
+from headrace.streams.worker.transactions import Transactions
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.punctuation import NEVER_MS
+
+# A worker that is told to process nothing for a while, and keeps its tasks.
+
+
+class Pausing:
+    """See the module."""
+
+    def __init__(
+        self, consumer: Consumer, tasks: Tasks, intake: FetchController, commits: Commits
+    ) -> None:
+        self._consumer = consumer
+        self._tasks = tasks
+        self._intake = intake
+        self._commits = commits
+        self._asked = threading.Event()
+        self._heard: Callable[[bool], None] = lambda _: None
+        self.is_on = False
+        """Whether nothing is processed now, and all that was is committed."""
+
+    def follow(self, asked: threading.Event, heard: Callable[[bool], None]) -> None:
+        """Pause while `asked` is set; `heard` is told in the worker's thread when that is so."""
+        self._asked, self._heard = asked, heard
+
+    def turn(self) -> bool:
+        """Do as one is told; returns whether nothing is to be processed in this turn."""
+        if self._asked.is_set():
+            if not self.is_on:
+                self._commits.commit(ending=[task.id for task in self._tasks.running])
+                self.is_on = True
+                self._heard(True)
+            # In each turn: tasks that have begun since then are read from as all are.
+            self._consumer.pause([p for task in self._tasks.running for p in task.inputs])
+        elif self.is_on:
+            self.is_on = False
+            self._intake.resume_all()
+            self._heard(False)
+        return self.is_on
+
 
 UNKNOWN_LOOK_S = 1.0
 """How often to look for partitions that the group has given out and that are not known yet."""
@@ -62,8 +97,8 @@ class Worker:
         tasks: Tasks,
         restorer: Restorer,
         global_tables: GlobalTables,
-        intake: Intake,
-        effort: Effort,
+        intake: FetchController,
+        effort: ProgressGuard,
         processing: Processing,
         commits: Commits,
         timing: CommitTiming,
@@ -72,9 +107,9 @@ class Worker:
         topic_watch: TopicWatch,
         contact: Contact,
         gate: Gate,
-        gathering: Gathering,
+        gathering: SnapshotCollector,
         pausing: Pausing,
-        answering: Answering,
+        answering: QueryHandler,
         listener: WorkerListener,
         calls: Caller,
         clock: Clock,

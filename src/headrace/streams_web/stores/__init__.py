@@ -1,1 +1,1 @@
-"""Stores over HTTP: what may be asked, and what each question gives."""
+"""Interactive queries over HTTP."""

@@ -13,8 +13,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from starlette.requests import Request
 
-from headrace.streams.lines.documents import TOO_DEEP
-from headrace.streams.queries.ages import AGE_MAX_S, too_old
+from headrace.streams.client.asker import EARLIER, PATIENCE
+from headrace.streams.config.settings import span_of
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.asked import (
     MinPosition,
@@ -24,8 +24,8 @@ from headrace.streams.queries.asked import (
     time_of,
 )
 from headrace.streams.queries.errors import WrongQueryError
-from headrace.streams.remote.asker import EARLIER, PATIENCE
-from headrace.streams.settings import span_of
+from headrace.streams.queries.source import AGE_MAX_S, too_old
+from headrace.topology.serdes.documents import TOO_DEEP
 
 LIMIT = 100
 """Rows of a page, where nobody says how many."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-from headrace.streams.facts.wire import to_plain
+from headrace.streams.metrics.snapshots import to_plain
 from headrace.streams.queries.answers import Page, Place
 from headrace.streams.queries.asked import (
     MinPosition,
@@ -27,7 +27,7 @@ from headrace.streams.queries.errors import (
     TooOldError,
     WrongQueryError,
 )
-from headrace.streams.queries.kept import KeptStore
+from headrace.streams.queries.kept import StoreDescriptor
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.readers import (
     LAST_MS,
@@ -210,7 +210,7 @@ def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None
         queries.require_read(asked.name, one.topic, one.partition, partitions)
 
 
-def _require_here(queries: Queries, store: KeptStore, only: frozenset[int]) -> None:
+def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]) -> None:
     """See that a worker of this host has the tasks, or is to have them again.
 
     Raises:

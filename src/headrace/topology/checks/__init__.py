@@ -1,1 +1,1 @@
-"""What can be said of a topology before it runs: loops, keys that cannot meet, names."""
+"""Checks of a topology before it runs: loops, keys that cannot match, missing names."""

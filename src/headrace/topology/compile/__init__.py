@@ -1,1 +1,1 @@
-"""From a sub-topology to Python source."""
+"""Compiler from a sub-topology to Python source."""

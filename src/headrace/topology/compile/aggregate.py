@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.topology.compile.codegen import Flow, Generator
-from headrace.topology.compile.guarding import attempt, otherwise
+from headrace.topology.compile.codegen import Flow, Generator, attempt, otherwise
 from headrace.topology.compile.stateless import guard_key
 from headrace.topology.compile.update import emit_kept, emit_update, held, read_row
 from headrace.topology.graph.graph import Aggregate

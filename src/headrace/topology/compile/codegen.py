@@ -8,12 +8,22 @@ are never encoded again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import symtable
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
-from headrace.topology.graph.graph import AnySerde, Node, SubTopology
+from headrace.topology.functions import place_of
+from headrace.topology.graph.graph import (
+    Aggregate,
+    AnySerde,
+    Node,
+    Operator,
+    SubTopology,
+    TableSource,
+)
 from headrace.topology.timestamps import TimestampExtractor
 
 NullKeyPolicy = Literal["fail", "drop"]
@@ -234,3 +244,241 @@ class Generator:
 def _reusable(known: AnySerde | None, wanted: AnySerde) -> bool:
     # A mutable object may have been changed in place since it was decoded.
     return known is wanted and wanted.canonical and wanted.immutable
+
+
+# Lines that may fail for one record, where a handler may let the others go on.
+#
+# A node that fails on a record lets it go; its siblings, and the other records that a node above it
+# made, go on (KIP-1033). Only what a node does itself is tried, never what follows from it: that
+# stands in the ``else`` of the ``try``, so each failure is that of its own node. Where errors stop
+# the application in any case, nothing of all this is written.
+
+
+@contextmanager
+def attempt(
+    gen: Generator, node: Node, flow: Flow, *, part: str = "None", instead: str | None = None
+) -> Iterator[None]:
+    """Write what a node does itself, and who is told where it fails.
+
+    Args:
+        flow: the record that it was given.
+        part: the expression of what could not be written, for a sink.
+        instead: a line to do instead where what follows is done all the same, without `otherwise`.
+    """
+    w = gen.writer
+    if not gen.options.handles_errors:
+        yield
+        return
+    with w.block("try:"):
+        yield
+    with w.block("except Exception as error:"):
+        tell(gen, node, flow, "error", part=part)
+        if instead is not None:
+            w.line(instead)
+
+
+@contextmanager
+def otherwise(gen: Generator) -> Iterator[None]:
+    """Write what follows where the attempt just before has not failed."""
+    if not gen.options.handles_errors:
+        yield
+        return
+    with gen.writer.block("else:"):
+        yield
+
+
+def tell(gen: Generator, node: Node, flow: Flow, error: str, *, part: str = "None") -> None:
+    """Write the call that asks the handler; it raises where the application is to stop."""
+    record = f"{flow.key_or_bytes}, {flow.value_or_bytes}, {flow.timestamp}, {flow.headers}"
+    gen.writer.line(f"failed({node.name!r}, {error}, {record}, {part})")
+
+
+# Whether a store may hold a value's object itself, or must hold bytes.
+#
+# A store that holds objects encodes a row once a commit, however often it changes. With mutable
+# values that is only right while nobody else has the object: a user function downstream could
+# change
+# it in place, and a function upstream could have kept the value that a reducer returns.
+
+
+def hold_of(
+    sub: SubTopology, store: str, *, immutable: bool, outlives_errors: bool = False
+) -> Hold:
+    """Decide how `store` holds its values.
+
+    Args:
+        immutable: whether its serde makes values that nobody can change.
+        outlives_errors: whether a row must stay as it was where a function that was to change it
+            failed, and be refused at once where it cannot be encoded.
+    """
+    users = [node for node in sub.nodes if store in node.stores]
+    if outlives_errors and not all(node.counts for node in users):
+        return "bytes"
+    if immutable:
+        return "objects"
+    if any(isinstance(node, Operator) for node in users):
+        return "bytes"
+    if all(_is_alone_above(sub, node) and _is_unseen_below(sub, node) for node in users):
+        return "objects"
+    return "bytes"
+
+
+def has_its_own(sub: SubTopology, node: Node) -> bool:
+    """Whether nobody else can have got hold of the keys and values that a node is given."""
+    return _is_alone_above(sub, node) and not any(
+        other.changes_key for other in sub.nodes if other is not node
+    )
+
+
+def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
+    below = sub.children(node.name)
+    return all(child.is_unseeing and _is_unseen_below(sub, child) for child in below)
+
+
+def _is_alone_above(sub: SubTopology, node: Node) -> bool:
+    nodes = {n.name: n for n in sub.nodes}
+    while node.parents:
+        if len(node.parents) != 1:
+            return False
+        node = nodes[node.parents[0]]
+        if not node.leaves_value_alone or len(sub.children(node.name)) != 1:
+            return False
+    return True
+
+
+# Which nodes read the decoded key or value of a record; what nobody reads stays bytes.
+
+
+def needs_key(gen: Generator, node: Node, serde: object) -> bool:
+    """Whether anything below `node` reads the decoded key, or writes it in another serde."""
+    if gen.options.handles_errors:
+        return True  # a handler is shown the record
+    for child in gen.sub.children(node.name):
+        if len(child.parents) > 1 or child.reads_key:
+            return True
+        sink = child.as_sink
+        if sink is not None and (sink.key or gen.options.default_key) is not serde:
+            return True
+        if isinstance(child, (Aggregate, TableSource)):
+            store = child.store
+            if store is not None and gen.store_serdes(store)[0] is not serde:
+                return True
+        if not child.changes_key and needs_key(gen, child, serde):
+            return True
+    return False
+
+
+def needs_value(gen: Generator, node: Node, serde: object) -> bool:
+    """Whether anything below `node` reads the decoded value, or writes it in another serde."""
+    if gen.options.handles_errors:
+        return True
+    for child in gen.sub.children(node.name):
+        if len(child.parents) > 1 or child.reads_value:
+            return True
+        sink = child.as_sink
+        if sink is not None and (sink.value or gen.options.default_value) is not serde:
+            return True
+        if not child.changes_value and needs_value(gen, child, serde):
+            return True
+    return False
+
+
+def needs_old(sub: SubTopology, node: Node) -> bool:
+    """Whether anything below `node` reads the value that it forwarded before."""
+    return any(child.needs_old for child in sub.children(node.name))
+
+
+# The head of the generated module: the names that its functions read, and no others.
+
+
+_OF_THE_TASK = (
+    "send",
+    "dropped",
+    "write_line",
+    "partitions_of",
+    "task",
+    "failed",
+    "let_go",
+    "undecodable",
+)
+"""What the generated code may call of the `TaskEnvironment`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """A name, the lines that bind it, and the name that they read."""
+
+    name: str
+    lines: tuple[str, ...]
+    of: str | None = None
+
+
+def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
+    """Write the bindings that the body reads.
+
+    Args:
+        w: takes the lines.
+        gen: the generator, after it has written the body.
+        body: the lines behind the head, in a function.
+    """
+    read = _names_read(tuple(body))
+    kept: list[_Binding] = []
+    for binding in reversed([*_of_the_task(), *_constants(gen), *_rows(gen)]):
+        if binding.name in read:
+            kept.append(binding)
+            read |= {binding.of} if binding.of else set()
+    for binding in reversed(kept):
+        for line in binding.lines:
+            w.line(line)
+
+
+def said_of(functions: Iterable[object]) -> str:
+    """A comment that says where the user's functions stand; empty where there are none."""
+    places = dict.fromkeys(str(place) for f in functions if (place := place_of(f)) is not None)
+    return f"  # {', '.join(places)}" if places else ""
+
+
+@lru_cache(maxsize=64)  # an application that is made again has the same
+def _names_read(body: tuple[str, ...]) -> frozenset[str]:
+    """What the body reads and does not bind; a node or a topic may be called as a name is."""
+    open_tables = [symtable.symtable("\n".join(("def bind():", *body)), "<bind>", "exec")]
+    names: set[str] = set()
+    while open_tables:
+        table = open_tables.pop()
+        open_tables += table.get_children()
+        if isinstance(table, symtable.Function):
+            names.update(table.get_globals())
+    return frozenset(names)
+
+
+def _of_the_task() -> Iterator[_Binding]:
+    for name in _OF_THE_TASK:
+        yield _Binding(name, (f"{name} = env.{name}",))
+
+
+def _constants(gen: Generator) -> Iterator[_Binding]:
+    for name, value in gen.constants.items():
+        place = said_of([value]) if name in gen.functions else ""
+        if name not in gen.looked_at:
+            yield _Binding(name, (f"{name} = constants[{name!r}]{place}",))
+            continue
+        keeping = (
+            f"def keep_{name}(function):",
+            f"    nonlocal {name}",
+            f"    {name} = function",
+        )
+        looking = f"{name} = looked_at(constants[{name!r}], keep_{name}){place}"
+        yield _Binding(name, (*keeping, looking))
+
+
+def _rows(gen: Generator) -> Iterator[_Binding]:
+    for node in gen.sub.nodes:
+        if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+            i = gen.ordinal(node)
+            buffer = f"buffer_{i}"
+            yield _Binding(buffer, (f"{buffer} = env.buffers[{node.store!r}]",))
+            yield _Binding(f"dirty_{i}", (f"dirty_{i} = {buffer}.dirty",), buffer)
+            yield _Binding(f"dirty_{i}_get", (f"dirty_{i}_get = dirty_{i}.get",), f"dirty_{i}")
+            yield _Binding(f"clean_{i}_get", (f"clean_{i}_get = {buffer}.clean.get",), buffer)
+            yield _Binding(f"load_{i}", (f"load_{i} = {buffer}.load",), buffer)
+            yield _Binding(f"pending_{i}", (f"pending_{i} = {{}}",))

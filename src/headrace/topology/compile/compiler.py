@@ -14,29 +14,29 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from headrace.state.buffer import ATOMS
 from headrace.topology import blame, functions
-from headrace.topology.compile import (
-    aggregate,
-    fused,
-    guarding,
-    preamble,
-    row_keys,
-    sink,
-    source,
-    stateless,
-    table,
-    update,
+from headrace.topology.compile import aggregate, codegen, sink, source, stateless, update
+from headrace.topology.compile.codegen import (
+    CompileOptions,
+    Flow,
+    Generator,
+    Hold,
+    Writer,
+    attempt,
+    has_its_own,
+    hold_of,
+    otherwise,
 )
-from headrace.topology.compile.codegen import CompileOptions, Flow, Generator, Hold, Writer
-from headrace.topology.compile.holding import hold_of
-from headrace.topology.compile.objects import gathered, keeping
-from headrace.topology.compile.objects.making import OperatorMaker
+from headrace.topology.compile.making import OperatorMaker
+from headrace.topology.compile.stateless import guard_key
+from headrace.topology.compile.update import emit_kept, emit_update, held, read_row
 from headrace.topology.context.context import Operator as RunningOperator
 from headrace.topology.context.environment import Message, TaskEnvironment
 from headrace.topology.errors import (
@@ -46,10 +46,10 @@ from headrace.topology.errors import (
     NullKeyError,
     SerdeError,
 )
-from headrace.topology.first_result import looked_at
-from headrace.topology.functions import Place, place_of
+from headrace.topology.functions import Place, looked_at, place_of
 from headrace.topology.graph.graph import (
     Aggregate,
+    AnySerde,
     Branch,
     Fused,
     Node,
@@ -67,8 +67,247 @@ from headrace.topology.operators.cogroup import CogroupMerge
 from headrace.topology.operators.table_mapping import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues
 from headrace.topology.operators.versioned import OutOfOrder
-from headrace.topology.serdes.pairs import as_pair
-from headrace.topology.timestamps import Stamper
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.join_serdes import KeptKeySerde
+from headrace.topology.serdes.kept import as_pair, exact_types, keeper
+from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
+from headrace.topology.timestamps import TimestampAssigner
+
+# A step that says its own condition: an ``if`` around what follows.
+
+
+Descend = Callable[[Flow], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """See `headrace.topology.context.fused_spec.FusedRecord`."""
+
+    gen: Generator
+    node: Fused
+    flow: Flow
+
+    @property
+    def key(self) -> str:
+        return self.flow.key_object
+
+    @property
+    def value(self) -> str:
+        return self.flow.value_object
+
+    def key_bytes(self, serde: Serde[Any] | None) -> str:
+        wanted = serde or self.gen.options.default_key
+        return f"({self.gen.encoded_key(self.flow, wanted, self.node)})"
+
+    def value_bytes(self, serde: Serde[Any] | None) -> str:
+        wanted = serde or self.gen.options.default_value
+        return f"({self.gen.encoded_value(self.flow, wanted, self.node)})"
+
+    def constant(self, name: str, value: object) -> str:
+        return self.gen.constant(f"{name}_{self.gen.ordinal(self.node)}", value)
+
+
+def emit_fused(gen: Generator, node: Fused, flow: Flow, descend: Descend) -> None:
+    """Write the condition, and what follows where it holds."""
+    condition = node.spec.condition(_Record(gen, node, flow))
+    if gen.options.handles_errors:
+        kept = f"kept_{gen.ordinal(node)}"
+        with attempt(gen, node, flow):
+            gen.writer.line(f"{kept} = True if {condition} else False")
+        with otherwise(gen), gen.writer.block(f"if {kept}:"):
+            descend(flow)
+        return
+    with gen.writer.block(f"if {condition}:"):
+        descend(flow)
+
+
+# The lines that let the results of a step go on that gathers records (see `operators.calls`).
+#
+# They stand in a function of their own, which is called when enough is gathered, at the end of each
+# run and at a flush. In it `m` is the message that a result comes from, as in the loop over a
+# batch,
+# so whatever fails behind it is told with its own record.
+
+
+Children = Callable[[Node, Flow], None]
+
+
+def gathering(nodes: Iterable[Node]) -> list[Operator]:
+    """Those of some nodes that gather records, each behind those that feed it."""
+    return [node for node in nodes if isinstance(node, Operator) and node.gathers]
+
+
+def emit_release(gen: Generator, node: Operator, children: Children) -> None:
+    """Write the function that lets go on what a node has gathered."""
+    w, i = gen.writer, gen.ordinal(node)
+    given = Flow("key", None, None, "value", None, None)
+    each = w.block(f"for one in operator_{i}.joined():")
+    with w.block(f"def release_{i}():"), w.of(node), each:
+        w.line("m = one.message")
+        w.line("key, value, timestamp, headers = one.record")
+        with _answering(gen, node, given):
+            w.line(f"value_{i} = one.result()")
+        with otherwise(gen) if node.answer is None else w.block("else:"):
+            children(node, given.with_value(f"value_{i}"))
+
+
+@contextmanager
+def _answering(gen: Generator, node: Operator, flow: Flow) -> Iterator[None]:
+    """Write who is told where the call has failed: the handler, or what the step itself says."""
+    answer = node.answer
+    if answer is None:
+        with attempt(gen, node, flow):
+            yield
+        return
+    w = gen.writer
+    with w.block("try:"):
+        yield
+    with w.block("except Exception as error:"):
+        w.line(f"let_go({node.name!r}, error, key, value, timestamp, headers, {answer!r})")
+
+
+def emit_full(gen: Generator, node: Operator) -> None:
+    """Write what follows a record that was handed over."""
+    i = gen.ordinal(node)
+    with gen.writer.block(f"if operator_{i}.is_full:"):
+        gen.writer.line(f"release_{i}()")
+
+
+def emit_run_ended(gen: Generator) -> None:
+    """Write what the end of a run means for those that gather."""
+    for node in gathering(gen.sub.nodes):
+        i = gen.ordinal(node)
+        with gen.writer.of(node), gen.writer.block(f"if operator_{i}.ends_with_run:"):
+            gen.writer.line(f"release_{i}()")
+
+
+# The line that keeps a record for a table outside of Kafka, without a call of Python.
+#
+# A table that nobody else can change the objects of takes them as they are, in the loop over a
+# batch.
+# Elsewhere, such as behind a merge, the operator's own method is called.
+
+
+def is_kept(gen: Generator, node: Operator) -> bool:
+    """Whether the records of a node may be kept as they are."""
+    return node.writes_outside is not None and has_its_own(gen.sub, node)
+
+
+def emit_keeping(gen: Generator, node: Operator, flow: Flow) -> None:
+    """Write the line; `m` is the message that is processed."""
+    record = f"{flow.key_object}, {flow.value_object}, {flow.timestamp}, m"
+    gen.writer.line(f"keep_{gen.ordinal(node)}(({record}))")
+
+
+def emit_keeper(gen: Generator, node: Operator, w: Writer) -> None:
+    """Write what the line calls."""
+    i = gen.ordinal(node)
+    w.line(f"keep_{i} = operator_{i}.kept.append")
+
+
+# The key of a record that changes a row: what the row's bytes give back.
+#
+# A key that another serde has read, or that a function has made, may be another object with the
+# same
+# bytes: 1 where the store of doubles has 1.0. A result that is sent at once would have the one, and
+# a
+# result that is read from the store the other.
+
+
+def emit_row_keys(gen: Generator, node: Node, flow: Flow, descend: Callable[[Flow], None]) -> None:
+    """Write that the key becomes what a row's bytes give back, if it may be anything else."""
+    serde = _row_key_serde(gen, node)
+    if serde is None or flow.key is None or _has_read(serde, flow):
+        descend(flow)
+        return
+    w, i = gen.writer, gen.ordinal(node)
+    kept = f"stored_key_{i}"
+    keep = gen.constant(f"keep_key_{i}", keeper(serde))
+    exact = gen.constant(f"exact_key_{i}", exact_types(serde))
+    with attempt(gen, node, flow):
+        w.line(f"{kept} = {flow.key}")
+        with w.block(f"if {kept}.__class__ not in {exact}:"):
+            w.line(f"{kept} = {keep}({kept})")
+    with otherwise(gen):
+        descend(replace(flow.with_key(kept, is_set=flow.key_is_set), key_serde=None))
+
+
+def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
+    """The serde of the keys of the rows that the node changes; None where they have others."""
+    if isinstance(node, (Aggregate, TableSource)):
+        return None if node.store is None else gen.store_serdes(node.store)[0]
+    if not isinstance(node, Operator) or not node.needs_key or not node.uses:
+        return None
+    serde = gen.store_serdes(node.uses[0])[0]
+    if isinstance(serde, KeptKeySerde):
+        return serde.inner
+    if not node.spec.rows_have_its_keys:
+        return None  # its keys are those of a table, or of no row
+    if isinstance(serde, WindowStoreSerde):
+        return serde.windowed.inner
+    if isinstance(serde, SessionWindowedSerde) and node.spec.makes_windows:
+        return serde.inner
+    return serde  # a session may be the key of a row that is none
+
+
+def _has_read(serde: AnySerde, flow: Flow) -> bool:
+    """Whether the key comes from bytes of that serde; it may be told other topics."""
+    read = flow.key_serde
+    if read is None or flow.key_bytes is None:
+        return False
+    return read is serde or (type(read) is type(serde) and read.name == serde.name)
+
+
+# A stream read as a table: the last value of each key, a null value deletes the row.
+#
+# The last value to arrive wins, whatever its timestamp (Kafka Streams: `KTableSource`). A value
+# that
+# changes nothing goes no further, and so does the deletion of a row that is not there (KIP-557).
+
+
+def emit_table(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> None:
+    """Write the update of one row, and what follows from it."""
+    guard_key(gen, node, flow, lambda kept: _upsert(gen, node, kept, descend), store=node.store)
+
+
+def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> None:
+    if node.store is None:
+        descend(flow)
+        return
+    w, i = gen.writer, gen.ordinal(node)
+    key_serde, value_serde = gen.store_serdes(node.store)
+    result = replace(flow, key_bytes=f"row_key_{i}", key_serde=key_serde, key_is_own=True)
+    with attempt(gen, node, flow):
+        w.line(f"row_key_{i} = {gen.encoded_key(flow, key_serde, node)}")
+        old, _ = read_row(gen, node, node.store, f"row_key_{i}")
+        if flow.value_bytes is None or flow.value_serde is not value_serde:
+            w.line(f"kept_{i} = {flow.value_object}")
+            result = result.with_value(f"kept_{i}", is_set=flow.value_is_set)
+            emit_kept(gen, node, node.store, f"kept_{i}")
+        new, kept = result.value_object, None
+        if gen.holds[node.store] == "bytes":
+            w.line(f"new_{i} = {held(gen, node, node.store, result)}")
+            old, new = f"row_{i}[0]", f"new_{i}"
+            kept = new
+        encode = gen.constant(f"encode_row_{i}", value_serde.serialize)
+        # Equal values of other classes may be other documents, as 1, 1.0 and true are.
+        changed = f"{new}.__class__ is not {old}.__class__ or {new} != {old}"
+        if gen.holds[node.store] == "bytes":
+            # A number that was read from disk is bytes, one that was written just now is not.
+            mixed = f"{old}.__class__ is bytes and {new}.__class__ in ATOMS and {new} is not None"
+            changed = f"{encode}({new}) != {old} if {mixed} else {changed}"
+        else:
+            changed += f" or {new}.__class__ not in ATOMS and {encode}({new}) != {encode}({old})"
+        w.line(f"changed_{i} = {changed}")
+    with otherwise(gen):
+        with w.block(f"if changed_{i}:"):
+            emit_update(gen, node, node.store, result, descend, kept=kept)
+        if any(s.name == node.store and s.source_topic is not None for s in gen.sub.stores):
+            # A restore from the source finds the last record of each key, whatever changed.
+            with w.block(f"elif {result.value_object} is not None:"):
+                row = kept or held(gen, node, node.store, result)
+                w.line(f"dirty_{i}[row_key_{i}] = ({row}, {flow.timestamp})")
+
 
 MAX_DEPTH = 14
 """How deep blocks nest before a node becomes a function; Python allows 20 nested loops."""
@@ -87,7 +326,7 @@ class BoundProgram:
     """What caches hold back now."""
     operators: Mapping[str, RunningOperator]
     """By node: the steps that are objects."""
-    stampers: Mapping[str, Callable[[int], Stamper]]
+    stampers: Mapping[str, Callable[[int], TimestampAssigner]]
     """By topic, where an extractor tells the time: makes what asks it for one partition."""
     gathers: bool
     """Whether a step gathers records, so that what is left of a run may better wait."""
@@ -130,7 +369,7 @@ class Program:
         maker = OperatorMaker(self.sub_topology, self._options, environment)
         process, flush, pending = namespace["bind"](environment, maker.make)
         stampers = source.stampers(self.sub_topology, self._options, environment.now_ms)
-        gathers = bool(gathered.gathering(self.sub_topology.nodes))
+        gathers = bool(gathering(self.sub_topology.nodes))
         return BoundProgram(process, flush, pending, maker.made, stampers, gathers)
 
     def current(self, frame: FrameType | None) -> Any:
@@ -300,7 +539,7 @@ class _Assembler:
         whole.line("def bind(env, make_operator):")
         body = self._body((*self._functions.values(), *bodies, flush))
         whole.depth = 1
-        preamble.write(whole, gen, body.lines)
+        codegen.write(whole, gen, body.lines)
         whole.lines += body.lines
         whole.nodes += body.nodes
         return whole
@@ -332,15 +571,15 @@ class _Assembler:
         i = self._gen.ordinal(node)
         children = () if node.gathers else self._gen.sub.children(node.name)
         receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
-        places = preamble.said_of(functions.functions_in(node))
+        places = codegen.said_of(functions.functions_in(node))
         w.node = node.name  # of which an error is that comes from what makes it
         w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}}){places}")
         w.node = ""
         if node.gathers:
             w.line(f"operator_{i}.released_by(release_{i})")
         w.line(f"process_{i} = operator_{i}.process")
-        if keeping.is_kept(self._gen, node):
-            keeping.emit_keeper(self._gen, node, w)
+        if is_kept(self._gen, node):
+            emit_keeper(self._gen, node, w)
 
     def _topic_name(self, node: Source, topic: str) -> str:
         return f"{self._gen.options.application_id}-{topic}" if node.internal else topic
@@ -370,15 +609,15 @@ class _Assembler:
                 if has_turns:
                     # Of no node: punctuators run here, and the task knows whose.
                     w.line("task.end()")
-            gathered.emit_run_ended(gen)
+            emit_run_ended(gen)
             w.line("return stream_time")
 
     @property
     def _gathering(self) -> list[Operator]:
-        return gathered.gathering(self._gen.sub.nodes)
+        return gathering(self._gen.sub.nodes)
 
     def _release(self, node: Operator) -> None:
-        gathered.emit_release(self._gen, node, self._children)
+        emit_release(self._gen, node, self._children)
 
     def _flush(self) -> None:
         gen = self._gen
@@ -426,39 +665,39 @@ class _Assembler:
         if isinstance(node, Stateless):
             stateless.emit(gen, node, flow, self._descend)
         elif isinstance(node, Fused):
-            fused.emit(gen, node, flow, partial(self._children, node))
+            emit_fused(gen, node, flow, partial(self._children, node))
         elif isinstance(node, Branch):
             stateless.emit_branch(gen, node, flow, self._descend)
         elif isinstance(node, Aggregate):
             emit = partial(aggregate.emit, gen, node, descend=partial(self._children, node))
-            row_keys.emit(gen, node, flow, emit)
+            emit_row_keys(gen, node, flow, emit)
         elif isinstance(node, TableSource):
-            emit = partial(table.emit, gen, node, descend=partial(self._children, node))
-            row_keys.emit(gen, node, flow, emit)
+            emit = partial(emit_table, gen, node, descend=partial(self._children, node))
+            emit_row_keys(gen, node, flow, emit)
         elif isinstance(node, Sink):
             sink.emit(gen, node, flow)
         elif isinstance(node, Operator):
-            row_keys.emit(gen, node, flow, partial(self._operator, node))
+            emit_row_keys(gen, node, flow, partial(self._operator, node))
         else:
             raise AssertionError(f"no operator for {node!r}")
 
     def _operator(self, node: Operator, flow: Flow) -> None:
         gen = self._gen
-        if keeping.is_kept(gen, node) and gen.writer is self._loop:
-            keeping.emit_kept(gen, node, flow)
+        if is_kept(gen, node) and gen.writer is self._loop:
+            emit_keeping(gen, node, flow)
             return
 
         def call(flow: Flow) -> None:
             value = flow.value_object if node.reads_value else flow.value_or_bytes
             record = f"{flow.key_object}, {value}, {flow.old or 'None'}"
             line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
-            with guarding.attempt(gen, node, flow):
+            with codegen.attempt(gen, node, flow):
                 gen.writer.line(line)
             for follower in _followers(gen.sub, node):
                 own, other = gen.ordinal(node), gen.ordinal(follower)
                 gen.writer.line(f"operator_{other}.follow(operator_{own}.stream_time)")
             if node.gathers:
-                gathered.emit_full(gen, node)
+                emit_full(gen, node)
 
         if node.needs_key:
             store = node.uses[0] if node.uses else None

@@ -10,8 +10,7 @@ from typing import Any
 
 from headrace.state.buffer import ATOMS
 from headrace.state.codec import partition_for_key
-from headrace.topology.compile.codegen import Flow, Generator, Writer
-from headrace.topology.compile.guarding import attempt
+from headrace.topology.compile.codegen import Flow, Generator, Writer, attempt
 from headrace.topology.compile.update import other_than
 from headrace.topology.errors import NoPartitionError, NoTopicError, Part, type_of
 from headrace.topology.graph.graph import AnySerde, Function, Node, Sink

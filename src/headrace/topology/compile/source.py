@@ -8,12 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from headrace.topology.compile.codegen import CompileOptions, Flow, Generator
-from headrace.topology.compile.needs import needs_key, needs_value
+from headrace.topology.compile.codegen import (
+    CompileOptions,
+    Flow,
+    Generator,
+    needs_key,
+    needs_value,
+)
 from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
 from headrace.topology.graph.graph import AnySerde, Source, SubTopology
 from headrace.topology.serdes.partials import Take, refuse_partial, refuse_unread, take_count, taker
-from headrace.topology.timestamps import Stamper, TimestampExtractor, needed
+from headrace.topology.timestamps import TimestampAssigner, TimestampExtractor, needed
 
 CALLED = {"refuse_partial": refuse_partial, "refuse_unread": refuse_unread}
 """What the lines call, by name."""
@@ -59,15 +64,15 @@ def extractor_of(node: Source, options: CompileOptions) -> TimestampExtractor | 
 
 def stampers(
     sub: SubTopology, options: CompileOptions, now_ms: Callable[[], int]
-) -> dict[str, Callable[[int], Stamper]]:
+) -> dict[str, Callable[[int], TimestampAssigner]]:
     """By topic: what makes the stamper of one partition, given its time so far."""
-    found: dict[str, Callable[[int], Stamper]] = {}
+    found: dict[str, Callable[[int], TimestampAssigner]] = {}
     for node in sub.sources:
         extractor = extractor_of(node, options)
         if extractor is not None:
             key = decoder_of(node.key or options.default_key)
             value = decoder_of(node.value or options.default_value)
-            make = partial(Stamper, extractor, key, value, now_ms)
+            make = partial(TimestampAssigner, extractor, key, value, now_ms)
             found.update(dict.fromkeys(node.topics, make))
     return found
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from headrace.topology.compile.codegen import Flow, Generator
-from headrace.topology.compile.guarding import attempt, otherwise, tell
-from headrace.topology.compile.needs import needs_old
+from headrace.topology.compile.codegen import Flow, Generator, attempt, needs_old, otherwise, tell
 from headrace.topology.graph.graph import Branch, Node, Stateless, by_name, is_versioned
 
 Descend = Callable[[Node, Flow], None]

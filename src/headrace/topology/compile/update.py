@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from headrace.topology.compile.codegen import Flow, Generator
-from headrace.topology.compile.needs import needs_key, needs_old, needs_value
+from headrace.topology.compile.codegen import Flow, Generator, needs_key, needs_old, needs_value
 from headrace.topology.graph.graph import Aggregate, Node
 from headrace.topology.serdes.kept import exact_types, keeper
 

@@ -1,1 +1,1 @@
-"""What a step sees while it runs."""
+"""The context of an operator at run time."""

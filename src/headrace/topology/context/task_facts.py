@@ -16,7 +16,7 @@ from typing import Any, Literal
 from headrace.topology.context.calls import Caller, NoCaller
 from headrace.topology.context.punctuation import NEVER_MS, Schedule, Schedules
 from headrace.topology.external_sink import SinkRow
-from headrace.topology.first_result import refuse_never_run
+from headrace.topology.functions import refuse_never_run
 
 TimeKind = Literal["stream_time", "wall_clock"]
 CallKind = Literal["init", "punctuator by stream time", "punctuator by wall clock"]

@@ -1,1 +1,1 @@
-"""What users call, one file a face."""
+"""The DSL: streams, tables, grouped and windowed streams."""

@@ -8,15 +8,14 @@ from typing import Any
 from typing_extensions import TypeVar
 
 from headrace.topology.arguments import checked
-from headrace.topology.checks.direct_sinks import refuse_shared_sinks
-from headrace.topology.checks.loops import refuse_loops
+from headrace.topology.checks.loops import refuse_loops, refuse_shared_sinks
 from headrace.topology.dsl.global_table import GlobalKTable, global_table
 from headrace.topology.dsl.kstream import KStream
 from headrace.topology.dsl.ktable import KTable
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.table_nodes import table_node
 from headrace.topology.graph.draft import Draft, Edge
 from headrace.topology.graph.graph import OffsetReset, Source
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import legal_topic, legal_topics
 from headrace.topology.processors.stores import StoreBuilder
 from headrace.topology.serdes import Serde

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar, overload
 from headrace.topology.arguments import checked
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.dsl import grouped, ktable
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.session_windowed import session_store
 from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.dsl.steps.windowed_fold import size_ms, windowed_fold
@@ -17,6 +16,7 @@ from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import AnySerde, Operator
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import legal
 from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge, aggregate_tagged
 from headrace.topology.operators.keyed_fold import KeyedFold

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Draft
 from headrace.topology.graph.graph import AnySerde, GlobalSource, GlobalTable
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.processors.store import Store
 
 K = TypeVar("K")

@@ -9,13 +9,13 @@ from typing import Any, Generic, TypeVar, overload
 from headrace.topology import serdes
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import cogrouped, ktable, session_windowed, time_windowed
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.folding import add_fold
 from headrace.topology.dsl.steps.late import Late
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import Aggregate, AnySerde, Node
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.windows.windowed import Emit
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 from headrace.topology import serdes
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Sink, Source
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.table_group import TableFold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde

@@ -11,12 +11,12 @@ from datetime import timedelta
 from typing import Literal
 
 from headrace.state.spec import StoreSpec
+from headrace.topology.arguments import require_word
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Draft, Step
 from headrace.topology.graph.node import Node
 from headrace.topology.java_names import Hinting
 from headrace.topology.windows import duration_ms
-from headrace.topology.words import require_word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 from headrace.topology import serdes
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import ktable
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.dsl.steps.folding import add_fold, storing
 from headrace.topology.dsl.steps.late import Late, add_late
 from headrace.topology.dsl.steps.windowed_fold import TimeSpans, size_ms, windowed_fold
@@ -17,6 +16,7 @@ from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Operator
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.windows.windowed import Emit
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde

@@ -1,1 +1,1 @@
-"""Nodes, sub-topologies, the draft that grows, the optimiser, and default serdes put in."""
+"""Nodes, sub-topologies, the draft of a graph, the optimizer, and default serdes."""

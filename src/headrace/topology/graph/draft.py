@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
+from headrace.topology.functions import Lines, said_lines, with_lines
 from headrace.topology.graph.graph import (
     AnySerde,
     Branch,
@@ -23,7 +24,6 @@ from headrace.topology.graph.graph import (
     Source,
     Stateless,
 )
-from headrace.topology.lines import Lines, said_lines, with_lines
 from headrace.topology.naming import Names
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import StoreBuilder, with_stores

@@ -7,13 +7,19 @@ Streams does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
+from headrace.topology.context.fused_spec import FusedSpec
+from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import TopologyError
+from headrace.topology.functions import Lines, said_lines
+from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.node import (
     AnySerde,
+    Binder,
     Function,
     GlobalSource,
     Node,
@@ -21,18 +27,400 @@ from headrace.topology.graph.node import (
     Sink,
     Source,
 )
-from headrace.topology.graph.nodes import (
-    Aggregate,
-    Branch,
-    Fused,
-    GlobalTable,
-    Operator,
-    Stateless,
-    StatelessOp,
-    TableSource,
-)
-from headrace.topology.lines import Lines, said_lines
 from headrace.topology.processors.store import Store
+
+# The nodes between the edges of the graph: frozen, and made by the calls of the DSL.
+#
+# Each call adds nodes; nothing is edited in place. A node knows its parents by name, what it
+# computes
+# (a user function, never called here) and the serdes at its edges.
+#
+# What flows along an edge is a record ``(key, value, timestamp, headers)``. Behind a table node
+# (`Aggregate`, `TableSource`) the value is the table's new value, ``None`` when the row is gone.
+#
+# Internal topics are named here without the application id; the runtime puts it in front.
+
+
+StatelessOp = Literal[
+    "filter",
+    "filter_not",
+    "map",
+    "map_values",
+    "flat_map",
+    "flat_map_values",
+    "select_key",
+    "peek",
+    "for_each",
+    "print",
+    "pass",
+    "null_key_filter",
+]
+
+_UNSEEING = frozenset({"pass", "null_key_filter"})
+_NEW_KEY = frozenset({"map", "flat_map", "select_key"})
+_NEW_VALUE = frozenset({"map", "map_values", "flat_map", "flat_map_values"})
+_HARMLESS = frozenset({"pass", "null_key_filter", "filter", "filter_not", "select_key"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stateless(Node):
+    """Maps, filters and side effects; `pass` forwards unchanged (merge, to_stream, a branch).
+
+    `function` takes ``(key, value)``, or the value alone for the ``*_values`` operators unless
+    `with_key` is set. `label` is what `print` writes in front.
+    """
+
+    op: StatelessOp = "pass"
+    function: Function | None = None
+    with_key: bool = True
+    label: str | None = None
+    stream: bool = True
+    """Whether the name is one of a stream's node; tables use the same operators."""
+
+    @property
+    def reads_key(self) -> bool:
+        """Whether the function is given the key."""
+        return self.with_key and self.op not in _UNSEEING
+
+    @property
+    def reads_value(self) -> bool:
+        """Whether there is a function."""
+        return self.op not in _UNSEEING
+
+    @property
+    def needs_old(self) -> bool:
+        """What maps a table maps the value of before, too."""
+        return self.maps_table
+
+    @property
+    def changes_key(self) -> bool:
+        """Some do."""
+        return self.op in _NEW_KEY
+
+    @property
+    def changes_value(self) -> bool:
+        """Some do."""
+        return self.op in _NEW_VALUE
+
+    @property
+    def passes_null_keys(self) -> bool:
+        """All do that leave keys as they are."""
+        return self.op not in _NEW_KEY
+
+    @property
+    def is_null_key_filter(self) -> bool:
+        """One is."""
+        return self.op == "null_key_filter"
+
+    def keeping_null_keys(self) -> Node:
+        """One that lets all pass, in the place of the filter."""
+        return replace(self, op="pass") if self.is_null_key_filter else self
+
+    @property
+    def leaves_value_alone(self) -> bool:
+        """Filters look at values, and change none."""
+        return self.op in _HARMLESS
+
+    @property
+    def is_unseeing(self) -> bool:
+        """Whether there is no function."""
+        return self.op in _UNSEEING
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Those of tables have to do with the rows before."""
+        return not self.maps_table
+
+    @property
+    def maps_table(self) -> bool:
+        """Filters and mappings of tables do."""
+        return self.op != "pass" and not self.stream
+
+    @property
+    def word(self) -> str:
+        """The operator."""
+        return self.op
+
+
+def _asked(name: str) -> Any:
+    """What a node says as its spec does."""
+    return property(attrgetter(f"spec.{name}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Fused(Node):
+    """Lets records of a stream go on as they are or not at all, as `spec` says in Python."""
+
+    spec: FusedSpec = field(kw_only=True)
+
+    serde_arguments = _asked("serde_arguments")
+    reads_key = _asked("reads_key")
+    reads_value = _asked("reads_value")
+
+    def bound(self, binder: Binder) -> Node:
+        """The same with what its spec makes of the serdes that it uses itself."""
+        spec = self.spec.bound(binder.part)
+        return self if spec == self.spec else replace(self, spec=spec)
+
+    @property
+    def passes_null_keys(self) -> bool:
+        """Records stay as they are."""
+        return True
+
+    @property
+    def leaves_value_alone(self) -> bool:
+        """Records stay as they are."""
+        return True
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """The same record gets the same answer each time."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Node):
+    """Sends each record to the child of the first predicate that holds; None always holds.
+
+    ``children[i]`` is the name of the `Stateless` ``pass`` node behind ``predicates[i]``. A record
+    for which none holds is dropped.
+    """
+
+    predicates: tuple[Function | None, ...] = ()
+    children: tuple[str, ...] = ()
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Predicates are asked about each record by itself."""
+        return True
+
+    @property
+    def reads_key(self) -> bool:
+        """Predicates are given it."""
+        return True
+
+    @property
+    def reads_value(self) -> bool:
+        """Predicates are given it."""
+        return True
+
+    @property
+    def passes_null_keys(self) -> bool:
+        """Records stay as they are."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(Node):
+    """Folds a grouped stream into a table, one row a key, kept in `store`."""
+
+    fold: Fold = field(kw_only=True)
+    store: str = field(kw_only=True)
+
+    @property
+    def reads_key(self) -> bool:
+        """Whether the fold is given the key."""
+        return self.fold.reads_key
+
+    @property
+    def reads_value(self) -> bool:
+        """Whether the fold is given the value."""
+        return self.fold.reads_value
+
+    @property
+    def changes_value(self) -> bool:
+        """The aggregate is what goes on."""
+        return True
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Its store."""
+        return (self.store,)
+
+    @property
+    def is_table(self) -> bool:
+        """It makes a table."""
+        return True
+
+    @property
+    def tells_old(self) -> bool:
+        """The row before."""
+        return True
+
+    @property
+    def counts(self) -> bool:
+        """Whether no function of the user's makes its value."""
+        return not self.fold.asks_user
+
+    @property
+    def folds(self) -> Fold | None:
+        """Its fold."""
+        return self.fold
+
+    @property
+    def word(self) -> str:
+        """The call that made it."""
+        return self.fold.word
+
+    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
+        """The call that it comes from."""
+        return f'{self.fold.word}(store="...")'
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource(Node):
+    """Keeps the last value of each key; a null value deletes. Without a store it only forwards."""
+
+    store: str | None = None
+    call: str | None = None
+    """The call that it comes from, where that is none of `table` and `to_table`."""
+
+    @property
+    def reads_value(self) -> bool:
+        """It compares the value with the one before."""
+        return self.store is not None
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Its store, if it has one."""
+        return () if self.store is None else (self.store,)
+
+    @property
+    def reads_as_table(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def is_table(self) -> bool:
+        """It makes a table."""
+        return True
+
+    @property
+    def tells_old(self) -> bool:
+        """The row before, if rows are stored."""
+        return self.store is not None
+
+    @property
+    def copies_into(self) -> str | None:
+        """Its store."""
+        return self.store
+
+    def kept_in(self, store: str) -> Node:
+        """The same table, stored."""
+        return replace(self, store=store)
+
+    def store_advice(self, *, reads_topic: bool) -> str:
+        """The call that it comes from."""
+        call = self.call or ("table" if reads_topic else "to_table")
+        return f'{call}(store="...")'
+
+    @property
+    def repartition_advice(self) -> str:
+        """The call that it comes from."""
+        return 'to_table(name="...")'
+
+
+@dataclass(frozen=True, slots=True)
+class Operator(Node):
+    """A step that runs as an object, one a task, made by `spec`, which speaks for it.
+
+    `uses` names the stores that it reads or writes, its own ones first; `view_uses` those that
+    must be at hand to read the rows of the table that it makes, if it makes one.
+    """
+
+    spec: OperatorSpec = field(kw_only=True)
+    uses: tuple[str, ...] = ()
+    view_uses: tuple[str, ...] = ()
+    needs_key: bool = False
+    """Whether a record without a key is one for the null-key policy, and never handed over."""
+    reads_value: bool = True
+    """Whether it reads the value; if not, it is given the bytes, or None for a null."""
+
+    needs_old = _asked("needs_old")
+    needs_record = _asked("needs_record")
+    is_timed = _asked("is_timed")
+    gathers = _asked("gathers")
+    gives_up_order = _asked("gives_up_order")
+    answer = _asked("answer")
+    changes_key = _asked("changes_key")
+    partitioned_like = _asked("partitioned_like")
+    is_table = _asked("is_table")
+    reads_as_table = _asked("reads_as_table")
+    is_versioned = _asked("is_versioned")
+    makes_windows = _asked("makes_windows")
+    follows_windows = _asked("follows_windows")
+    close_wait_ms = _asked("close_wait_ms")
+    row_kind = _asked("row_kind")
+    is_processor = _asked("is_processor")
+    writes_outside = _asked("writes_outside")
+    reads_directly = _asked("reads_directly")
+    repartition_advice = _asked("repartition_advice")
+    serde_arguments = _asked("serde_arguments")
+    tells_old = _asked("is_table")
+
+    def bound(self, binder: Binder) -> Node:
+        """The same with what its spec makes of the serdes that it uses itself."""
+        spec = self.spec.bound(binder.part)
+        return self if spec is self.spec else replace(self, spec=spec)
+
+    @property
+    def reads_key(self) -> bool:
+        """It is given the decoded key."""
+        return True
+
+    @property
+    def changes_value(self) -> bool:
+        """It makes records of its own."""
+        return True
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """All that it uses."""
+        return self.uses
+
+    @property
+    def view_stores(self) -> tuple[str, ...]:
+        """Not always its own."""
+        return self.view_uses
+
+    def looks_anywhere(self, store: str) -> bool:
+        """As its spec says."""
+        return self.spec.looks_anywhere(store)
+
+    def fills(self, store: str) -> bool:
+        """As its spec says."""
+        return self.spec.fills(store)
+
+    def kept_in(self, store: str) -> Node:
+        """The same, with a spec that keeps its rows."""
+        spec = self.spec.kept_in(store)
+        return replace(self, spec=spec, uses=(store, *self.uses), view_uses=(store,))
+
+    def connected(self, stores: tuple[str, ...]) -> Self:
+        """The same with more stores to use."""
+        return replace(self, uses=tuple(dict.fromkeys((*self.uses, *stores))))
+
+    def store_advice(self, *, reads_topic: bool) -> str:
+        """As its spec says."""
+        return self.spec.store_advice(reads_topic=reads_topic)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalTable(Node):
+    """Keeps the last value of each key that its `GlobalSource` reads."""
+
+    store: str = ""
+
+    @property
+    def is_global(self) -> bool:
+        """It is."""
+        return True
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Its store."""
+        return (self.store,)
+
 
 __all__ = [
     "Aggregate",

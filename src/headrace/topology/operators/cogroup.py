@@ -19,8 +19,7 @@ from headrace.topology.context.context import (
     TableView,
 )
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.operators.closing import close_idle
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached, close_idle
 
 Aggregator = Callable[[Any, Any, Any], Any]
 
@@ -156,7 +155,7 @@ class CogroupMerge(OperatorSpec):
         return self.fold.view(context)
 
 
-class _Merge(AtOnce):
+class _Merge(Uncached):
     __slots__ = ("process",)
 
     def __init__(self, context: OperatorContext) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import DeadLetterRequested, NoReasonError, type_of
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ToDeadLetters(OperatorSpec):
         return _ToDeadLetters(self, context)
 
 
-class _ToDeadLetters(AtOnce):
+class _ToDeadLetters(Uncached):
     __slots__ = ("_let_go", "_reason")
 
     def __init__(self, spec: ToDeadLetters, context: OperatorContext) -> None:

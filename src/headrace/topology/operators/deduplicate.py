@@ -26,7 +26,7 @@ from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import SerdeError
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import completed, for_topic
 
@@ -149,7 +149,7 @@ class Deduplicate(OperatorSpec):
         return _Deduplicating(self, context)
 
 
-class _Deduplicating(AtOnce):
+class _Deduplicating(Uncached):
     """Hot path: one look at the store a record."""
 
     __slots__ = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext
-from headrace.topology.operators.last_changes import LastChanges
+from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.serdes.kept import keeper
 
@@ -26,7 +26,7 @@ class KeyedFold(FoldedTable):
         return KeyedFolding(self, context)
 
 
-class KeyedFolding(LastChanges):
+class KeyedFolding(RecordCache):
     """The operator of one task; see the module."""
 
     __slots__ = ("_add", "_caching", "_encode", "_initial", "_keep", "_rows")

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import TopologyError
-from headrace.topology.first_result import refuse_never_run
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.functions import refuse_never_run
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.processors.processors import (
     FixedKeyProcessorContext,
     FixedKeyRecord,
@@ -153,7 +153,7 @@ class Process(OperatorSpec):
         return _Running(self, context)
 
 
-class _Running(AtOnce):
+class _Running(Uncached):
     __slots__ = ("_context", "_facts", "_make_record", "_process", "_processor")
 
     def __init__(self, spec: Process, context: OperatorContext) -> None:

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.graph.graph import AnySerde
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.serdes.changed import Change
-from headrace.topology.serdes.pairs import as_pair
+from headrace.topology.serdes.kept import as_pair
 
 _NONE = (None, None)
 """No group, and no value in it."""
@@ -52,7 +52,7 @@ class SelectGroup(OperatorSpec):
         return _SelectGroup(self, context)
 
 
-class _SelectGroup(AtOnce):
+class _SelectGroup(Uncached):
     __slots__ = ("_encode", "_failed", "_mapper")
 
     def __init__(self, spec: SelectGroup, context: OperatorContext) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.state.buffer import ATOMS
 from headrace.topology.context.context import Headers, OperatorContext
-from headrace.topology.operators.last_changes import LastChanges
+from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.serdes.kept import keeper
 
 
@@ -28,7 +28,7 @@ def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
     return one.__class__ in ATOMS or encode(one) == encode(other)
 
 
-class TableRows(LastChanges):
+class TableRows(RecordCache):
     """The rows of one task."""
 
     __slots__ = (

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.processors.versioned_store import IS_LATEST, NOT_PUT, VersionedStore
 from headrace.topology.serdes.kept import keeper
 
@@ -65,7 +65,7 @@ class VersionedTable(OperatorSpec):
         return _VersionedRows(context.open_store(self.store))
 
 
-class _VersionedTable(AtOnce):
+class _VersionedTable(Uncached):
     __slots__ = ("_keep", "_replace")
 
     def __init__(self, spec: VersionedTable, context: OperatorContext) -> None:

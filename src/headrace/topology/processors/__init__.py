@@ -1,1 +1,1 @@
-"""The user's own code: the Processor API, stores, and what stores look like to it."""
+"""The Processor API: processors, state stores and their wrappers."""

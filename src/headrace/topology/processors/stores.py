@@ -18,8 +18,8 @@ from headrace.state.spec import StoreKind, StoreSpec
 from headrace.topology.arguments import checked
 from headrace.topology.context.number import Number
 from headrace.topology.errors import TopologyError
+from headrace.topology.functions import Lines, said_lines, with_lines
 from headrace.topology.java_names import Hinting
-from headrace.topology.lines import Lines, said_lines, with_lines
 from headrace.topology.naming import legal
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.store_faces import (

@@ -37,6 +37,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 from fastavro.validation import ValidationError, validate
 from typing_extensions import TypeVar
 
+from headrace.topology.arguments import require_word
 from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
 from headrace.topology.serdes._json_of import Findings, explained, name_of
 from headrace.topology.serdes._serde import Serde
@@ -46,7 +47,6 @@ from headrace.topology.serdes.schema_registry import (
     SchemaRegistry,
     incompatibility,
 )
-from headrace.topology.words import require_word
 
 __all__ = ["FileRegistry", "MemoryRegistry", "SchemaRegistry", "registered", "serde"]
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
+from headrace.topology.arguments import require_word
 from headrace.topology.errors import SchemaRefusedError, SchemaUnknownError
-from headrace.topology.words import require_word
 
 Compatibility = Literal[
     "NONE",

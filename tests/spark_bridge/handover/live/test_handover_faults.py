@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.spark_bridge.records.records import RESULT
-from headrace.streams.start_errors import BackfillOpenError
+from headrace.streams.errors import BackfillOpenError
 from tests.spark_bridge.support.handed import Handed
 from tests.spark_bridge.support.handover_faults import KINDS, Kind, UnitFault
 from tests.spark_bridge.support.local_rows import LocalResults

@@ -19,15 +19,14 @@ from headrace.spark_bridge.handover.notes import marker_group
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import RowFacts, units_of
 from headrace.spark_bridge.plan.job import Application
+from headrace.streams.admin.backfill_gate import backfill_group
+from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.changelog_identity import changelog_numbers
-from headrace.streams.plan.progress import Progress
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.plan.topic_identity import committed_id, shown
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.start_errors import TopologyChangedError
-from headrace.streams.upgrade.backfill_gate import backfill_group
-from headrace.streams.worker_errors import OutcomeUnknownError
 from headrace.topology import Materialized, StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.support.handed import START_MS, Handed
 from tests.spark_bridge.support.local_rows import (
@@ -131,7 +130,7 @@ def test_offsets_are_handed_over_with_the_ids_of_their_topics(handed: Handed, ho
     hand_over(handed, how)
     source = handed.source
     texts = kafka.committed_metadata(handed.bootstrap, handed.id, source)
-    ids = {committed_id(source, Progress.decode(text).values) for text in texts.values()}
+    ids = {committed_id(source, OffsetMetadata.decode(text).values) for text in texts.values()}
     assert ids == {shown(admin(handed.topics).describe([source])[source].topic_id)}
 
 
@@ -149,7 +148,7 @@ def test_offsets_are_handed_over_with_the_numbers_of_their_changelogs(
     )
     assert texts
     for text in texts.values():
-        assert numbers.items() <= Progress.decode(text).values.items()
+        assert numbers.items() <= OffsetMetadata.decode(text).values.items()
 
 
 def test_an_application_without_transactions_may_have_any_settings_of_its_producer(

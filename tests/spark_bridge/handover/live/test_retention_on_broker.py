@@ -18,7 +18,7 @@ import pytest
 from headrace.spark_bridge.plan.job import Application
 from headrace.state.codec import TIMESTAMP, partition_for_key
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
 from tests.spark_bridge.support.local_rows import computed, plan_of
 from tests.spark_bridge.support.ways import hand_over_by_driver, hand_over_partitioned

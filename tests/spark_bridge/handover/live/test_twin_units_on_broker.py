@@ -12,13 +12,13 @@ import pytest
 
 from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.clients import make_producer
-from headrace.spark_bridge.handover.lead import Lead
-from headrace.spark_bridge.handover.notes import Terms, transactional_id
+from headrace.spark_bridge.handover.lead import HandoverCoordinator
+from headrace.spark_bridge.handover.notes import HandoverOptions, transactional_id
 from headrace.spark_bridge.handover.target import Target
 from headrace.spark_bridge.handover.units import units_of
 from headrace.spark_bridge.handover.worker import WriteUnit
-from headrace.streams.seams.clients import no_probe
-from headrace.streams.worker_errors import ProducerFencedError
+from headrace.streams.errors import ProducerFencedError
+from headrace.streams.kafka.protocols import no_probe
 from tests.spark_bridge.support.handed import Handed
 from tests.spark_bridge.support.local_rows import batches_of
 from tests.spark_bridge.support.ways import hand_over_partitioned, unit_writer
@@ -37,8 +37,8 @@ class Twins:
         self.local = handed.computed(self.plan)
         self.units = units_of(handed.application, self.plan)
         self.target = Target.live(handed.application)
-        lead = Lead(self.target, "bf-1", timeout_ms=60_000, probe=no_probe)
-        lead.open(self.plan, Terms("partitioned"))
+        lead = HandoverCoordinator(self.target, "bf-1", timeout_ms=60_000, probe=no_probe)
+        lead.open(self.plan, HandoverOptions("partitioned"))
         lead.producer.close()
 
     def writer(self, probe: Probe, **more: Any) -> WriteUnit:

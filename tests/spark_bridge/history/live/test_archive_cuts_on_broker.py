@@ -17,7 +17,7 @@ from headrace.spark_bridge.read import consumer_opener, read_range
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

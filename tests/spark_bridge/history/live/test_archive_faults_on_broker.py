@@ -12,7 +12,7 @@ from headrace.spark_bridge import CannotBackfillError, HistoryGapError, backfill
 from headrace.spark_bridge.backfill import Computation
 from headrace.spark_bridge.records.packs import opened
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology import StreamsBuilder, serdes
 from tests.spark_bridge.support.handed import START_MS, Handed
 from tests.support import kafka

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.spark_bridge import BackfillError, CannotBackfillError, HistoryGapError, backfill
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
 from tests.spark_bridge.support.handed import START_MS, Handed, line
 from tests.spark_bridge.support.ways import hand_over_partitioned
 from tests.support import kafka

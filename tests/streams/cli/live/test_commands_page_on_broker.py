@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 from headrace.streams.cli.main import main
 from headrace.streams.cli.options import _flat
-from headrace.streams.config.client_check import check_clients
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.devbroker import DevBroker
+from headrace.streams.kafka.client_check import check_clients
 from tests.support.live import live
 from tests.support.processes import ROOT
 from tests.support.secret_settings import KEY_PASSWORD, client_key, write_toml

@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until

@@ -14,9 +14,8 @@ from confluent_kafka import Producer
 from headrace.streams.cli.main import main
 from headrace.streams.errors import RecordError
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.plan.left_out import left_out
-from headrace.streams.plan.progress import Progress
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.progress import OffsetMetadata, left_out
 from headrace.topology.serdes.partials import marked, write_count
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of
@@ -107,7 +106,7 @@ class Counting:
         admin = GroupAdmin(self.app.config.admin_config(), timeout_s=20)
         group = self.settings["application.id"]
         found = admin.committed(group, decided=True)[TopicPartition(self.lines, 0)]
-        return found.offset, left_out(Progress.decode(found.metadata).values)
+        return found.offset, left_out(OffsetMetadata.decode(found.metadata).values)
 
 
 @pytest.fixture(params=["exactly_once_v2", "at_least_once"])

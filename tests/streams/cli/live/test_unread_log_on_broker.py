@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.streams.supervise.exit_codes import ExitCode
+from headrace.streams.supervisor.exit_codes import ExitCode
 from tests.support import kafka, oracle
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import IMPORT_PATH, full_pipe, wait_until

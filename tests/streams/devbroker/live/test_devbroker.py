@@ -26,8 +26,8 @@ from headrace.streams.devbroker import (
     PortTakenError,
     cluster,
 )
+from headrace.streams.devbroker.cluster import ClusterRecord, NodeRecord, load, save
 from headrace.streams.devbroker.process import Identity
-from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, load, save
 from tests.support.patience import PATIENCE_S
 
 HEADRACE = [sys.executable, "-c", "from headrace.streams.cli.main import main; main()"]

@@ -15,9 +15,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.cli.main import main
-from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker import DevBroker, DevBrokerError, DirectoryRefusedError
-from headrace.streams.devbroker.record import ClusterRecord, NodeRecord, save
+from headrace.streams.devbroker.cluster import ClusterRecord, NodeRecord, save
+from headrace.streams.kafka.acls import Right
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 

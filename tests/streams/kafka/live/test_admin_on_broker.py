@@ -7,8 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin, GroupLook
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.group_facts import GroupState
+from headrace.streams.kafka.protocols import GroupState, TopicPartition
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

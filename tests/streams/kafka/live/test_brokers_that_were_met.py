@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.streams.kafka.broker_contact import BrokerContact
-from headrace.streams.kafka.kafka_clients import new_admin
+from headrace.streams.kafka.connectivity import BrokerContact, new_admin
 from tests.support.topics import Topics
 
 DOWN = "localhost:1"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.streams.contact.access_errors import AccessError
-from headrace.streams.kafka.broker_contact import reach
-from headrace.streams.kafka.port_look import look_at_certificate
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.connectivity import reach
+from headrace.streams.kafka.port_check import look_at_certificate
 from tests.support.certificates import Authority, showing
 
 

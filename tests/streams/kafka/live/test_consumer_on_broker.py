@@ -11,9 +11,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import MemberFencedError, TaskMigratedError
 from headrace.streams.kafka.consumer import LiveConsumer
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.worker_errors import MemberFencedError, TaskMigratedError
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

@@ -16,13 +16,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.streams.contact.access_errors import AccessError
-from headrace.streams.contact.broker_failures import read_failure
-from headrace.streams.contact.seen import Seen, advice_on
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.errors import FatalClientError, StopRequestedError
-from headrace.streams.kafka.broker_contact import BrokerContact, reach
-from headrace.streams.kafka.port_look import look
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.connectivity import BrokerContact, reach, read_failure
+from headrace.streams.kafka.port_check import Seen, advice_on, look
 
 Talk = Callable[[socket.socket], None]
 

@@ -9,9 +9,9 @@ import pytest
 
 from headrace.spark_bridge.handover.clients import make_producer
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.contact.access_errors import AccessError
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.supervise.exit_codes import ExitCode, exit_code_of
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 from tests.support.live import Live
 from tests.support.topologies import key_count
 

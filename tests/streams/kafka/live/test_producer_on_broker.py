@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import KafkaException
 
 from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import ProducerFencedError, RecordRefusedError
 from headrace.streams.kafka.plain_producer import PlainProducer
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.worker_errors import ProducerFencedError, RecordRefusedError
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

@@ -8,8 +8,8 @@ import pytest
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import MissingTopicError
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
-from headrace.streams.seams.clients import TopicPartition
 from tests.support import kafka
 from tests.support.processes import wait_until
 from tests.support.topics import Topics

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.devbroker.cluster import choose_base
 from tests.support import kafka
 from tests.support.mirrors import Clusters
 from tests.support.patience import PATIENCE_S

@@ -17,7 +17,7 @@ import confluent_kafka
 import pytest
 
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.devbroker.cluster import choose_base
 from tests.support import kafka
 from tests.support.connections import cut
 from tests.support.mirrors import Clusters, Writer

@@ -12,12 +12,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from headrace.streams.kafka.protocols import NewTopic, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.streams.mirror.cluster import Cluster
 from headrace.streams.mirror.mirror import Mirror, config_of, sides
 from headrace.streams.mirror.move import Mover
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.topic_facts import NewTopic
 from tests.support import kafka
 from tests.support.kafka import Record
 from tests.support.mirrors import Clusters, Writer

@@ -16,8 +16,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from structlog.testing import capture_logs
 
-from headrace.streams.contact.access_errors import AccessError
-from headrace.streams.contact.rights import Right
 from headrace.streams.devbroker import DevBroker
 from headrace.streams.errors import (
     ConfigError,
@@ -25,9 +23,11 @@ from headrace.streams.errors import (
     MissingTopicError,
     RecordError,
 )
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import Right
 from headrace.streams.kafka.admin import LiveAdmin
-from headrace.streams.mirror.errors import MirroredTopicReplacedError, RecordsLostError
 from headrace.streams.mirror.mirror import Mirror
+from headrace.streams.mirror.names import MirroredTopicReplacedError, RecordsLostError
 from tests.support import kafka
 from tests.support.mirrors import Clusters
 from tests.support.patience import PATIENCE_S

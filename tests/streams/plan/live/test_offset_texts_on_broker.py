@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.group_offsets import MemberlessGroup
-from headrace.streams.plan.progress import MAX_BYTES, Progress
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
+from headrace.streams.plan.progress import MAX_BYTES, OffsetMetadata
 from headrace.topology import StreamsBuilder, serdes
 from tests.support import kafka, raw_offsets
 from tests.support.live import live, settings_of
@@ -25,10 +25,10 @@ from tests.support.topics import Topics
 TIME_MS = 1_700_000_000_000
 WITHOUT = base64.b64encode(struct.pack(">bq", 2, TIME_MS))
 """As `TopicPartitionMetadata.encode` of Kafka Streams writes it, without a map and with one."""
-WITH = Progress(TIME_MS, {"java.number": 5}).encode().encode()
+WITH = OffsetMetadata(TIME_MS, {"java.number": 5}).encode().encode()
 OLD = base64.b64encode(struct.pack(">bq", 1, TIME_MS))
-WANTED = {WITHOUT: Progress(TIME_MS), WITH: Progress(TIME_MS, {"java.number": 5})}
-WANTED |= {OLD: Progress(TIME_MS), b"": None}
+WANTED = {WITHOUT: OffsetMetadata(TIME_MS), WITH: OffsetMetadata(TIME_MS, {"java.number": 5})}
+WANTED |= {OLD: OffsetMetadata(TIME_MS), b"": None}
 PARTITIONS, ROUNDS = 24, 20
 
 Read = Callable[[], Mapping[TopicPartition, CommittedOffset | None]]
@@ -66,7 +66,7 @@ def test_other_memory_is_never_read_as_part_of_it(topics: Topics) -> None:
             for place, offset in found.items():
                 assert offset is not None
                 assert offset.offset == 7
-                assert Progress.parse(offset.metadata) == WANTED[texts[place]], (name, offset)
+                assert OffsetMetadata.parse(offset.metadata) == WANTED[texts[place]], (name, offset)
 
 
 def test_an_application_goes_on_from_offsets_of_kafka_streams(
@@ -86,7 +86,7 @@ def test_an_application_goes_on_from_offsets_of_kafka_streams(
     assert not [log for log in logs if log["event"] == "offset_metadata_unreadable"]
     for partition in range(8):
         _, text = raw_offsets.fetch(topics.bootstrap, group, TopicPartition(source, partition))
-        progress = Progress.decode(text.decode())
+        progress = OffsetMetadata.decode(text.decode())
         assert progress.partition_time >= TIME_MS
         assert ("java.number" in progress.values) == bool(partition % 2)
 

@@ -16,6 +16,7 @@ from headrace.streams.errors import (
     MissingTopicError,
 )
 from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
 from headrace.streams.plan.topic_plan import (
     ChangelogTopic,
     RepartitionTopic,
@@ -23,8 +24,6 @@ from headrace.streams.plan.topic_plan import (
     plan_internal_topics,
 )
 from headrace.streams.plan.topics import TopicAdmin, ensure_topics, prepare_topics, recheck_topics
-from headrace.streams.seams.clients import TopicPartition
-from headrace.streams.seams.topic_facts import NewTopic, TopicFacts
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from headrace.streams.devbroker import DevBroker, settings
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.devbroker import DevBroker, cluster
+from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka, raw_offsets
@@ -91,7 +91,7 @@ def test_an_input_without_a_record_has_an_offset_soon(topics: Topics, tmp_path: 
 def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Topics]:
     """A broker that forgets offsets after the shortest time that there is."""
     short = "offsets.retention.minutes=1\noffsets.retention.check.interval.ms=1000\n"
-    monkeypatch.setattr(settings, "_COMMON", settings._COMMON + short)
+    monkeypatch.setattr(cluster, "_COMMON", cluster._COMMON + short)
     with DevBroker(tmp_path / "broker", port=0) as broker:
         yield Topics(broker.start())
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from headrace.streams.devbroker import DevBroker
-from headrace.streams.devbroker.ports import choose_base
+from headrace.streams.devbroker.cluster import choose_base
 from tests.support import kafka
 from tests.support.counting import Counting
 from tests.support.topics import Topics

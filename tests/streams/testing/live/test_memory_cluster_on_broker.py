@@ -11,19 +11,18 @@ import confluent_kafka
 import pytest
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.errors import StreamsError
+from headrace.streams.errors import ProducerFencedError, StreamsError
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.consumer import LiveConsumer
+from headrace.streams.kafka.protocols import CommittedOffset, Consumer, Producer, TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.topics import TopicAdmin
-from headrace.streams.seams.clients import CommittedOffset, Consumer, Producer, TopicPartition
 from headrace.streams.testing.memory_clients import (
     MemoryAdmin,
     MemoryConsumer,
     MemoryTransactionalProducer,
 )
 from headrace.streams.testing.memory_cluster import MemoryCluster
-from headrace.streams.worker_errors import ProducerFencedError
 from tests.support import kafka
 from tests.support.patience import PATIENCE_S
 from tests.support.topics import Topics

@@ -11,7 +11,7 @@ import pytest
 from headrace.streams import KafkaStreams
 from headrace.streams.app import State
 from headrace.streams.errors import RecordError
-from headrace.streams.uncaught.answers import UncaughtErrorResponse
+from headrace.streams.worker.uncaught_errors import UncaughtErrorResponse
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support import kafka
 from tests.support.live import Live, live, settings_of

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace import connect
+from headrace.streams.client.stores import RemoteStore
 from headrace.streams.queries.errors import QueryError
-from headrace.streams.remote.stores import RemoteStore
 from tests.support.processes import wait_until
 from tests.support.supervised import Counted, Run
 from tests.support.topics import Topics

@@ -19,8 +19,8 @@ from headrace.streams.errors import MisconfiguredTopicError, RecordError, Stream
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import KStream, Materialized, StreamsBuilder, Topology, TopologyError, serdes
 from headrace.topology.context.context import Number
-from headrace.topology.operators.joins import join_waiting
-from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
+from headrace.topology.operators.joins import stream_join
+from headrace.topology.operators.joins.stream_join import KeyEncoder, SideRows
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import JoinWindows
 from tests.support.examples import examples
@@ -216,8 +216,8 @@ def test_aborts_and_crashes_between_any_two_records_change_nothing(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if few:  # so that what waits is read in several parts, and forgotten in between
-            patch.setattr(join_waiting, "_READ_ROWS", 2)
-            patch.setattr(join_waiting, "_HEAP_MAX", 3)
+            patch.setattr(stream_join, "_READ_ROWS", 2)
+            patch.setattr(stream_join, "_HEAP_MAX", 3)
         memory = {
             "statestore.cache.max.bytes": cache,
             "statestore.read.cache.max.bytes": in_memory,

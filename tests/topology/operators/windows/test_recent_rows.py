@@ -17,7 +17,7 @@ from headrace.state.store import Position
 from headrace.state.timed import TimedBuffer
 from headrace.topology import serdes
 from headrace.topology.context.context import Number
-from headrace.topology.operators.joins.join_rows import KeyEncoder, SideRows
+from headrace.topology.operators.joins.stream_join import KeyEncoder, SideRows
 from headrace.topology.operators.windows import recent_rows
 from headrace.topology.serdes.join_serdes import KEPT
 from tests.support.examples import examples

@@ -1,1 +1,1 @@
-"""A cluster, its clients and disks, as a seed has them."""
+"""The simulated cluster with its clients and disks."""

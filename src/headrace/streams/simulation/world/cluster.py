@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, Message
 
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
-from headrace.streams.seams.group_facts import GroupState, Member
+from headrace.streams.kafka.protocols import CommittedOffset, GroupState, Member, TopicPartition
 from headrace.streams.simulation.world.groups import Group, Metadata
 from headrace.streams.simulation.world.kernel import Kernel
 from headrace.streams.simulation.world.log import Log, Topic, Txn

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.streams.plan.task_spec import TaskId
-from headrace.streams.seams.clients import TopicPartition
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.world.process import Process
 
 PHASES = ("connecting", "joining", "restoring", "running", "committing", "closing")

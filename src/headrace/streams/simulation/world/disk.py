@@ -18,11 +18,11 @@ from headrace.state.errors import StateError, StoreCorruptedError
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore, Delta, Position, TaskState
-from headrace.streams.local.task_home import TaskHome
-from headrace.streams.plan.task_spec import TaskId
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.world.faults import Faults
 from headrace.streams.simulation.world.kernel import SECOND
 from headrace.streams.simulation.world.process import Process
+from headrace.streams.tasks.task_home import TaskHome
 from headrace.topology.processors.store import Store
 
 PATIENCE_US = 2 * SECOND
@@ -145,7 +145,7 @@ class RocksFiles:
     """A directory of RocksDB. A crash goes on with a copy, as the process is not really dead."""
 
     def __init__(self, root: Path) -> None:
-        from headrace.state.disk.options import RocksMemory
+        from headrace.state.rocks import RocksMemory
 
         self._root = root
         self._number = 0
@@ -291,7 +291,7 @@ class Host:
 class SimulatedHome:
     """A task's directory, locked, with its state open.
 
-    See `headrace.streams.local.task_home.TaskHome`.
+    See `headrace.streams.tasks.task_home.TaskHome`.
     """
 
     host: Host
@@ -305,7 +305,7 @@ class SimulatedHome:
         kind = self.faults.draw(self.process, "store.open")
         _strike(self.faults, self.process, kind)
         if kind == "corrupted" or self.directory.broken:
-            # As `headrace.streams.local.home.LocalHome` does with files that cannot be read.
+            # As `headrace.streams.tasks.home.LocalHome` does with files that cannot be read.
             self.process.note("broken files are removed")
             self.directory.files.wipe()
             self.directory.broken = False

@@ -140,7 +140,7 @@ class FaultPlan:
             moment to the last; None for all at once.
         sink_rate: how many rows per second a table outside of Kafka takes; None for all at once.
         disaster: what happens once and may end the application, by its name in
-            `headrace.streams.simulation.disasters.DISASTERS`; see `SimulationResult.refusals`.
+            `headrace.streams.simulation.run.DISASTERS`; see `SimulationResult.refusals`.
         calls: only at these calls; None for all of
         `headrace.streams.simulation.world.faults.CALLS`.
         kinds: only these faults; None for all.

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from confluent_kafka import KafkaError
 
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.kernel import MS, Kernel
 from headrace.streams.simulation.world.log import Txn
 from headrace.streams.simulation.world.process import Process

@@ -210,7 +210,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class VirtualClock:
-    """The kernel's time as the runtime's clock (see `headrace.streams.seams.clients.Clock`)."""
+    """The kernel's time as the runtime's clock (see `headrace.streams.kafka.protocols.Clock`)."""
 
     kernel: Kernel
     check: Callable[[], None]

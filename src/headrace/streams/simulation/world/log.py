@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Message
 
 from headrace.state.codec import partition_for_key
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.testing.partition_log import PartitionLog
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.cluster import Cluster
 from headrace.streams.simulation.world.faults import Faults, crash, failure, request
 from headrace.streams.simulation.world.groups import Metadata

@@ -7,10 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
 
-from headrace.streams.external.connections import OpenSink
 from headrace.streams.simulation.world.faults import Faults, crash
 from headrace.streams.simulation.world.kernel import MS, SECOND
 from headrace.streams.simulation.world.process import Process
+from headrace.streams.tasks.sink_connections import OpenSink
 from headrace.topology.external_sink import (
     ExternalSink,
     SinkBatch,
@@ -19,7 +19,7 @@ from headrace.topology.external_sink import (
     SinkFencedError,
     SinkUnavailableError,
 )
-from headrace.topology.sinks.memory import MemorySink
+from headrace.topology.operators.outbox import MemorySink
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from enum import Enum
 
 from confluent_kafka import KafkaError
 
-from headrace.streams.seams.clients import CommittedOffset, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.kernel import MS, SECOND, Kernel
 from headrace.streams.simulation.world.log import Txn
 

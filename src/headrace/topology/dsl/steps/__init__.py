@@ -1,1 +1,1 @@
-"""What a call of the DSL adds to the graph, one file for a kind of call."""
+"""The nodes that each DSL call adds to the graph."""

@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypedDict, get_args
 
-from headrace.topology.arguments import is_coroutine, refuse_other_than_function
+from headrace.topology.arguments import is_coroutine, refuse_other_than_function, require_word
 from headrace.topology.context.calls import CallPlan, Retry
 from headrace.topology.context.environment import Answered
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Operator
-from headrace.topology.operators.calls.frames import Form, require_library
-from headrace.topology.operators.calls.map_async import Called, MapAsync, Order
-from headrace.topology.operators.calls.map_batches import MapBatches
+from headrace.topology.operators.frames import Form, require_library
+from headrace.topology.operators.map_async import Called, MapAsync, Order
+from headrace.topology.operators.map_batches import MapBatches
 from headrace.topology.windows import duration_ms
-from headrace.topology.words import require_word
 
 OnError = Literal["fail", "skip", "dead_letter"] | Callable[[Any, Exception], Any]
 CALL = "call"

@@ -14,7 +14,7 @@ from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Operator
 from headrace.topology.naming import legal
-from headrace.topology.sinks.outbox import WriteOutside
+from headrace.topology.operators.outbox import WriteOutside
 
 
 def add_external_sink(

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.topology import serdes
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.errors import Arguments
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Fused, Operator
+from headrace.topology.graph.materialized import Materialized
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
 from headrace.topology.operators.sample import By, Sample
 from headrace.topology.processors.store import Store

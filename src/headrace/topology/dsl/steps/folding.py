@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.graph import Node, Operator
+from headrace.topology.graph.materialized import Materialized
 from headrace.topology.operators.cogroup import CogroupInput
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.versioned import VersionedTable

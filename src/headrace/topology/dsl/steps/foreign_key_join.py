@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.state.spec import StoreSpec
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, Operator, Sink, Source, TableSource
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import Names
 from headrace.topology.operators.joins.foreign_key_join import (
     Answer,

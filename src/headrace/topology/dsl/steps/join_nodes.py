@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.dsl.steps.late import Late, add_late
 from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Operator, Stateless
+from headrace.topology.graph.materialized import Materialized
 from headrace.topology.naming import legal
 from headrace.topology.operators.joins.stream_join import JoinSide, KeepSide, LateMatch, Waits
 from headrace.topology.operators.joins.table_join import TableJoin

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.topology.dsl.materialized import Materialized, materialized
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, Operator
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.joins.primary_key_join import JoinMerge, JoinSide
 from headrace.topology.processors.store import Store
 

@@ -2,15 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any, TypedDict
 
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.dsl.steps.folding import storing
+from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AnySerde, Operator, TableSource
+from headrace.topology.graph.graph import AnySerde, Operator, Stateless, TableSource
+from headrace.topology.graph.materialized import Materialized
+from headrace.topology.naming import legal
+from headrace.topology.operators.process import Process, supplied
 from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
+from headrace.topology.processors.stores import StoreBuilder, store_names
 from headrace.topology.processors.versioned_store import VersionedFace
+
+# What `KStream.merge` adds to a draft.
+
+
+def merged(a: Edge, b: Edge, name: str | None) -> Edge:
+    """Add a node behind two edges; it has the serdes that both of them have.
+
+    Raises:
+        TopologyError: they are of two builders.
+    """
+    if a.draft is not b.draft:
+        raise TopologyError("merge() was given a stream of another builder; use one builder")
+    node_name = a.draft.names.node("KSTREAM-MERGE-", name)
+    parents = tuple(dict.fromkeys((a.node, b.node)))
+    node = a.draft.add(Stateless(node_name, parents, op="pass"))
+    key = a.key if a.key == b.key else None
+    value = a.value if a.value == b.value else None
+    return Edge(a.draft, node, key, value, a.rekeyed or b.rekeyed)
+
+
+# What `KStream.process` and `KStream.process_values` add to a draft.
+
+
+AnyStore = StoreBuilder[Any] | str
+
+
+class ProcessorOptions(TypedDict, total=False):
+    """What a step with a processor may be given; see `KStream.process`."""
+
+    stores: Iterable[AnyStore]
+    name: str | None
+
+
+def process_step(
+    edge: Edge, supplier: Any, stores: Iterable[AnyStore], name: str | None, *, fixed_key: bool
+) -> Edge:
+    """Add a processor behind an edge, and the stores that it brings.
+
+    Args:
+        supplier: see `operators.process.supplied`.
+        stores: to connect it with, those that are described are added.
+        name: of the node; None generates one.
+        fixed_key: whether it leaves keys as they are.
+    """
+    given = supplied(supplier)
+    wanted = (*stores, *given.stores)
+    kind = "PROCESSVALUES" if fixed_key else "PROCESSOR"
+    # Unlike elsewhere, a given name uses up no number here.
+    node_name = edge.draft.names.node(f"KSTREAM-{kind}-") if name is None else legal(name)
+    spec = Process(given.supplier, fixed_key=fixed_key)
+    node = Operator(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
+    edge.draft.add_state_stores(wanted)
+    added = edge.then(node)
+    if fixed_key:
+        return replace(added, value=None)
+    return replace(added, key=None, value=None, rekeyed=True)
 
 
 def table_node(

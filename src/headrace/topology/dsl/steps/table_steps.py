@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from headrace.topology.dsl.materialized import Materialized, materialized
-from headrace.topology.dsl.steps.process_step import AnyStore
-from headrace.topology.first_result import holds
-from headrace.topology.functions import made_of
+from headrace.topology.dsl.steps.table_nodes import AnyStore
+from headrace.topology.functions import holds, made_of
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.table_mapping import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues, checked_supplier
 from headrace.topology.processors.store import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.state.spec import StoreSpec
-from headrace.topology.dsl.materialized import Materialized
 from headrace.topology.graph.fold import Fold
+from headrace.topology.graph.materialized import Materialized
 from headrace.topology.operators.windows.sliding import SlidingFold
 from headrace.topology.operators.windows.windowed import AlignedFold, Emit
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS

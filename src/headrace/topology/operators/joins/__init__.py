@@ -1,1 +1,1 @@
-"""What runs of joins, one file a join."""
+"""Join operators, one module per join."""

@@ -30,7 +30,7 @@ from headrace.state.codec import prefix_end
 from headrace.topology.context.context import Headers, OperatorContext, no_row
 from headrace.topology.context.operator_spec import Bind, OperatorSpec
 from headrace.topology.errors import Arguments
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.subscriptions import (
     Instruction,
@@ -109,7 +109,7 @@ class Subscribe(_Spec):
         return _Subscribe(self, context)
 
 
-class _Subscribe(AtOnce):
+class _Subscribe(Uncached):
     __slots__ = (
         "_encode_foreign", "_encode_key", "_encode_value", "_failed", "_foreign_key",
         "_partition", "_shared", "_topic",
@@ -177,7 +177,7 @@ class Receive(_Spec):
         return _Receive(self, context)
 
 
-class _Receive(AtOnce):
+class _Receive(Uncached):
     __slots__ = ("_dropped", "_encode_foreign", "_put")
 
     def __init__(self, spec: Receive, context: OperatorContext) -> None:
@@ -225,7 +225,7 @@ class Answer(_Spec):
         return _Answer(self, context)
 
 
-class _Answer(AtOnce):
+class _Answer(Uncached):
     __slots__ = ("_decode_key", "_encode_value", "_rows", "_unreadable")
 
     def __init__(self, spec: Answer, context: OperatorContext) -> None:
@@ -281,7 +281,7 @@ class Notify(_Spec):
         return _Notify(self, context)
 
 
-class _Notify(AtOnce):
+class _Notify(Uncached):
     __slots__ = ("_decode_key", "_encode_foreign", "_encode_value", "_failed", "_scan")
 
     def __init__(self, spec: Notify, context: OperatorContext) -> None:
@@ -342,7 +342,7 @@ class Resolve(_Spec):
         return _Resolve(self, context)
 
 
-class _Resolve(AtOnce):
+class _Resolve(Uncached):
     __slots__ = (
         "_decode_other", "_dropped", "_encode_value", "_failed", "_joiner", "_left", "_rows",
         "_unreadable",

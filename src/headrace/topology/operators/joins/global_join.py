@@ -13,7 +13,7 @@ from typing import Any
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import Arguments
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 
 _KEY_OF_TABLE = "the global table's key"
 
@@ -46,7 +46,7 @@ class GlobalJoin(OperatorSpec):
         return _Join(self, context)
 
 
-class _Join(AtOnce):
+class _Join(Uncached):
     """Hot path: one look-up a record."""
 
     __slots__ = ("_drop", "_get", "_joiner", "_left", "_mapper", "_with_key")

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 
@@ -49,7 +49,7 @@ class JoinSide(OperatorSpec):
         return _Side(self, context)
 
 
-class _Side(AtOnce):
+class _Side(Uncached):
     __slots__ = ("_side",)
 
     def __init__(self, spec: JoinSide, context: OperatorContext) -> None:

@@ -14,15 +14,402 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
 from typing import Any, ClassVar, Literal, cast
 
-from headrace.topology.context.context import Headers, OperatorContext
+from headrace.state.buffer import ABSENT, ATOMS, Buffer
+from headrace.state.codec import TIMESTAMP
+from headrace.state.timed import TimedBuffer
+from headrace.topology.context.context import Headers, Number, OperatorContext, Receive, TaskFacts
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.errors import Arguments
-from headrace.topology.operators.joins.join_rows import SideRows
-from headrace.topology.operators.joins.join_waiting import Join, Waiting
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.errors import Arguments, EarlierRecordError
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.operators.windows.lateness import split_late
+from headrace.topology.operators.windows.recent_rows import RecentRows
+from headrace.topology.serdes.join_serdes import (
+    KEPT,
+    SEQUENCE,
+    WAITING_PREFIX_BYTES,
+    KeptKeySerde,
+    waiting_row,
+)
+
+# What each side of a join of two streams keeps: its records, for as long as they may match.
+#
+# The store holds every record, equal ones included: a sequence number stands behind key and time.
+# The
+# records of one key lie next to each other, by time, then as they came.
+
+
+_SEQUENCE_MAX = 2**31 - 1
+
+
+class KeyEncoder:
+    """Encodes a key once for all steps of a join that one record goes through.
+
+    Hot path: `data` is what is asked for if `key` is the key, which spares the call.
+    """
+
+    __slots__ = ("_serialize", "data", "key")
+
+    def __init__(self, serialize: Callable[[Any], bytes]) -> None:
+        self._serialize = serialize
+        self.key: Any = self
+        self.data = b""
+
+    def __call__(self, key: Any) -> bytes:
+        """The bytes of a key."""
+        if key is self.key:
+            return self.data
+        data = self._serialize(key)
+        # Another object could be changed in place, and come again as another key.
+        if key.__class__ in ATOMS:
+            self.key, self.data = key, data
+        return data
+
+
+class SideRows:
+    """The records of one side of a join, within one task.
+
+    They are kept by the stream time of this side alone, as Kafka Streams keeps them: a late record
+    is joined for as long as the other side has kept what it matches. A record is kept up to and
+    with the last moment at which one in time may match it, a millisecond longer than there.
+
+    Args:
+        key: the serde of its rows' keys.
+        retention_ms: how long a record is kept.
+        sequence: the number of the last record.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_recent",
+        "_retention_ms",
+        "_sequence",
+        "_task",
+        "_time",
+        "encode",
+        "is_told",
+    )
+
+    def __init__(
+        self,
+        buffer: TimedBuffer,
+        encode: KeyEncoder,
+        retention_ms: int,
+        time: Number,
+        sequence: Number,
+        task: TaskFacts | None = None,
+    ) -> None:
+        self._buffer = buffer
+        self._recent: RecentRows | None = None
+        self.encode = encode
+        self._retention_ms = retention_ms
+        self._time = time
+        self._sequence = sequence
+        self._task = task or TaskFacts()
+        self.is_told = False
+        """Whether the record under way got its null result and is to match nothing any more."""
+        if time.value >= 0:
+            buffer.expire(time.value - retention_ms)
+
+    @staticmethod
+    def of(context: OperatorContext, store: str, retention_ms: int) -> SideRows:
+        """The rows of a store; the same object for all steps of a task."""
+        shared = context.shared
+        known = ("join side", store)
+        if known not in shared:
+            buffer = context.buffers[store]
+            assert isinstance(buffer, TimedBuffer), store
+            shared[known] = SideRows(
+                buffer,
+                key_encoder(context, store),
+                retention_ms,
+                context.number("time", owner=store),
+                context.number("sequence", owner=store),
+                context.task,
+            )
+        return cast("SideRows", shared[known])
+
+    def add(self, key: Any, value: Any, timestamp: int) -> bool:
+        """Keep a record; returns whether it came in time to be kept."""
+        if timestamp > self._time.value:
+            self.advance(min(timestamp, self._task.watermark))
+        elif timestamp < self._buffer.horizon:
+            return False
+        encode, sequence = self.encode, self._sequence
+        data = encode.data if key is encode.key else encode(key)
+        if 0 <= sequence.value < _SEQUENCE_MAX:
+            number = sequence.value = sequence.value + 1
+        else:
+            number = self._next_sequence()
+        recent = self._recent or self._rows_in_memory()
+        held = self._buffer.put_unexpired(data + KEPT.pack(timestamp, number), value, timestamp)
+        recent.add(data, timestamp, number, timestamp, held)
+        return True
+
+    def advance(self, time: int) -> None:
+        """Advance the stream time of this side."""
+        if time > self._time.value:
+            self._time.value = time
+            self._buffer.expire(time - self._retention_ms)
+
+    def is_past(self, timestamp: int) -> bool:
+        """Whether a record of this time comes too late to be kept."""
+        return timestamp < self._buffer.horizon
+
+    def between(self, key: Any, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
+        """Times and values of a key's records, both bounds included, by time, then as they came."""
+        buffer = self._buffer
+        if start_ms < buffer.horizon:
+            start_ms = buffer.horizon
+        if end_ms < start_ms:
+            return []
+        encode = self.encode
+        data = encode.data if key is encode.key else encode(key)
+        rows = (self._recent or self._rows_in_memory()).between(data, start_ms, end_ms)
+        if not rows:
+            return []
+        if buffer.holds_objects:
+            return [(timestamp, value) for _, timestamp, value in rows]
+        opened = buffer.opened
+        return [(timestamp, opened(value)) for _, timestamp, value in rows]
+
+    def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
+        """Let go of the last records of a key and time."""
+        if timestamp < self._buffer.horizon:
+            return
+        recent = self._recent or self._rows_in_memory()
+        for row in recent.remove_last(key_bytes, timestamp, count):
+            self._buffer.put_unexpired(row, None, timestamp)
+
+    def _rows_in_memory(self) -> RecentRows:
+        # Not before the first record: until then the store may be under restore.
+        self._recent = RecentRows(self._buffer)
+        return self._recent
+
+    def _next_sequence(self) -> int:
+        last = self._sequence.value
+        if last < 0:
+            # A store that another program filled: no row of it may be written over.
+            rows = self._buffer.scan()
+            last = max(
+                (SEQUENCE.unpack_from(row, len(row) - SEQUENCE.size)[0] for row, _, _ in rows),
+                default=-1,
+            )
+        self._sequence.value = following = 0 if last >= _SEQUENCE_MAX else last + 1
+        return following
+
+
+def key_encoder(context: OperatorContext, store: str) -> KeyEncoder:
+    """What encodes the keys of a side's store."""
+    serde = context.serdes(store)[0]
+    assert isinstance(serde, KeptKeySerde), store
+    assert serde.inner is not None, store
+    serialize = serde.inner.serialize
+    known = ("join key", serialize)
+    if known not in context.shared:
+        context.shared[known] = KeyEncoder(serialize)
+    return cast("KeyEncoder", context.shared[known])
+
+
+# The records of a left or outer join that match nothing yet, and when they get their null result.
+#
+# They lie in a store by time, side and key. The ends of the next ones are kept in a heap, so that
+# the
+# store is read once for many of them, and not at all until stream time passes the first.
+
+
+Join = Callable[[Any, Any, Any], Any]
+"""Called as ``join(key, left value, right value)``."""
+
+_READ_ROWS = 1_000
+_HEAP_MAX = 4_000
+_NEVER = 2**63
+_START = b""
+_END = b"\xff" * 9
+"""Behind all rows: their times are positive."""
+
+
+class Waiting:
+    """What waits on both sides, within one task.
+
+    After each record, no row is left whose time to match is over.
+
+    Args:
+        left: what the left side keeps.
+        right: what the right side keeps.
+        left_ms: how long after its own time a left record can match, the grace period included.
+        right_ms: the same of a right record; None where those do not wait.
+        drops_late_matches: whether a record is to match nothing any more after its null result.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_decode",
+        "_drops_late_matches",
+        "_encode",
+        "_ends",
+        "_failed",
+        "_join",
+        "_next",
+        "_read_to",
+        "_rows",
+        "_shortest_ms",
+        "_spans_ms",
+        "time",
+    )
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        store: str,
+        join: Join,
+        *,
+        left: SideRows,
+        right: SideRows,
+        left_ms: int,
+        right_ms: int | None,
+        drops_late_matches: bool,
+    ) -> None:
+        self._buffer: Buffer = context.buffers[store]
+        self._decode = context.serdes(store)[0].deserialize
+        self._encode = left.encode
+        self._join = join
+        self._failed = context.failed
+        self._drops_late_matches = drops_late_matches
+        self._rows = {True: left, False: right}
+        self._spans_ms = {True: left_ms, False: left_ms if right_ms is None else right_ms}
+        self._shortest_ms = min(self._spans_ms.values())
+        self.time = context.number("time", owner=store)
+        """The join's stream time, of both sides."""
+        self._ends: list[tuple[int, bytes]] = []
+        self._read_to = _START
+        """All rows before this one are in the heap."""
+        self._next = -1
+        """No row ends before stream time is later than this."""
+
+    def advance(self, timestamp: int, forward: Receive) -> None:
+        """Let stream time go on; those whose time to match is over get their null result."""
+        self.time.value = timestamp
+        if timestamp <= self._next:
+            return
+        try:
+            while timestamp > self._next:
+                self._emit_ended(timestamp, forward)
+                self._read()
+        except BaseException:
+            # Where the application goes on, those that are left are found again.
+            self._forget()
+            raise
+
+    def is_due(self, time: int) -> bool:
+        """Return whether a record may get its null result when stream time reaches `time`."""
+        return time > self.time.value and time > self._next
+
+    def held_from(self) -> int | None:
+        """Return the time of the earliest record that waits."""
+        first = next(iter(self._buffer.scan()), None)
+        return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
+
+    def hold(self, is_left: bool, key: Any, value: Any, timestamp: int) -> bool:
+        """Let a record wait; returns whether something may still match it in time."""
+        end = timestamp + self._spans_ms[is_left]
+        if end < self.time.value:
+            if self._drops_late_matches:
+                self._rows[is_left].is_told = True
+            return False
+        row = waiting_row(timestamp, is_left, self._encode(key))
+        before = self._buffer.get(row)[0]
+        self._buffer.put(row, [*(before or ()), (is_left, value)], timestamp)
+        if before is None and row < self._read_to:
+            self._expect(end, row)
+        return True
+
+    def settle(self, is_left: bool, key: Any, timestamp: int) -> None:
+        """A record of a side was matched: it waits no longer."""
+        if timestamp + self._spans_ms[is_left] < self.time.value:
+            return
+        row = waiting_row(timestamp, is_left, self._encode(key))
+        buffer = self._buffer
+        # Whether there is such a row, without decoding it.
+        entry = buffer.dirty.get(row) or buffer.clean.get(row) or buffer.load(row)
+        if entry[0] is not None:
+            self._end(row, timestamp)
+
+    def _emit_ended(self, now: int, forward: Receive) -> None:
+        """Those of the heap, in the order of their rows.
+
+        They have no headers: the store keeps none, and the record at hand is of any other key.
+        """
+        ended = []
+        while self._ends and self._ends[0][0] < now:
+            ended.append(heappop(self._ends)[1])
+        for row in sorted(set(ended)):
+            values = self._buffer.get(row)[0]
+            if values is None:
+                continue  # it was matched meanwhile
+            where = self._decode(row)
+            timestamp = where.timestamp_ms
+            self._end(row, timestamp)
+            if self._drops_late_matches:
+                key = row[WAITING_PREFIX_BYTES:]
+                self._rows[where.is_left].remove_last(key, timestamp, len(values))
+            for is_left, value in values:
+                pair = (value, None) if is_left else (None, value)
+                try:
+                    result = self._join(where.key, *pair)
+                except Exception as error:
+                    # It must not cost the record that let stream time go on.
+                    earlier = EarlierRecordError(error, timestamp)
+                    self._failed(earlier, where.key, pair, timestamp, None)
+                else:
+                    forward(where.key, result, None, timestamp, None)
+
+    def _end(self, row: bytes, timestamp: int) -> None:
+        """Let go of a row: most came after the last commit, and are never written then."""
+        buffer = self._buffer
+        if buffer.clean.get(row) is ABSENT:
+            buffer.forget(row)
+        else:
+            buffer.put(row, None, timestamp)
+
+    def _read(self) -> None:
+        """Find out when the next rows end, if their times do not say that it is too early."""
+        if self.time.value > self._unread_end():
+            found = list(islice(self._buffer.scan(self._read_to or None), _READ_ROWS))
+            self._read_to = found[-1][0] + b"\x00" if len(found) == _READ_ROWS else _END
+            for row, _, _ in found:
+                where = self._decode(row)
+                heappush(self._ends, (where.timestamp_ms + self._spans_ms[where.is_left], row))
+        self._set_next()
+
+    def _expect(self, end: int, row: bytes) -> None:
+        if len(self._ends) >= _HEAP_MAX:
+            self._forget()
+            return
+        heappush(self._ends, (end, row))
+        self._next = min(self._next, end)
+
+    def _forget(self) -> None:
+        """Begin anew with what is in the store."""
+        self._ends.clear()
+        self._read_to = _START
+        self._next = -1
+
+    def _set_next(self) -> None:
+        self._next = min(self._unread_end(), self._ends[0][0] if self._ends else _NEVER)
+
+    def _unread_end(self) -> int:
+        """The earliest end that a row can have that is not in the heap."""
+        if self._read_to == _START:
+            return -1
+        if self._read_to == _END:
+            return _NEVER
+        time: int = TIMESTAMP.unpack_from(self._read_to)[0]
+        return time + self._shortest_ms
+
 
 LateMatch = Literal["emit", "drop"]
 
@@ -109,7 +496,7 @@ class JoinSide(OperatorSpec):
         return _Join(self, context)
 
 
-class _Keep(AtOnce):
+class _Keep(Uncached):
     """Hot path: each record of a side is kept here."""
 
     __slots__ = ("_drop", "_late", "_rows")
@@ -139,7 +526,7 @@ class _Keep(AtOnce):
                 self._late(key, value, None, timestamp, headers)
 
 
-class _Join(AtOnce):
+class _Join(Uncached):
     """Hot path: each record of a side is joined here."""
 
     __slots__ = (

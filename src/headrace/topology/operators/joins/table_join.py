@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class TableJoin(OperatorSpec):
         return _Join(self, context)
 
 
-class _Join(AtOnce):
+class _Join(Uncached):
     """Hot path: one look-up a record."""
 
     __slots__ = ("_drop", "_get", "_get_as_of", "_joiner", "_left", "_with_key")

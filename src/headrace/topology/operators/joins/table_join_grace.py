@@ -15,7 +15,7 @@ from headrace.state.codec import TIMESTAMP
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import EarlierRecordError
-from headrace.topology.operators.last_changes import AtOnce
+from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.operators.windows.buffered import Buffered
 from headrace.topology.serdes.join_serdes import PostponedKey
 
@@ -56,7 +56,7 @@ class PostponedTableJoin(OperatorSpec):
         return _Join(self, context)
 
 
-class _Join(AtOnce):
+class _Join(Uncached):
     __slots__ = (
         "_buffer",
         "_decode",

@@ -1,1 +1,1 @@
-"""What runs of windows and sessions, and of what waits for their ends."""
+"""Window and session operators, and suppression."""

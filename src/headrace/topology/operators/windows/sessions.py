@@ -17,7 +17,7 @@ from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, Number, OperatorContext
 from headrace.topology.context.operator_spec import RowKind
-from headrace.topology.operators.last_changes import LastChanges
+from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.serdes.kept import keeper
@@ -73,7 +73,7 @@ _Session = tuple[int, int, bytes]
 """The end of a session, its start, and the key of its row."""
 
 
-class Sessions(LastChanges):
+class Sessions(RecordCache):
     """The operator of one task; see the module.
 
     Who owns what: the store has all sessions; `_open` remembers those of some keys that are not

@@ -1,1 +1,0 @@
-"""Reading a task's state beside the process that writes it."""

@@ -1,0 +1,1 @@
+"""Operations on an application from outside: offsets, reset, skip, start checks, status."""

@@ -1,0 +1,442 @@
+"""Writes changelogs that are gone anew, from the rows that are on this host.
+
+The rows of a task are whole where they are of the very commit that the group's offsets are of.
+Tasks may be on several hosts, so each host writes what it has, and a kill may come between any two
+steps:
+
+    1  lock the local state of this host; see that the group has no members
+    2  commit the offsets again with a mark before what stands beside each: no task starts from it
+    3  create the changelogs
+    4  task by task: write its rows, wait for the brokers, write the new positions locally
+    5  commit the offsets of the written tasks as they were, with the numbers of the changelogs that
+       are there now (see `headrace.streams.plan.changelog_identity`)
+
+A second run, here or on another host, finds the marks and does what is left. The rows of a task are
+all written again where it was broken off, which makes the same rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from headrace.state.directory import TaskDirectory
+from headrace.state.rocks import RocksMemory
+from headrace.state.store import Position, TaskState
+from headrace.state.task_state import open_task_state
+from headrace.streams.admin.reset import local_errors, locked_state, refuse_members
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import FatalClientError, ResetRefusedError
+from headrace.streams.kafka.offset_texts import without_mark
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    Member,
+    NewTopic,
+    Offsets,
+    Probe,
+    Producer,
+    TopicFacts,
+    TopicPartition,
+    no_probe,
+)
+from headrace.streams.plan.changelog_identity import (
+    committed_numbers,
+    known_changelogs,
+    lost_changelogs,
+    with_changelogs,
+)
+from headrace.streams.plan.deployed import Groups
+from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.plan.progress import (
+    CHANGELOG_MARK,
+    MAX_BYTES,
+    RESET_MARK,
+    OffsetMetadata,
+    committed_commit_id,
+)
+from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
+from headrace.streams.plan.topics import TopicAdmin
+
+# What is to be written of changelogs that are gone, as plain data (see `local_changelogs`).
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRows:
+    """A task whose changelogs lack rows.
+
+    Args:
+        changelogs: all that it has.
+        stores: those whose changelogs are to be written.
+        commit_id: of the commit that its offsets are of.
+        refusal: why its rows cannot be taken from this host; None where they can.
+    """
+
+    id: TaskId
+    inputs: tuple[TopicPartition, ...]
+    changelogs: tuple[str, ...]
+    stores: tuple[str, ...]
+    commit_id: int
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogPlan:
+    """What is to be done, as it was found at one moment.
+
+    Args:
+        members: of the group; while there is one, nothing is done.
+        create: changelogs that are gone.
+        tasks: those whose changelogs lack rows.
+        committed: the group's offsets, marked ones as they are.
+    """
+
+    group: str
+    members: tuple[Member, ...]
+    create: tuple[NewTopic, ...]
+    tasks: tuple[TaskRows, ...]
+    committed: Mapping[TopicPartition, CommittedOffset]
+
+    @property
+    def here(self) -> tuple[TaskRows, ...]:
+        """The tasks whose rows are on this host."""
+        return tuple(task for task in self.tasks if task.refusal is None)
+
+    @property
+    def elsewhere(self) -> tuple[TaskRows, ...]:
+        """The others."""
+        return tuple(task for task in self.tasks if task.refusal is not None)
+
+    @property
+    def marks(self) -> Offsets:
+        """What is committed first: no task begins from one of them."""
+        return {p: _marked(self.committed[p]) for task in self.tasks for p in self._of(task)}
+
+    def finals(self, ids: Mapping[str, str]) -> Offsets:
+        """What is committed last: the offsets of the tasks that were written, as they were.
+
+        Args:
+            ids: of the changelogs that are there now, by their names.
+        """
+        return {
+            p: _of_changelogs(
+                unmarked(self.committed[p]), {name: ids[name] for name in t.changelogs}
+            )
+            for t in self.here
+            for p in self._of(t)
+        }
+
+    def _of(self, task: TaskRows) -> list[TopicPartition]:
+        return [place for place in task.inputs if place in self.committed]
+
+
+def missing_rows(
+    found: Mapping[str, Position] | None,
+    lost: Sequence[str],
+    volatile: Sequence[str],
+    commit_id: int | None,
+) -> str | None:
+    """Why the rows of a task are not to be had from this host, if so.
+
+    Args:
+        found: the positions of its stores here; None where nothing of it is.
+        lost: stores whose rows are wanted.
+        volatile: stores in memory, whose rows are nowhere.
+        commit_id: of the commit that the offsets are of, where they say it.
+
+    Example:
+        >>> found = {"counts": Position("id", 5, 7, 0), "sums": Position("id", 5, 6, 0)}
+        >>> missing_rows(found, ["counts"], [], 7) is None
+        True
+        >>> missing_rows(found, ["counts", "sums"], [], 7)
+        'the rows here are of another commit than the offsets'
+    """
+    if volatile:
+        return f"the rows of {', '.join(volatile)} were in memory alone"
+    if commit_id is None:
+        return "the offsets do not say which commit they are of"
+    if not found:
+        return "no rows here"
+    if any(store not in found or found[store].commit_id != commit_id for store in lost):
+        return "the rows here are of another commit than the offsets"
+    return None
+
+
+def unmarked(committed: CommittedOffset) -> CommittedOffset:
+    """An offset as it was before the mark."""
+    text = committed.metadata.removeprefix(CHANGELOG_MARK)
+    # The client may hand on more than was written; what was read as progress is all of it.
+    progress = OffsetMetadata.parse(text)
+    return CommittedOffset(committed.offset, text if progress is None else progress.encode())
+
+
+def _of_changelogs(committed: CommittedOffset, ids: Mapping[str, str]) -> CommittedOffset:
+    """An offset with the numbers of its task's changelogs; one of nothing read stays without."""
+    text = committed.metadata
+    return CommittedOffset(committed.offset, with_changelogs(text, ids) if text else text)
+
+
+def _marked(committed: CommittedOffset) -> CommittedOffset:
+    return CommittedOffset(committed.offset, f"{CHANGELOG_MARK}{unmarked(committed).metadata}")
+
+
+def lines(plan: ChangelogPlan) -> Iterator[str]:
+    """Say what would be done."""
+    if not plan.tasks:
+        yield f"No changelog of {plan.group} lacks rows."
+        return
+    yield "Changelogs to create:"
+    yield from [f"  {topic.name}" for topic in plan.create] or ["  none"]
+    yield "Tasks to write from the rows on this host:"
+    yield from [f"  {t.id}: {', '.join(t.stores) or 'nothing'}" for t in plan.here] or ["  none"]
+    if plan.elsewhere:
+        yield "Tasks whose rows are not on this host:"
+        yield from (f"  {task.id}: {task.refusal}" for task in plan.elsewhere)
+        yield (
+            "Run this on the hosts that have them; until all are written the application does not "
+            "start. Rows that no host has are lost: headrace reset begins anew."
+        )
+
+
+_LOOK_AGAIN_S = 0.1
+_BATCH_ROWS = 10_000
+
+
+class ChangelogCluster(TopicAdmin, Groups, Protocol):
+    """What is asked of a cluster."""
+
+
+class LocalChangelogs:
+    """See the module.
+
+    Args:
+        make_producer: makes what the rows are written with.
+    """
+
+    def __init__(
+        self,
+        config: StreamsConfig,
+        plans: Sequence[SubPlan],
+        cluster: ChangelogCluster,
+        *,
+        make_producer: Callable[[], Producer],
+        now_ms: Callable[[], int],
+        probe: Probe = no_probe,
+    ) -> None:
+        self._config = config
+        self._group = config.application_id
+        self._plans = plans
+        self._cluster = cluster
+        self._make_producer = make_producer
+        self._now_ms = now_ms
+        self._probe = probe
+
+    def plan(self) -> ChangelogPlan:
+        """Find out what is to be written, and what of it is on this host; nothing is changed.
+
+        Raises:
+            MissingTopicError: a topic that the application does not make does not exist.
+            MisconfiguredTopicError: topics do not fit.
+            ResetRefusedError: a process of this host has the state, or a reset is not finished.
+            LocalStateError: the local state cannot be read.
+        """
+        with self._locked() as held:
+            return self._look(held)
+
+    def _look(self, held: Mapping[TaskId, TaskDirectory]) -> ChangelogPlan:
+        topics = [plan.topics for plan in self._plans]
+        facts = self._cluster.describe(topic_names(topics))
+        planned = plan_internal_topics(
+            topics,
+            facts,
+            replication_factor=self._config.replication_factor,
+            topic_configs=self._config.topic_configs,
+        )
+        committed = self._cluster.committed(self._group, decided=True)
+        if any(c.metadata.startswith(RESET_MARK) for c in committed.values()):
+            raise ResetRefusedError(
+                f"a reset of {self._group} was begun and not finished: run headrace reset again"
+            )
+        counts = {name: found.partitions for name, found in facts.items()}
+        counts |= {topic.name: topic.partitions for topic in planned.internal}
+        tasks = [
+            found
+            for plan in self._plans
+            if plan.changelogs
+            for partition in range(counts[plan.lead(counts)])
+            if (found := self._task(plan, partition, counts, facts, committed, held)) is not None
+        ]
+        return ChangelogPlan(
+            group=self._group,
+            members=self._cluster.members(self._group),
+            create=tuple(topic for topic in planned.create if topic.changelog),
+            tasks=tuple(tasks),
+            committed=committed,
+        )
+
+    def _task(
+        self,
+        plan: SubPlan,
+        partition: int,
+        counts: Mapping[str, int],
+        facts: Mapping[str, TopicFacts],
+        committed: Offsets,
+        held: Mapping[TaskId, TaskDirectory],
+    ) -> TaskRows | None:
+        """What is to be written of one task; None where its changelogs lack nothing."""
+        task_id = TaskId(plan.id, partition)
+        inputs = tuple(plan.inputs(partition, counts))
+        offsets = {place: committed[place] for place in inputs if place in committed}
+        if not any(c.metadata for c in offsets.values()):
+            return None  # it has read nothing, so there are no rows
+        is_marked = any(c.metadata.startswith(CHANGELOG_MARK) for c in offsets.values())
+        ids = {topic: facts[topic].topic_id for topic in plan.changelogs.values() if topic in facts}
+        numbers = committed_numbers(c.metadata for c in offsets.values())
+        others = {topic for values in numbers for topic in lost_changelogs(values, ids)}
+        # Rows of a host that are not of a changelog of which this is known are merely old.
+        known = known_changelogs(numbers, ids)
+        lost = [s for s, topic in plan.changelogs.items() if topic not in ids or topic in others]
+        if task_id not in held:
+            found = None
+        else:
+            with self._state(plan, held[task_id]) as state:
+                positions = {store: state.position(store) for store in plan.changelogs}
+            found = {store: position for store, position in positions.items() if position}
+            lost = [
+                store
+                for store, topic in plan.changelogs.items()
+                if store in lost
+                or (topic not in known and store in found and found[store].topic_id != ids[topic])
+            ]
+        if not lost and not is_marked:
+            return None
+        commit_id = committed_commit_id({p: unmarked(c) for p, c in offsets.items()})
+        volatile = [
+            store.name
+            for store in plan.program.sub_topology.stores
+            if store.name in lost and store.spec.kind == "memory"
+        ]
+        refusal = missing_rows(found, lost, volatile, commit_id)
+        changelogs = tuple(plan.changelogs.values())
+        return TaskRows(task_id, inputs, changelogs, tuple(lost), commit_id or 0, refusal)
+
+    # -- doing it ------------------------------------------------------------------------------
+
+    def carry_out(self, plan: ChangelogPlan) -> None:
+        """Write what is on this host.
+
+        Raises:
+            ResetRefusedError: the application runs, or something has changed since the plan.
+            FatalClientError: the brokers do not take it.
+        """
+        with self._locked() as held:
+            if self._look(held) != plan:
+                raise ResetRefusedError(
+                    f"offsets, members or topics of {self._group} have changed since the plan was "
+                    "made; nothing was done: look at the new plan and try again"
+                )
+            refuse_members(self._group, plan.members)
+            self._commit_marks(plan)
+            self._probe("changelogs_marked")
+            facts = self._create(plan)
+            self._probe("changelogs_created")
+            producer = self._make_producer()
+            try:
+                for task in plan.here:
+                    self._write(task, held[task.id], facts, producer)
+                    self._probe("changelog_written")
+            finally:
+                producer.close()
+            ids = {name: found.topic_id for name, found in facts.items()}
+            self._cluster.set_offsets(self._group, plan.finals(ids))
+
+    def _commit_marks(self, plan: ChangelogPlan) -> None:
+        marks = plan.marks
+        longest = max((len(mark.metadata) for mark in marks.values()), default=0)
+        if longest > MAX_BYTES:
+            raise ResetRefusedError(
+                f"the mark beside an offset of {self._group} would take {longest} bytes, and "
+                f"brokers take {MAX_BYTES}; nothing was done; headrace reset begins anew, without "
+                "these rows"
+            )
+        self._cluster.set_offsets(self._group, marks)
+        found = self._cluster.committed(self._group, decided=True)
+        over = without_mark(marks, found)
+        if over:
+            raise ResetRefusedError(
+                f"a worker committed offsets of {', '.join(over)} meanwhile; stop all "
+                "workers and run it again"
+            )
+
+    def _create(self, plan: ChangelogPlan) -> Mapping[str, TopicFacts]:
+        names = [topic for sub in self._plans for topic in sub.changelogs.values()]
+        self._cluster.create(plan.create)
+        give_up_at = time.monotonic() + self._config.task_timeout_ms / 1000
+        while len(facts := self._cluster.describe(names)) < len(set(names)):
+            if time.monotonic() > give_up_at:
+                raise FatalClientError("the changelogs were created but did not appear in time")
+            time.sleep(_LOOK_AGAIN_S)
+        for topic in filter(_deletes, plan.create):
+            # Rows of old windows are as old; a running worker sets it back when it may.
+            self._cluster.alter_config(topic.name, {"retention.ms": "-1"})
+        return facts
+
+    def _write(
+        self,
+        task: TaskRows,
+        directory: TaskDirectory,
+        facts: Mapping[str, TopicFacts],
+        producer: Producer,
+    ) -> None:
+        plan = next(plan for plan in self._plans if plan.id == task.id.sub_topology)
+        specs = {store.name: store.spec for store in plan.program.sub_topology.stores}
+        with self._state(plan, directory) as state:
+            places = {}
+            for store in task.stores:
+                place = TopicPartition(plan.changelogs[store], task.id.partition)
+                changes = specs[store].rows.changes(state.store(store))
+                while rows := list(islice(changes, _BATCH_ROWS)):
+                    producer.send_changelog(place, rows)
+                    producer.pressure(self._config.task_timeout_ms / 1000)
+                if state.position(store) is not None:
+                    places[store] = place
+            producer.settle()
+            ends = self._cluster.end_offsets(places.values())
+            positions = {
+                store: Position(
+                    facts[place.topic].topic_id, ends[place], task.commit_id, self._now_ms()
+                )
+                for store, place in places.items()
+            }
+            state.write({}, positions)
+
+    # -- local state ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _state(self, plan: SubPlan, directory: TaskDirectory) -> Iterator[TaskState]:
+        memory = RocksMemory(block_cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
+        specs = [store.spec for store in plan.program.sub_topology.stores]
+        with local_errors():
+            state = open_task_state(directory.path, specs, memory=memory)
+            try:
+                yield state
+            finally:
+                state.close()
+
+    @contextmanager
+    def _locked(self) -> Iterator[Mapping[TaskId, TaskDirectory]]:
+        """Hold all local state; yields the newest generation of each task that has files."""
+        with locked_state(self._config.state_dir, self._group) as held:
+            newest: dict[TaskId, TaskDirectory] = {}
+            for directory in sorted(held, key=lambda one: one.generation):
+                sub, _, partition = directory.path.name.partition(".")[0].partition("_")
+                if sub.isdecimal() and partition.isdecimal() and directory.path.is_dir():
+                    newest[TaskId(int(sub), int(partition))] = directory
+            yield newest
+
+
+def _deletes(topic: NewTopic) -> bool:
+    return "delete" in topic.config["cleanup.policy"]

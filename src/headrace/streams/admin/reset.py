@@ -1,0 +1,828 @@
+"""Takes an application back to a beginning: its offsets, its internal topics, its local state.
+
+A kill may come between any two steps, and what it leaves must not start wrongly: old offsets above
+empty stores lose records, new offsets above old stores count records twice. So the steps are:
+
+    1  lock the local state of this host; a running worker's lock refuses the reset
+    2  see that the group has no members, that no backfill is open, and that all is as it was when
+       the plan was shown
+    3  commit the new offsets with a mark beside each, and read them back as decided ones
+    4  delete the repartition topics and the changelogs; wait until they and their offsets are gone
+    5  remove the local state
+    6  forget what topology was deployed (see `headrace.streams.plan.deployed`)
+    7  commit the new offsets again, without the mark
+
+Before 3 nothing has changed, and after 7 all is done. In between every task that starts
+meets the mark (`OffsetMetadata.decode`) and refuses with `ResetUnfinishedError`; a second run
+does all steps again and finishes. The mark keeps the offset of before, so the second run knows it.
+
+Step 3 is where the races end. The broker refuses the commit while the group has a member, and a
+member that comes later reads the mark. A transaction that a killed worker left open may hold
+offsets which would come back over the mark: reading the marks back with `require_stable` waits for
+its end, and shows it.
+
+Other hosts' state needs no visit. Rows follow a changelog by its topic's id (see
+`headrace.streams.tasks.restore.plan_restore`), and rows without a changelog by the commit id
+beside the offsets; after a reset neither fits, and they are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.errors import StateError, StateLockedError, StoreCorruptedError
+from headrace.streams.admin.backfill_gate import BackfillNote, open_note
+from headrace.streams.errors import (
+    ConfigError,
+    FatalClientError,
+    LocalStateError,
+    ResetRefusedError,
+)
+from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.offset_texts import without_mark
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    Member,
+    Offsets,
+    Probe,
+    Target,
+    TopicFacts,
+    TopicPartition,
+    no_probe,
+)
+from headrace.streams.plan.deployed import Groups, forget
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, left_out
+from headrace.streams.plan.topics import describe_as
+from headrace.topology.external_sink import ExternalSink
+from headrace.topology.graph.graph import Node
+
+# What each input of an application fills: tables, other stores, repartition topics.
+#
+# A reset deletes all stores and repartition topics, so an input that is not read again from its
+# beginning is missing in what it filled.
+
+
+@dataclass(frozen=True, slots=True)
+class InputUse:
+    """What an input fills.
+
+    Args:
+        tables: the stores and repartition topics that get its records as changes of a table.
+        streamed: those that get them as records of a stream.
+        is_streamed: whether its records are used as records of a stream at all.
+    """
+
+    tables: tuple[str, ...] = ()
+    streamed: tuple[str, ...] = ()
+    is_streamed: bool = False
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is read as a table that is stored, and only as a table."""
+        return bool(self.tables) and not self.is_streamed
+
+
+def input_uses(plans: Sequence[SubPlan]) -> Mapping[str, InputUse]:
+    """Find out what the inputs fill, by topic; through repartition topics too."""
+    nodes = {n.name: n for plan in plans for n in plan.program.sub_topology.nodes}
+    edges = _edges(nodes.values())
+    owners = _owners(nodes.values())
+    uses = {}
+    sources = [n for n in nodes.values() if n.as_source is not None and not n.internal]
+    for topic in dict.fromkeys(t for source in sources for t in source.reads_topics):
+        starts = [source for source in sources if topic in source.reads_topics]
+        uses[topic] = _use(starts, edges, owners)
+    return uses
+
+
+def _edges(nodes: Iterable[Node]) -> Mapping[str, Sequence[Node]]:
+    """The nodes that each node feeds; a repartition topic is an edge too."""
+    nodes = tuple(nodes)
+    readers = {t: n for n in nodes if n.as_source and n.internal for t in n.reads_topics}
+    found: dict[str, list[Node]] = defaultdict(list)
+    for node in nodes:
+        for parent in node.parents:
+            found[parent].append(node)
+        if node.internal and node.writes_topic in readers:
+            found[node.name].append(readers[node.writes_topic])
+    return found
+
+
+def _owners(nodes: Iterable[Node]) -> Mapping[str, str]:
+    """The table that each store holds, by the store: other nodes only read it."""
+    owners: dict[str, str] = {}
+    for node in nodes:
+        if node.is_table:
+            for store in node.stores:
+                owners.setdefault(store, node.name)
+    return owners
+
+
+def _filled(node: Node, owners: Mapping[str, str]) -> Iterable[str]:
+    """The stores and the repartition topic that a node writes."""
+    if node.internal and node.as_sink is not None and node.writes_topic is not None:
+        yield node.writes_topic
+    for store in node.stores:
+        if node.is_processor or owners.get(store, node.name) == node.name:
+            yield store
+
+
+def _use(
+    starts: Iterable[Node], edges: Mapping[str, Sequence[Node]], owners: Mapping[str, str]
+) -> InputUse:
+    filled: dict[bool, dict[str, None]] = {True: {}, False: {}}
+    is_streamed = False
+    seen: set[tuple[str, bool]] = set()
+    left = [(node, False) for node in starts]
+    between: dict[str, None] = {}
+    while left:
+        node, as_table = left.pop()
+        as_table = as_table or node.reads_as_table
+        if (node.name, as_table) in seen:
+            continue
+        seen.add((node.name, as_table))
+        stores = dict.fromkeys(_filled(node, owners))
+        is_internal_sink = node.internal and node.as_sink is not None
+        if not as_table and is_internal_sink:
+            between |= stores  # whether a table follows is seen later
+        else:
+            filled[as_table] |= stores
+        following = edges.get(node.name, ())
+        if not as_table and ((stores and not is_internal_sink) or not following):
+            is_streamed = True
+        left += [(child, as_table) for child in following]
+    # A repartition topic in front of tables alone has changes of tables.
+    filled[not is_streamed] |= between
+    return InputUse(tuple(filled[True]), tuple(filled[False]), is_streamed)
+
+
+def refuse_missing_rows(
+    uses: Mapping[str, InputUse], chosen: AbstractSet[str], target: Target
+) -> None:
+    """Check that a reset leaves no store without rows of an input that it does not read again.
+
+    Args:
+        uses: what each input fills.
+        chosen: the inputs that are set; others stay at their offsets.
+        target: where those are set to.
+
+    Raises:
+        ResetRefusedError: it would.
+    """
+    for topic, use in uses.items():
+        if topic not in chosen and use.streamed and not use.is_table:
+            raise ResetRefusedError(
+                f"a reset empties {', '.join(use.streamed)}, which {topic} fills, and {topic} "
+                "would stay at its offset: its earlier records would be missing there. Add --topic "
+                f"{topic}, or leave --topic out to reset all inputs; headrace offsets set moves an "
+                "offset afterwards, where they are to be missing. Nothing was done"
+            )
+        if not use.tables or use.is_table:
+            continue
+        if topic not in chosen:
+            raise ResetRefusedError(
+                f"a reset empties {', '.join(use.tables)}, which is filled from {topic}, and "
+                f"{topic} is read as a stream too, so it is not set unasked. Add --topic "
+                f"{topic}, which processes its records again, or leave --topic out. Nothing was "
+                "done"
+            )
+        if target.kind != "earliest":
+            raise ResetRefusedError(
+                f"{topic} is read as a table ({', '.join(use.tables)}) and as a stream: set to "
+                "another offset than the beginning the table would lack rows. Reset it with --to "
+                "beginning, or write the stream to a topic of its own. Nothing was done"
+            )
+
+
+# What becomes of the tables outside of Kafka where an application's inputs are set anew.
+#
+# Their positions are theirs: no offset of the group moves one. What is to be done about that, only
+# who resets the application can say, so each table is named before anything is asked or done.
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTable:
+    """A table that a step writes to.
+
+    Args:
+        step: the step's name.
+        sink: what is shown of the sink.
+        name: what its positions are kept under.
+        keyed: whether a row takes the place of the one with its key.
+        source: the topic that it reads itself; None where there is one in front, which is deleted.
+    """
+
+    step: str
+    sink: str
+    name: str
+    keyed: bool = False
+    source: str | None = None
+
+    @classmethod
+    def all_of(cls, application_id: str, plans: Sequence[SubPlan]) -> tuple[OutsideTable, ...]:
+        """Those of an application."""
+        found = []
+        for plan in plans:
+            node = plan.outside
+            if node is None or node.writes_outside is None:
+                continue
+            sink = node.writes_outside
+            source = plan.topics.all_sources[0] if node.reads_directly else None
+            name = f"{application_id}/{node.name}"
+            found.append(cls(node.name, _shown(sink), name, sink.keyed, source))
+        return tuple(found)
+
+    def __str__(self) -> str:
+        if self.source is not None:
+            return (
+                f"{self.step}: {self.sink}: its position in {self.source} stays, and what is "
+                "before it is NOT written again. For that, empty the table and delete its "
+                f"positions (those named '{self.name}') before the next start; files and tables of "
+                "a lake have them in themselves, and take another path or step"
+            )
+        if self.keyed:
+            return (
+                f"{self.step}: {self.sink}: results are written again under their keys; rows whose "
+                "keys do not come again stay: empty it before the next start where they are not to"
+            )
+        return (
+            f"{self.step}: {self.sink}: results are written again, behind the rows that are there: "
+            "each that comes again is there TWICE, unless it is emptied before the next start"
+        )
+
+
+def _shown(sink: ExternalSink) -> str:
+    kind = type(sink)
+    return kind.__name__ if kind.__repr__ is object.__repr__ else repr(sink)
+
+
+def table_lines(tables: Sequence[OutsideTable]) -> Iterator[str]:
+    """Say what becomes of them; nothing where there are none.
+
+    Example:
+        >>> for line in table_lines([OutsideTable("keep", "SqliteSink('a.db', 't')", "shop/keep")]):
+        ...     print(line[:70])
+        Tables outside of Kafka, which are not touched now:
+          keep: SqliteSink('a.db', 't'): results are written again, behind the
+    """
+    if tables:
+        yield "Tables outside of Kafka, which are not touched now:"
+        yield from (f"  {table}" for table in tables)
+
+
+# What a reset would do, as plain data: the offsets, the topics and the directories it concerns.
+#
+# Pure: the cluster is asked by `headrace.streams.admin.reset`, and `lines` is what `headrace
+# reset`
+# prints.
+
+
+_INTERNAL = re.compile(
+    r".*(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
+    r"|-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-[0-9]{10}-topic)"
+)
+"""What topics are called that applications make for themselves, Kafka Streams' as well."""
+
+_JSON = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """An input partition: its committed offset, and where it goes; None for no offset."""
+
+    place: TopicPartition
+    committed: int | None
+    target: int | None
+    skipped: tuple[int, ...] = field(default=(), compare=False)
+    """Offsets that `headrace skip` has left out and that were not reached yet."""
+
+    @property
+    def mark(self) -> CommittedOffset:
+        """What is committed while the reset is on its way; `committed` survives in it."""
+        assert self.target is not None
+        text = f"{RESET_MARK} {json.dumps({'was': self.committed})}"
+        return CommittedOffset(self.target, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationTopics:
+    """The topics of an application by what a reset does to them.
+
+    Args:
+        inputs: read, and not its own; their offsets are set.
+        repartitions: its own, between its sub-topologies; deleted.
+        changelogs: its own, behind its stores; deleted.
+        others: read or written by it; never deleted, whatever they are called.
+        also_written: inputs that it writes itself.
+    """
+
+    inputs: tuple[str, ...]
+    repartitions: tuple[str, ...]
+    changelogs: tuple[str, ...]
+    others: frozenset[str]
+    also_written: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plans: Sequence[SubPlan], global_topics: Iterable[str] = ()) -> ApplicationTopics:
+        """Collect them from the application's sub-topologies and global tables."""
+        topics = [plan.topics for plan in plans]
+        repartitions = _each(topic.name for subs in topics for topic in subs.repartition_sources)
+        changelogs = _each(topic.name for subs in topics for topic in subs.changelogs)
+        own = {*repartitions, *changelogs}
+        sources = _each(name for subs in topics for name in subs.sources)
+        sinks = {name for plan in plans for name in plan.sinks}
+        inputs = tuple(name for name in sources if name not in own)
+        return cls(
+            inputs=inputs,
+            repartitions=repartitions,
+            changelogs=changelogs,
+            others=frozenset(sources) | sinks | frozenset(global_topics),
+            also_written=tuple(name for name in inputs if name in sinks),
+        )
+
+    @property
+    def internal(self) -> tuple[str, ...]:
+        """What is deleted."""
+        return self.repartitions + self.changelogs
+
+    def leftovers(self, application_id: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Topics that are called like internal ones of the application, and are none of these."""
+        known = {*self.internal, *self.others}
+        return tuple(
+            name
+            for name in sorted(names)
+            if name.startswith(f"{application_id}-")
+            and _INTERNAL.fullmatch(name)
+            and name not in known
+        )
+
+    def chosen(self, wanted: Sequence[str]) -> frozenset[str]:
+        """The inputs that are to be set: those that are wanted, or all.
+
+        Raises:
+            ConfigError: one of them is no input.
+        """
+        unknown = [name for name in wanted if name not in self.inputs]
+        if unknown:
+            raise ConfigError(
+                f"--topic {', '.join(unknown)}: the application does not read it; its inputs "
+                f"are {', '.join(self.inputs)}"
+            )
+        return frozenset(wanted or self.inputs)
+
+
+def _each(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What is to be done, as it was found at one moment.
+
+    Args:
+        members: of the group; while there is one, nothing is done.
+        repartitions: partitions of repartition topics, whose offsets end with the topics.
+        leftovers: topics that may have been the application's.
+        deletes_leftovers: whether those are deleted too.
+        missing: inputs that do not exist.
+        directories: of local state on this host.
+        unfinished: whether an earlier reset did not come to its end.
+        backfill: the first note of the backfill that is open; while one is, nothing is done.
+        tables: outside of Kafka; what becomes of them is said, and nothing is done.
+        read_as_tables: inputs that go to the beginning in any case.
+        also_written: inputs that the application writes itself.
+    """
+
+    group: str
+    members: tuple[Member, ...]
+    moves: tuple[Move, ...]
+    repartitions: tuple[TopicPartition, ...]
+    internal: tuple[str, ...]
+    leftovers: tuple[str, ...]
+    deletes_leftovers: bool
+    missing: tuple[str, ...]
+    directories: tuple[Path, ...]
+    unfinished: bool
+    backfill: BackfillNote | None = None
+    tables: tuple[OutsideTable, ...] = ()
+    read_as_tables: frozenset[str] = frozenset()
+    also_written: tuple[str, ...] = ()
+
+    @property
+    def doomed(self) -> tuple[str, ...]:
+        """All topics that are deleted."""
+        return self.internal + (self.leftovers if self.deletes_leftovers else ())
+
+    @property
+    def marks(self) -> Offsets:
+        """The offsets that are committed first: no task begins from one of them."""
+        inputs = {move.place: move.mark for move in self.moves if move.target is not None}
+        between = {place: Move(place, None, 0).mark for place in self.repartitions}
+        return {**inputs, **between}
+
+    @property
+    def finals(self) -> Offsets:
+        """The offsets that are committed last."""
+        return {m.place: CommittedOffset(m.target) for m in self.moves if m.target is not None}
+
+    def is_still(self, later: ResetPlan) -> bool:
+        """Whether a later look finds the same, apart from inputs that have grown meanwhile."""
+        return self._found() == later._found()
+
+    def _found(self) -> tuple[object, ...]:
+        moved = tuple((move.place, move.committed) for move in self.moves)
+        topics = self.repartitions, self.doomed, self.missing
+        return self.members, moved, topics, self.unfinished, self.backfill
+
+
+def committed_before(offset: CommittedOffset | None) -> int | None:
+    """The offset that the application committed, behind the mark of an unfinished reset too.
+
+    Example:
+        >>> committed_before(Move(TopicPartition("in", 0), 7, 0).mark)
+        7
+        >>> committed_before(CommittedOffset(5))
+        5
+        >>> committed_before(CommittedOffset(0, 'headrace.reset {"was": 7}\x7f\x01'))
+        7
+    """
+    if offset is None:
+        return None
+    # The mark of `headrace.streams.admin.local_changelogs` stands beside the offset that was
+    # committed.
+    if not offset.metadata.startswith(RESET_MARK):
+        return offset.offset
+    # The object ends where its brace says: see `headrace.streams.kafka.offset_texts`.
+    said, _ = _JSON.raw_decode(offset.metadata.removeprefix(RESET_MARK).lstrip())
+    was = said.get("was")
+    return None if was is None else int(was)
+
+
+def moves(
+    committed: Mapping[TopicPartition, CommittedOffset],
+    targets: Mapping[TopicPartition, int],
+    places: Iterable[TopicPartition],
+) -> tuple[Move, ...]:
+    """How each input partition moves; one without a target stays at what is committed."""
+    found = []
+    for place in places:
+        offset = committed.get(place)
+        before = committed_before(offset)
+        found.append(Move(place, before, targets.get(place, before), _skipped(offset)))
+    return tuple(found)
+
+
+def _skipped(offset: CommittedOffset | None) -> tuple[int, ...]:
+    if offset is None or offset.metadata.startswith((RESET_MARK, CHANGELOG_MARK)):
+        return ()
+    return tuple(left_out(OffsetMetadata.decode(offset.metadata).values))
+
+
+def backfill_in_the_way(group: str, note: BackfillNote) -> str:
+    """Why a reset is not done while a backfill is open, and what to do.
+
+    Example:
+        >>> print(backfill_in_the_way("shop", BackfillNote("dropping", "bf-1", "0f")))
+        backfill bf-1 of shop is being dropped; finish that with `headrace backfill ... --drop \
+--id bf-1`, then reset
+    """
+    drop = f"`headrace backfill ... --drop --id {note.id}`"
+    if note.state == "dropping":
+        return (
+            f"backfill {note.id} of {group} is being dropped; finish that with {drop}, then reset"
+        )
+    return (
+        f"backfill {note.id} of {group} is open, and a reset would delete rows that it counts as "
+        f"written; finish it with `headrace backfill ... --id {note.id}`, or drop it with {drop}, "
+        "then reset"
+    )
+
+
+def lines(plan: ResetPlan) -> Iterator[str]:
+    """Say what would be done."""
+    if plan.backfill is not None:
+        yield f"Refused for now: {backfill_in_the_way(plan.group, plan.backfill)}"
+    if plan.unfinished:
+        yield "An earlier reset was not finished; this one finishes it."
+    yield f"Offsets of the group {plan.group}:"
+    yield from _columns(plan.moves, plan.read_as_tables)
+    for name in plan.missing:
+        yield f"  {name} does not exist: no offsets to set"
+    yield from _read_again(plan)
+    yield "Internal topics to delete:"
+    yield from _listed(plan.internal)
+    if plan.leftovers:
+        yield _LEFTOVERS[plan.deletes_leftovers].format(prefix=f"{plan.group}-")
+        yield from _listed(plan.leftovers)
+    yield "Local state to remove on this host:"
+    yield from _listed(map(str, plan.directories))
+    yield from table_lines(plan.tables)
+    yield (
+        "Local state on other hosts is dropped by itself at the next start, as its changelogs are "
+        "then other topics. Output topics stay as they are, and get results anew."
+    )
+
+
+_LEFTOVERS = {
+    False: "Topics that begin with {prefix} and are not of this topology; kept without "
+    "--all-internal:",
+    True: "Topics that begin with {prefix} and are not of this topology, to delete too (see that "
+    "they are not of another application):",
+}
+
+
+def _read_again(plan: ResetPlan) -> Iterator[str]:
+    """Report records that are processed though they were skipped, or for a second time."""
+    for move in plan.moves:
+        again = [str(offset) for offset in move.skipped if offset >= (move.target or 0)]
+        if again:
+            yield (
+                f"  {move.place} was to skip offset {', '.join(again)}: run headrace skip again "
+                "before the start, or the application stops there"
+            )
+    if any(_goes_back(move) for move in plan.moves):
+        yield (
+            "If headrace skip has left out records from the new offsets on, they are processed "
+            "again; skip them again."
+        )
+    for topic in plan.also_written:
+        if any(move.place.topic == topic and _goes_back(move) for move in plan.moves):
+            yield (
+                f"{topic} is written by the application too: its old results there are processed, "
+                "and then the new ones. Delete its records first if they must not count twice."
+            )
+
+
+def _goes_back(move: Move) -> bool:
+    if move.committed is None or move.target is None:
+        return False
+    return move.target < move.committed
+
+
+def _columns(moved: Sequence[Move], tables: AbstractSet[str]) -> Iterator[str]:
+    width = max((len(str(move.place)) for move in moved), default=0)
+    for move in moved:
+        before = "none" if move.committed is None else str(move.committed)
+        after = "none" if move.target is None else str(move.target)
+        stays = "stays" if move.committed == move.target else f"-> {after}"
+        why = ", as a table is read from the beginning" if move.place.topic in tables else ""
+        yield f"  {move.place!s:<{width}}  {before} {stays}{why}"
+    if not moved:
+        yield "  none"
+
+
+def _listed(names: Iterable[str]) -> Iterator[str]:
+    found = [f"  {name}" for name in names]
+    yield from found or ["  none"]
+
+
+_LOOK_AGAIN_S = 0.1
+_BROKEN = (
+    "a copy of these files, or another host, may have the rows: with it in their place, run this "
+    "again; headrace reset begins anew, without them"
+)
+"""What to do where the rows of broken files are asked for as there is no changelog of them."""
+
+
+class ResetCluster(Groups, Protocol):
+    """What a reset asks of a cluster."""
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """The facts of those topics that exist."""
+
+    def names(self) -> frozenset[str]:
+        """All topics that this client may see."""
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics, and wait until they are gone."""
+
+    def offsets_for(
+        self, target: Target, places: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """Where a target is in each partition."""
+
+
+class Reset:
+    """One application that is to begin anew.
+
+    Args:
+        application_id: the name of its group, and what its topics begin with.
+        timeout_s: how long the cluster may take to forget deleted topics, in seconds.
+        global_topics: what its global tables read: never touched.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        plans: Sequence[SubPlan],
+        cluster: ResetCluster,
+        *,
+        state_dir: Path,
+        timeout_s: float,
+        probe: Probe = no_probe,
+        global_topics: Sequence[str] = (),
+    ) -> None:
+        self._group = application_id
+        self._topics = ApplicationTopics.of(plans, global_topics)
+        self._uses = input_uses(plans)
+        self._tables = OutsideTable.all_of(application_id, plans)
+        self._cluster = cluster
+        self._state_dir = state_dir
+        self._timeout_s = timeout_s
+        self._probe = probe
+
+    def plan(
+        self, target: Target, *, inputs: Sequence[str] = (), all_internal: bool = False
+    ) -> ResetPlan:
+        """Find out what is to be done; nothing is changed.
+
+        Args:
+            inputs: those that are set; none stands for all. Others stay at their offsets, but for
+                tables, which are always read from the beginning.
+            all_internal: delete topics too that only look like the application's.
+
+        Raises:
+            ConfigError: one of `inputs` is none.
+            ResetRefusedError: an input that stays would be missing in stores, or a transaction of
+                a worker that is gone stayed open.
+        """
+        chosen = self._topics.chosen(inputs)
+        tables = {topic for topic, use in self._uses.items() if use.is_table}
+        refuse_missing_rows(self._uses, chosen, target)
+        members = self._cluster.members(self._group)
+        # While workers run there is always something undecided, and nothing will be done.
+        committed = self._cluster.committed(self._group, decided=not members)
+        facts = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
+        places = [place for name in self._topics.inputs for place in _places(facts, name)]
+        set_places = [place for place in places if place.topic in chosen - tables]
+        table_places = [place for place in places if place.topic in tables]
+        targets = {
+            **self._cluster.offsets_for(target, set_places),
+            **self._cluster.offsets_for(Target(), table_places),
+        }
+        return ResetPlan(
+            group=self._group,
+            members=members,
+            moves=moves(committed, targets, places),
+            repartitions=tuple(
+                place for name in self._topics.repartitions for place in _places(facts, name)
+            ),
+            internal=tuple(name for name in self._topics.internal if name in facts),
+            leftovers=self._topics.leftovers(self._group, self._cluster.names()),
+            deletes_leftovers=all_internal,
+            missing=tuple(name for name in self._topics.inputs if name not in facts),
+            directories=tuple(self._directories()),
+            unfinished=any(c.metadata.startswith(RESET_MARK) for c in committed.values()),
+            backfill=self._open_backfill(),
+            tables=self._tables,
+            read_as_tables=frozenset(tables),
+            also_written=self._topics.also_written,
+        )
+
+    def _open_backfill(self) -> BackfillNote | None:
+        with suppress(GroupDeniedError):  # then there is none: who hands over writes there
+            return open_note(self._group, self._cluster)
+        return None
+
+    def carry_out(self, plan: ResetPlan, look_again: Callable[[], ResetPlan]) -> None:
+        """Do what the plan says, in the order that the module describes.
+
+        Args:
+            look_again: makes the plan anew, to see that nothing has changed.
+
+        Raises:
+            ResetRefusedError: the application runs, or something else changed; nothing was done
+                unless the message says so.
+            LocalStateError: the local state cannot be removed.
+        """
+        with locked_state(self._state_dir, self._group) as held:
+            refuse_members(self._group, self._cluster.members(self._group))
+            refuse_backfill(self._group, self._open_backfill())
+            if not plan.is_still(look_again()):
+                raise ResetRefusedError(
+                    f"offsets, members or topics of {self._group} have changed since the plan was "
+                    "made; nothing was done: look at the new plan and try again"
+                )
+            self._commit_marks(plan)
+            self._probe("reset_marked")
+            self._cluster.delete_topics(plan.doomed)
+            self._probe("reset_topics_deleted")
+            self._await_forgotten(plan.doomed)
+            for directory in held:
+                directory.remove()
+            self._probe("reset_state_removed")
+            with suppress(GroupDeniedError):  # then nothing was kept there either
+                forget(self._group, self._cluster)
+            self._probe("reset_topology_forgotten")
+            self._cluster.set_offsets(self._group, plan.finals)
+            self._probe("reset_done")
+
+    def _commit_marks(self, plan: ResetPlan) -> None:
+        self._cluster.set_offsets(self._group, plan.marks)
+        found = self._cluster.committed(self._group, decided=True)
+        over = without_mark(plan.marks, found)
+        if over:
+            raise ResetRefusedError(
+                f"a worker committed offsets of {', '.join(over)} while the reset began; "
+                "stop all workers and run it again, which finishes it"
+            )
+
+    def _await_forgotten(self, topics: Iterable[str]) -> None:
+        """Wait until the group has no offsets of deleted topics: new ones would begin from them."""
+        deleted = frozenset(topics)
+        give_up_at = time.monotonic() + self._timeout_s
+        while True:
+            offsets = self._cluster.committed(self._group, decided=True)
+            left = sorted({place.topic for place in offsets} & deleted)
+            if not left:
+                return
+            if time.monotonic() >= give_up_at:
+                raise FatalClientError(
+                    f"the group {self._group} still has offsets of deleted topics: "
+                    f"{', '.join(left)}; run the reset again, and look into the brokers' logs if "
+                    "they stay"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+
+    def _directories(self) -> list[Path]:
+        if not (self._state_dir / self._group).is_dir():
+            return []
+        with local_errors():
+            directory = self._directory()
+            paths = (*directory.task_paths(), *directory.global_paths())
+            return [path for path in paths if path.exists()]
+
+    def _directory(self) -> StateDirectory:
+        return StateDirectory(self._state_dir, self._group)
+
+
+def refuse_members(group: str, members: Sequence[Member]) -> None:
+    """See that the application does not run.
+
+    Raises:
+        ResetRefusedError: it does; the message says which workers, and how to stop them.
+    """
+    if members:
+        raise ResetRefusedError(
+            f"the application {group} runs: its group has the members "
+            f"{', '.join(map(str, members))}; stop all its workers (SIGTERM to headrace run), on "
+            "all hosts. One that was killed, or that stops with on.stop=stay, is a member until "
+            "consumer.session.timeout.ms is over"
+        )
+
+
+def refuse_backfill(group: str, note: BackfillNote | None) -> None:
+    """See that no backfill is being handed over: its parts are rows that a reset would delete.
+
+    Raises:
+        ResetRefusedError: one is; the message says how to finish or drop it.
+    """
+    if note is not None:
+        raise ResetRefusedError(f"{backfill_in_the_way(group, note)}; nothing was done")
+
+
+def _places(facts: Mapping[str, TopicFacts], name: str) -> list[TopicPartition]:
+    count = facts[name].partitions if name in facts else 0
+    return [TopicPartition(name, partition) for partition in range(count)]
+
+
+@contextmanager
+def locked_state(state_dir: Path, group: str) -> Iterator[list[TaskDirectory]]:
+    """Hold the locks of all local state of an application on this host, if there is any.
+
+    Raises:
+        ResetRefusedError: a process has some of it; the message says which.
+    """
+    held: list[TaskDirectory] = []
+    try:
+        with local_errors():
+            if (state_dir / group).is_dir():
+                held = StateDirectory(state_dir, group).claim_all()
+            yield held
+    finally:
+        for directory in held:
+            directory.release()
+
+
+@contextmanager
+def local_errors() -> Iterator[None]:
+    """Tell what goes wrong with local state in the words of the commands."""
+    try:
+        yield
+    except StateLockedError as error:
+        raise ResetRefusedError(str(error)) from error
+    except StoreCorruptedError as error:
+        raise LocalStateError(f"{error}; {_BROKEN}") from error
+    except StateError as error:
+        raise LocalStateError(str(error)) from error

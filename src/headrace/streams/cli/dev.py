@@ -1,0 +1,503 @@
+"""The command `headrace dev`: broker, topics, application and its outputs in one terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+import webbrowser
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from headrace.streams.cli.options import settings_option, target_argument
+from headrace.streams.config.secrets import over, revealed
+from headrace.streams.config.settings import origins_of
+from headrace.streams.devbroker.cluster import DevBroker
+from headrace.streams.devbroker.errors import DevBrokerError
+from headrace.streams.web import NEEDED
+
+# Notices that a file of a project was saved, by looking at times and sizes.
+
+
+ENDINGS = (".py", ".toml", ".avsc")
+FILES_MAX = 5_000
+_NOT_THE_PROJECT_S = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
+
+
+class Changes:
+    """See the module.
+
+    Args:
+        roots: the folders to look into, and files.
+    """
+
+    def __init__(self, roots: Iterable[Path]) -> None:
+        self._roots = list(dict.fromkeys(root.absolute() for root in roots))
+        self._seen = self._look()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def since(self) -> list[Path]:
+        """The files that were saved, made or removed since the last call."""
+        now = self._look()
+        before, self._seen = self._seen, now
+        return sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
+
+    def _look(self) -> dict[Path, tuple[int, int]]:
+        found = {}
+        for path in self._files():
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # an editor is just putting another one in its place
+            found[path] = (stat.st_mtime_ns, stat.st_size)
+            if len(found) == FILES_MAX:
+                break
+        return found
+
+    def _files(self) -> Iterator[Path]:
+        for root in self._roots:
+            if root.is_file():
+                yield root
+            for folder, folders, files in os.walk(root):
+                folders[:] = [f for f in folders if _is_the_project_s(Path(folder, f))]
+                yield from (Path(folder, f) for f in sorted(files) if f.endswith(ENDINGS))
+
+
+def _is_the_project_s(folder: Path) -> bool:
+    if folder.name.startswith(".") or folder.name in _NOT_THE_PROJECT_S:
+        return False
+    return not (folder / "pyvenv.cfg").exists()
+
+
+# What `headrace dev` has started ends with it, also where it is killed.
+#
+#     python -m headrace.streams.cli.dev FILE run my_app:app …   a command of `headrace`
+#     python -m headrace.streams.cli.dev FILE --tidy SETTINGS [BROKER]
+#
+# FILE is the end of a pipe whose other end `headrace dev` alone has open and never writes to: it
+# ends
+# when that process does, however it ends. A command is told to end by SIGTERM then, and killed when
+# it takes long. With ``--tidy`` what no command has is put away: the directory with the settings,
+# and
+# the broker, where `headrace dev` has started it or was about to.
+
+
+STOP_S = 40.0
+"""More than an application may take to stop, unless it says otherwise."""
+
+
+def _await_end(file: int) -> None:
+    while os.read(file, 64):
+        pass
+
+
+def _follow(file: int) -> None:
+    _await_end(file)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tidy(settings: Path, brokers: list[str]) -> None:
+    shutil.rmtree(settings, ignore_errors=True)
+    if brokers:
+        from headrace.streams.devbroker.cluster import DevBroker
+
+        DevBroker(brokers[0]).stop()
+
+
+def main() -> None:
+    """Be a command on a leash, or what tidies up."""
+    file, arguments = int(sys.argv[1]), sys.argv[2:]
+    os.set_inheritable(file, False)
+    if arguments[0] == "--tidy":
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the terminal may go first
+        _await_end(file)
+        _tidy(Path(arguments[1]), arguments[2:])
+        return
+    threading.Thread(target=_follow, args=(file,), name="headrace-leash", daemon=True).start()
+    sys.argv = ["headrace", *arguments]
+    runpy.run_module("headrace", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
+
+
+# The commands that `headrace dev` runs beside each other, each in a process of its own.
+
+
+class Child:
+    """A command; what it writes is passed on line by line.
+
+    It has a process group of its own, so that a Ctrl-C in the terminal does not reach it, and ends
+    when this process does.
+    """
+
+    def __init__(self, *arguments: str, say: Callable[[str], None]) -> None:
+        self._said: list[str] = []
+        self._say = say
+        leash, self._leash = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                _on_leash(leash, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=_without_settings(os.environ),
+                pass_fds=[leash],
+                process_group=0,
+                text=True,
+                errors="replace",
+            )
+        finally:
+            os.close(leash)
+        self._reader = threading.Thread(target=self._pass_on, daemon=True)
+        self._reader.start()
+
+    def _pass_on(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line)
+            self._say(line.rstrip("\n"))
+
+    def has_said(self) -> bool:
+        """Whether it wrote anything."""
+        return bool(self._said)
+
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Wait for its end; returns the exit code."""
+        code = self._process.wait()
+        self._reader.join()
+        return code
+
+    def stop(self) -> None:
+        """End it: cleanly, if it does so in time."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self.wait()
+        os.close(self._leash)
+
+
+@contextmanager
+def tidied(settings: Path, broker: Path | None) -> Iterator[None]:
+    """Have these put away where this process is killed; else who made them does that.
+
+    Args:
+        settings: the directory of the file with the settings.
+        broker: the directory of the broker that this process starts.
+    """
+    leash, ours = os.pipe()
+    brokers = [] if broker is None else [str(broker)]
+    try:
+        process = subprocess.Popen(
+            _on_leash(leash, "--tidy", str(settings), *brokers),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[leash],
+            process_group=0,
+        )
+    finally:
+        os.close(leash)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _on_leash(leash: int, *arguments: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "headrace.streams.cli.dev", str(leash), *arguments]
+
+
+def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `headrace dev` has read already, and gives them in a file."""
+    return {name: text for name, text in environ.items() if not name.startswith("HEADRACE_")}
+
+
+# The page that `headrace dev` has its application serve, on this machine alone.
+
+
+PORT = 8080
+_HOST = "127.0.0.1"
+_OPEN_WITHIN_S = 60.0
+_PAGE_LOOK_S = 0.2
+
+
+class Page:
+    """See the module.
+
+    Args:
+        port: where it is; None takes 8080 or, where that is taken, a free one. It stays the same
+            over the application's starts.
+    """
+
+    def __init__(self, port: int | None) -> None:
+        self._port = port if port else _free_port(0 if port == 0 else PORT)
+
+    @property
+    def url(self) -> str:
+        """What a browser is given."""
+        return f"http://{_HOST}:{self._port}/"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of `headrace run`."""
+        return ("--http", f"{_HOST}:{self._port}", "--queries")
+
+    def open_soon(self, show: Callable[[str], object] = webbrowser.open) -> None:
+        """Show it in a browser, once it is there."""
+        threading.Thread(target=self._open, args=(show,), daemon=True).start()
+
+    def _open(self, show: Callable[[str], object]) -> None:
+        give_up_s = time.monotonic() + _OPEN_WITHIN_S
+        while time.monotonic() < give_up_s:
+            asked = f"{self.url}health/live"
+            with suppress(OSError), urllib.request.urlopen(asked, timeout=5):  # noqa: S310 - http
+                show(self.url)
+                return
+            time.sleep(_PAGE_LOOK_S)
+
+
+def missing() -> str | None:
+    """What is not installed that a page needs; None where all is."""
+    return next((name for name in NEEDED if find_spec(name) is None), None)
+
+
+def _free_port(wanted: int) -> int:
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            # As what serves it does: a port of a connection that has just ended is no taken one.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((_HOST, port))
+                return int(probe.getsockname()[1])
+    raise OSError(f"no port of {_HOST} is free")
+
+
+_PARTITIONS = 4
+_LOOK_S = 0.3
+_READY_S = 15.0
+
+
+@click.command()
+@target_argument
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Of the topics that are made; without it, those that exist may have any.  [default: 4]",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".headrace", "broker"),
+    show_default=True,
+    help="Where the data of the broker live.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_000),
+    default=9092,
+    show_default=True,
+    help="Where the broker listens; 0: a free one.",
+)
+@click.option(
+    "--http",
+    "http_port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Where the page is, on this machine; 0: a free port.  "
+    "[default: 8080, or one that is free]",
+)
+@click.option("--open", "opens", is_flag=True, help="Show the page in a browser.")
+@settings_option
+def dev(
+    target: str,
+    partitions: int | None,
+    directory: Path,
+    port: int,
+    http_port: int | None,
+    opens: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Run an application while it is written: started again whenever a file is saved.
+
+    Starts a Kafka on this machine unless --bootstrap-servers, the environment or a file names one,
+    makes the topics that the application reads and writes, runs it in one worker, and prints what
+    it writes. A page shows it at work and answers what is in its stores. A mistake is shown, and
+    the next save is tried. Ctrl-C ends all of it; the data stay.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_terminated_as_interrupted())
+        try:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-dev-")))
+            if "bootstrap.servers" in settings:
+                stack.enter_context(tidied(home, None))
+                given = origins_of(settings).get("bootstrap.servers", "the settings")
+                click.echo(f"Cluster: {settings['bootstrap.servers']} (from {given})")
+            else:
+                servers = stack.enter_context(_broker(directory, port, home))
+                settings = over(settings, {"bootstrap.servers": servers})
+            file = _write(settings, home)
+            changes = Changes(_roots(target))
+            files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
+            click.echo(f"Watching {files}. Ctrl-C ends.")
+            page = _page(http_port)
+            if page is not None and opens:
+                page.open_soon()
+            Session(target, str(file), partitions, changes, page).run()
+        except KeyboardInterrupt:
+            click.echo("Ended.")
+
+
+def _page(port: int | None) -> Page | None:
+    if (lacking := missing()) is not None:
+        click.echo(f"No page: it needs {lacking}; pip install 'headrace[web]'")
+        return None
+    return Page(port)
+
+
+class Session:
+    """One run of `headrace dev`, from a save to the next, over and over."""
+
+    def __init__(
+        self, target: str, file: str, partitions: int | None, changes: Changes, page: Page | None
+    ) -> None:
+        self._target = target
+        self._config = ("--config", file)
+        self._partitions = partitions
+        self._changes = changes
+        self._page = page
+
+    def run(self) -> None:
+        """Go on until Ctrl-C."""
+        while True:
+            with ExitStack() as children:
+                self._start(children)
+                saved = self._await_save()
+                click.echo(f"Saved: {', '.join(_shown(path) for path in saved)}. Starting again.")
+
+    def _start(self, children: ExitStack) -> None:
+        count = ["--partitions", str(self._partitions or _PARTITIONS)]
+        if self._partitions is None:
+            count.append("--any-count")
+        made = self._child(children, "topics", "create", "--app", self._target, *count)
+        if made.wait() != 0:
+            click.echo("It waits for the next save.")
+            return
+        tail = self._child(
+            children, "topics", "tail", "--app", self._target, "--follow", "--from", "end"
+        )
+        # What the application writes first is to be seen.
+        give_up_s = time.monotonic() + _READY_S
+        while not tail.has_said() and tail.poll() is None and time.monotonic() < give_up_s:
+            time.sleep(_LOOK_S / 10)
+        options = ("--log-format", "console", "--status-every", "0")
+        served = () if self._page is None else self._page.options
+        self._running = self._child(children, "run", self._target, *options, *served)
+        if self._page is not None:
+            click.echo(f"The page: {self._page.url}")
+
+    def _child(self, children: ExitStack, *arguments: str) -> Child:
+        child = Child(*arguments, *self._config, say=click.echo)
+        children.callback(child.stop)
+        return child
+
+    def _await_save(self) -> list[Path]:
+        saved: list[Path] = []
+        while True:
+            time.sleep(_LOOK_S)
+            more = self._changes.since()
+            # An editor may write several files, and one of them in several steps.
+            if saved and not more:
+                return list(dict.fromkeys(saved))
+            saved += more
+
+
+def _roots(target: str) -> list[Path]:
+    place = target.rpartition(":")[0]
+    file = Path(place)
+    return [Path.cwd(), *([file.parent] if file.suffix == ".py" or os.sep in place else [])]
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+@contextmanager
+def _broker(directory: Path, port: int, home: Path) -> Iterator[str]:
+    """A broker on this machine; stopped at the end where it was started here.
+
+    Gives its servers. From before it is started on, it and `home` are put away where this process
+    is killed.
+    """
+    with ExitStack() as stack:
+        try:
+            status = DevBroker(directory).status()
+            ran = status.serving
+            is_there = any(node.pid for node in status.nodes)
+            broker = DevBroker(directory, port=0 if is_there else port, report=click.echo)
+            stack.enter_context(tidied(home, None if ran else broker.directory))
+            servers = broker.start()
+        except DevBrokerError as error:
+            raise click.ClickException(
+                f"{error}\nOr name a cluster: headrace dev ... --bootstrap-servers HOST:PORT"
+            ) from error
+        if not ran:
+            stack.callback(broker.stop)
+        click.echo(f"{'Already running' if ran else 'Started'}: {servers} ({broker.directory})")
+        yield servers
+
+
+def _write(settings: Mapping[str, Any], home: Path) -> Path:
+    """The settings in a file that nobody else may read: a command line is seen by all."""
+    path = home / "settings.toml"
+    path.touch(mode=0o600)
+    # JSON's strings, numbers and lists are TOML's.
+    lines = [f"{json.dumps(n)} = {json.dumps(v)}\n" for n, v in revealed(settings).items()]
+    path.write_text("".join(lines))
+    return path
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        sys.stdout.flush()

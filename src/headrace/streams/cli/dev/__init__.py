@@ -1,1 +1,0 @@
-"""The command `headrace dev`: an application that is started again whenever a file is saved."""

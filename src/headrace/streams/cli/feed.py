@@ -1,0 +1,147 @@
+"""The command `headrace feed`."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.streams.cli.options import said_errors, settings_option
+from headrace.streams.config.secrets import over
+
+if TYPE_CHECKING:
+    from headrace.streams.connectors.source import Source
+
+_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
+
+
+@click.command()
+@click.option("--files", metavar="PATTERN", help="Such as 'clicks/*.jsonl'; .csv, .parquet too.")
+@click.option("--sql", metavar="SELECT", help="Without ORDER BY; wants --connect and --column.")
+@click.option(
+    "--connect",
+    metavar="MODULE:FUNCTION",
+    help="What returns a connection (DB-API); FILE.py:FUNCTION too.",
+)
+@click.option("--column", metavar="NAME", help="The column of the query that increases.")
+@click.option("--to", "topic", required=True, metavar="TOPIC", help="The topic to write to.")
+@click.option("--name", help="Of the feed, the same each time.  [default: feed-TOPIC]")
+@click.option("--key", metavar="FIELD", help="The field that is the key, as text.")
+@click.option("--timestamp", metavar="FIELD", help="The field that is the time.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--complete", is_flag=True, help="Files grow no more: the last line needs no end.")
+@click.option("--skip-bad", is_flag=True, help="Leave out rows that cannot be read or written.")
+@click.option("--rewritten", is_flag=True, help="Read a file again that was written again.")
+@settings_option
+def feed(
+    files: str | None,
+    sql: str | None,
+    connect: str | None,
+    column: str | None,
+    topic: str,
+    name: str | None,
+    key: str | None,
+    timestamp: str | None,
+    follow: bool,
+    complete: bool,
+    skip_bad: bool,
+    rewritten: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Write the rows of files or of a database to a topic, each of them once.
+
+    How far it is goes into the topic NAME-positions, in the transaction of the rows: stopped or
+    killed at any moment, it goes on from there. A value is the row as JSON.
+    """
+    from headrace.streams.connectors.feed import Feed
+
+    stop = threading.Event()
+    with said_errors():
+        source = _source(
+            files,
+            sql,
+            connect,
+            column,
+            key,
+            timestamp,
+            grows=not complete,
+            skip_bad=skip_bad,
+            rewritten=rewritten,
+            follow=follow,
+        )
+        made = Feed(
+            source,
+            topic=topic,
+            name=name or f"feed-{topic}",
+            settings=over(_DEFAULTS, settings),
+            skip_bad=skip_bad,
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        rows = made.run(follow=follow, stop=stop, every=timedelta(seconds=1))
+    left_out = f"; {made.skipped} left out, see rows_skipped in the log" if made.skipped else ""
+    click.echo(f"Written: {topic} ({rows} row{'' if rows == 1 else 's'}{left_out})")
+    if not follow:
+        with said_errors():
+            _report_waiting(getattr(source, "waiting", {}))
+
+
+def _report_waiting(waiting: Mapping[str, str]) -> None:
+    """Say what was not read; an open quote is as a rule one that nobody is going to close."""
+    from headrace.streams.connectors.files import OPEN_QUOTE
+    from headrace.streams.connectors.source import SourceError
+
+    for reason in waiting.values():
+        click.echo(f"Not read yet: {reason}", err=True)
+    for reason in waiting.values():
+        if OPEN_QUOTE in reason:
+            raise SourceError(
+                f"{reason}; correct the row, or leave it out with --complete --skip-bad"
+            )
+
+
+def _source(
+    files: str | None,
+    sql: str | None,
+    connect: str | None,
+    column: str | None,
+    key: str | None,
+    timestamp: str | None,
+    *,
+    grows: bool,
+    skip_bad: bool,
+    rewritten: bool,
+    follow: bool,
+) -> Source:
+    from headrace.streams.connectors.files import Files
+    from headrace.streams.connectors.query import Query
+    from headrace.streams.connectors.source import SourceError
+    from headrace.streams.supervisor.app_loader import load_function
+
+    if (files is None) == (sql is None):
+        raise click.UsageError("give --files or --sql, one of both")
+    if files is not None:
+        found = Files(
+            files,
+            key=key,
+            timestamp=timestamp,
+            grows=grows,
+            skip_bad=skip_bad,
+            rewritten=rewritten,
+        )
+        if not found.paths():
+            if not follow:
+                raise SourceError(
+                    f"no file matches {files}; look at the pattern, or wait for files by --follow"
+                )
+            click.echo(f"No file matches {files} now; it waits for one that does", err=True)
+        return found
+    if rewritten:
+        raise click.UsageError("--rewritten is for --files")
+    if connect is None or column is None or sql is None:
+        raise click.UsageError("--sql wants --connect MODULE:FUNCTION and --column NAME")
+    return Query(load_function(connect), sql, column, key=key, timestamp=timestamp)

@@ -1,0 +1,214 @@
+"""The commands `headrace lag` and `headrace tasks`: how far an application is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+
+from headrace.streams.admin.overview import InputLag, Overview, TaskView, by_topic, look
+from headrace.streams.cli.options import (
+    columns,
+    json_option,
+    load,
+    said_errors,
+    settings_option,
+    show,
+    target_argument,
+)
+from headrace.streams.errors import MissingTopicError
+from headrace.streams.kafka.connectivity import reach
+from headrace.streams.kafka.group_admin import GroupLook
+
+if TYPE_CHECKING:
+    from headrace.streams.kafka.protocols import Member
+
+
+# What is said of topics that an application reads and that are not there.
+
+
+def said_missing(found: Overview) -> Iterator[str]:
+    """A line for each."""
+    for name in found.missing:
+        yet = " yet; the next start makes it" if name in found.unmade else ""
+        yield f"There is no topic {name}{yet}."
+
+
+def require_topics(lost: Iterable[str]) -> None:
+    """Refuse to call well what could not be looked at, once the rest is shown.
+
+    Raises:
+        MissingTopicError: there is a topic that was not there.
+    """
+    names = tuple(lost)
+    if names:
+        raise MissingTopicError(
+            f"topics that do not exist: {', '.join(names)}; their lag is unknown. Look whether "
+            "bootstrap.servers names the right cluster, and whether the names are right",
+            topics=names,
+        )
+
+
+def _look(target: str, settings: dict[str, Any]) -> Overview:
+    app = load(target, settings)
+    config = app.config
+    reach(config.admin_config())
+    cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+    return look(config.application_id, app.plans, cluster)
+
+
+@click.command()
+@target_argument
+@click.option("--partitions", "each", is_flag=True, help="Show each partition.")
+@click.option(
+    "--above",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="End with exit code 1 where the whole lag is larger, for scripts.",
+)
+@json_option
+@settings_option
+def lag(
+    target: str, *, each: bool, above: int | None, as_json: bool, settings: dict[str, Any]
+) -> None:
+    """Show how far an application is behind in each of its inputs.
+
+    The lag is counted in offsets, from what is committed to the last stable offset; markers of
+    transactions are offsets too. Topics between sub-topologies are inputs of the second one.
+
+    Where a topic that it reads does not exist the exit code is 4, whatever the lag of the others.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with said_errors():
+        found = _look(target, settings)
+        if as_json:
+            click.echo(json.dumps(_lag_document(found)))
+        else:
+            _print_head(found)
+            show(_partition_table(found.inputs) if each else _topic_table(found.inputs))
+            rest = " of the topics that are there" if found.lost else ""
+            click.echo(f"Lag{rest}: {found.lag:,}")
+        require_topics(found.lost)
+        if above is not None and found.lag > above:
+            sys.exit(1)
+
+
+@click.command()
+@target_argument
+@json_option
+@settings_option
+def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
+    """Show the tasks of an application, which worker has each, and how far it is behind.
+
+    Where a topic that it reads does not exist the exit code is 4.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with said_errors():
+        found = _look(target, settings)
+        if as_json:
+            click.echo(json.dumps(_tasks_document(found)))
+        else:
+            _print_head(found)
+            show(_task_table(found.tasks))
+        require_topics(found.lost)
+
+
+def _print_head(found: Overview) -> None:
+    count = len(found.group.members)
+    workers = f"{count} worker{'' if count == 1 else 's'}"
+    click.echo(f"{found.application_id}: {found.group.state}, {workers}")
+    for line in said_missing(found):
+        click.echo(line)
+    idle = found.without_worker()
+    if idle and count:
+        click.echo(f"Nobody has: {', '.join(map(str, idle))}")
+
+
+def _topic_table(inputs: Iterable[InputLag]) -> Table:
+    numbers = ("partitions", "lag", "largest")
+    table = columns("sub-topology", "topic", *numbers, numbers=numbers)
+    for one in by_topic(inputs):
+        table.add_row(
+            str(one.sub_topology),
+            one.topic,
+            str(one.partitions),
+            f"{one.lag:,}",
+            f"{one.largest:,}",
+        )
+    return table
+
+
+def _partition_table(inputs: Iterable[InputLag]) -> Table:
+    numbers = ("committed", "end", "lag")
+    table = columns("task", "partition", *numbers, numbers=numbers)
+    for one in inputs:
+        committed = "-" if one.committed is None else str(one.committed)
+        table.add_row(str(one.task), str(one.place), committed, str(one.end), f"{one.lag:,}")
+    return table
+
+
+def _task_table(tasks: Sequence[TaskView]) -> Table:
+    table = columns("task", "worker", "host", "lag", numbers=("lag",))
+    for task in tasks:
+        member = task.member
+        table.add_row(
+            str(task.id),
+            "-" if member is None else member.id,
+            "-" if member is None else _host(member),
+            f"{task.lag:,}",
+        )
+    return table
+
+
+def _host(member: Member) -> str:
+    return member.host.removeprefix("/")
+
+
+def _lag_document(found: Overview) -> dict[str, Any]:
+    return {
+        **_head(found),
+        "inputs": [
+            {
+                "task": str(one.task),
+                "topic": one.place.topic,
+                "partition": one.place.partition,
+                "internal": one.internal,
+                "committed": one.committed,
+                "end": one.end,
+                "lag": one.lag,
+            }
+            for one in found.inputs
+        ],
+    }
+
+
+def _tasks_document(found: Overview) -> dict[str, Any]:
+    return {
+        **_head(found),
+        "tasks": [
+            {
+                "task": str(task.id),
+                "worker": None if task.member is None else task.member.id,
+                "host": None if task.member is None else _host(task.member),
+                "lag": task.lag,
+            }
+            for task in found.tasks
+        ],
+    }
+
+
+def _head(found: Overview) -> dict[str, Any]:
+    return {
+        "application": found.application_id,
+        "state": found.group.state,
+        "workers": [member.id for member in found.group.members],
+        "missing_topics": list(found.missing),
+        # Of what is not there nobody knows how far it is.
+        "lag": None if found.lost else found.lag,
+    }

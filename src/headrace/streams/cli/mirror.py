@@ -1,0 +1,273 @@
+"""The command `headrace mirror`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from headrace.streams.cli.options import confirm, read_settings, said_errors
+from headrace.streams.config.environment import CONFIG, PREFIX, settings_of
+from headrace.streams.config.secrets import guarded, over
+from headrace.streams.config.settings import Given
+from headrace.streams.errors import ConfigError
+
+# The settings of two clusters: a file for each, the environment, and single ones over both.
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_SIDES = ("from", "to")
+
+
+def sides_options(command: _Command) -> _Command:
+    """Take two clusters."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    source = click.option(
+        "--from", "source_file", type=file, metavar="FILE", help="TOML with the source's settings."
+    )
+    target = click.option(
+        "--to", "target_file", type=file, metavar="FILE", help="TOML with the target's settings."
+    )
+    named = click.option(
+        "--names",
+        "named",
+        metavar="SOURCE,TARGET",
+        help="What the clusters are called.  [default: the names of the files]",
+    )
+    name = click.option(
+        "--name", help="Of the mirror, the same each time.  [default: SOURCE-to-TARGET]"
+    )
+    single = click.option(
+        "--set",
+        "given",
+        multiple=True,
+        metavar="SIDE.NAME=VALUE",
+        help="Set a setting of a side, such as from.bootstrap.servers=..., over its file and over "
+        "variables such as HEADRACE_TO_SASL_PASSWORD; may be repeated.",
+    )
+    return source(target(named(name(single(command)))))
+
+
+def names_of(source: Path | None, target: Path | None, named: str | None) -> tuple[str, str]:
+    """What the clusters are called.
+
+    Raises:
+        UsageError: a file is not given, or one name for both.
+    """
+    if source is None or target is None:
+        raise click.UsageError("give --from and --to, a file of settings each")
+    parts = [source.stem, target.stem] if named is None else named.split(",")
+    if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
+        raise click.UsageError(
+            f"{' and '.join(parts)} are no names of two clusters; say --names west,east"
+        )
+    return parts[0], parts[1]
+
+
+def settings_of_sides(
+    source: Path, target: Path, given: tuple[str, ...], environ: Mapping[str, str] = os.environ
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the source and of the target.
+
+    Raises:
+        ConfigError: a file cannot be read, or it is not said whose a setting is.
+    """
+    lines = {side: _of_line(side, given) for side in _SIDES}
+    variables = _of_environment(environ)
+    found = [
+        guarded(over(over(read_settings(path), variables[side]), lines[side]))
+        for side, path in zip(_SIDES, (source, target), strict=True)
+    ]
+    return found[0], found[1]
+
+
+def _of_line(side: str, given: tuple[str, ...]) -> dict[str, Any]:
+    found = Given()
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith(("from.", "to.")):
+            shown = name if equals else "what was given"
+            raise click.BadParameter(f"{shown} is not from.NAME=VALUE or to.NAME=VALUE")
+        if name.startswith(f"{side}."):
+            found[name.removeprefix(f"{side}.")] = value
+            found.origins[name.removeprefix(f"{side}.")] = "--set"
+    return found
+
+
+def _of_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    ours = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
+    ours.pop(CONFIG, None)
+    found = {}
+    for side in _SIDES:
+        begin = f"{PREFIX}{side.upper()}_"
+        mine = {name: ours.pop(name) for name in list(ours) if name.startswith(begin)}
+        known = settings_of({PREFIX + n.removeprefix(begin): t for n, t in mine.items()})
+        known.origins = {n: begin + v.removeprefix(PREFIX) for n, v in known.origins.items()}
+        found[side] = known
+    settings = settings_of(ours)
+    if settings:
+        variable = next(iter(ours)).removeprefix(PREFIX)
+        raise ConfigError(
+            f"the variable {PREFIX}{variable} does not say of which cluster it is; name it "
+            f"{PREFIX}FROM_{variable} or {PREFIX}TO_{variable}"
+        )
+    return found
+
+
+# The command `headrace mirror offsets`.
+
+
+@click.command()
+@click.argument("group")
+@sides_options
+@click.option("--back", is_flag=True, help="From the target back to the source.")
+@click.option(
+    "--last-known",
+    is_flag=True,
+    help="The source is gone: take what the mirror has noted of the group (--groups).",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be set, and end.")
+@click.option("--yes", is_flag=True, help="Do it without a question.")
+def offsets(
+    group: str,
+    source_file: Path | None,
+    target_file: Path | None,
+    named: str | None,
+    name: str | None,
+    given: tuple[str, ...],
+    back: bool,
+    last_known: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Move a stopped group: the next record that it reads is the next one at the target, too.
+
+    --from, --to and --name are those of the mirror, with --back too. What would be set is printed
+    first. The group must have no members on either cluster.
+    """
+    names = names_of(source_file, target_file, named)
+    assert source_file is not None
+    assert target_file is not None
+    if back and last_known:
+        raise click.UsageError("--last-known is for a source that is gone, and --back goes there")
+    from headrace.streams.kafka.connectivity import reach
+    from headrace.streams.mirror.mirror import config_of, side_of, sides
+    from headrace.streams.mirror.move import Mover
+
+    mirror = name or "-to-".join(names)
+    with said_errors():
+        settings = settings_of_sides(source_file, target_file, given)
+        configs = config_of(mirror, settings[0]), config_of(mirror, settings[1])
+        for config in configs[1:] if last_known else configs:
+            reach(config.admin_config())
+        timeout_s = configs[1].task_timeout_ms / 1000
+        if last_known:
+            mover = Mover(
+                mirror,
+                None,
+                side_of(configs[1], names[1], timeout_s=timeout_s),
+                source_name=names[0],
+                back=back,
+            )
+        else:
+            both = sides(configs, names, timeout_s=timeout_s)
+            mover = Mover(mirror, *both, source_name=names[0], back=back)
+        plan = mover.plan(group)
+        click.echo("\n".join(plan.lines()))
+        if dry_run:
+            click.echo("Nothing was set (--dry-run).")
+            return
+        plan.offsets()
+        if not yes:
+            confirm()
+        mover.carry_out(plan)
+        click.echo(f"Done. The group {group} goes on at {plan.target}.")
+
+
+@click.group(invoke_without_command=True, subcommand_metavar="[COMMAND]")
+@sides_options
+@click.option(
+    "--topics",
+    multiple=True,
+    metavar="TOPIC,...",
+    help="Names, and patterns such as 'orders-*', which take topics that come later too.",
+)
+@click.option(
+    "--rename",
+    default="{topic}",
+    show_default=True,
+    help="What topics are called at the target, such as {cluster}.{topic}, where cluster is the "
+    "name of the source.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Of what is made at the target.  [default: the target's]",
+)
+@click.option(
+    "--groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Note where a group of the source stands, to move it when the source is gone.",
+)
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Go on behind records that the source deleted before they were copied.",
+)
+@click.option("--once", is_flag=True, help="End where the topics end now.")
+@click.pass_context
+def mirror(
+    context: click.Context,
+    source_file: Path | None,
+    target_file: Path | None,
+    named: str | None,
+    name: str | None,
+    given: tuple[str, ...],
+    topics: tuple[str, ...],
+    rename: str,
+    replication_factor: int | None,
+    groups: tuple[str, ...],
+    skip_lost: bool,
+    once: bool,
+) -> None:
+    """Copy topics of one cluster to another, each record once.
+
+    Partitions, keys, values, timestamps and headers stay as they are. What is copied, and where it
+    stands, is committed together at the target: stopped or killed at any moment, it goes on from
+    there.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    names = names_of(source_file, target_file, named)
+    assert source_file is not None
+    assert target_file is not None
+    from headrace.streams.mirror.mirror import Mirror
+
+    stop = threading.Event()
+    with said_errors():
+        settings = settings_of_sides(source_file, target_file, given)
+        made = Mirror(
+            name=name or "-to-".join(names),
+            source=settings[0],
+            target=settings[1],
+            topics=topics,
+            rename=rename,
+            source_name=names[0],
+            target_name=names[1],
+            replication_factor=replication_factor or -1,
+            skip_lost=skip_lost,
+            groups=groups,
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        records = made.run(once=once, stop=stop)
+    click.echo(f"Mirrored: {records} record{'' if records == 1 else 's'}")
+
+
+mirror.add_command(offsets)

@@ -1,1 +1,0 @@
-"""The command `headrace mirror`: topics of one cluster into another, and groups moved there."""

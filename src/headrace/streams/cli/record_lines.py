@@ -1,0 +1,233 @@
+"""One record a line: what a file says of it, and what is printed of one.
+
+A line that is a JSON object with the field ``value``, and no fields but those of a record (``key``,
+``timestamp``, ``headers``, ``partition``; ``topic``, ``offset`` and ``error`` are passed over), is
+a record. Every other line is a value alone. So what is printed can be read again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import IO, Any, NoReturn
+
+import msgspec
+
+from headrace.streams.errors import StreamsError
+from headrace.topology.errors import SerdeError
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes import bytes as bytes_serde
+from headrace.topology.serdes import string as string_serde
+from headrace.topology.serdes.documents import to_bytes, to_document
+
+_PASSED_OVER = frozenset({"topic", "offset", "error"})
+_FIELDS = frozenset({"key", "value", "timestamp", "headers", "partition"}) | _PASSED_OVER
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class LineError(StreamsError):
+    """A line that is no record of its topic; the message says which, and why.
+
+    Example:
+        >>> print(LineError("orders.jsonl", 17, "is no JSON"))
+        orders.jsonl, line 17: is no JSON
+    """
+
+    def __init__(self, file: str, number: int, reason: str) -> None:
+        super().__init__(f"{file}, line {number}: {reason}")
+
+
+@dataclass(frozen=True, slots=True)
+class LineRecord:
+    """A record as a line says it, in bytes.
+
+    Args:
+        line: where it stands, from 1.
+        timestamp: milliseconds since 1970; None where the line says nothing.
+        partition: None where the line says nothing.
+    """
+
+    line: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None = None
+    partition: int | None = None
+    headers: Headers = ()
+
+
+def read_records(
+    lines: Iterable[str], file: str, *, key: Serde[Any], value: Serde[Any]
+) -> Iterator[LineRecord]:
+    """The records of a file; empty lines are passed over.
+
+    Args:
+        lines: of the file.
+        file: its name, for errors.
+        key: serde of the topic's keys.
+        value: serde of its values. Where these are text, a line that is no record is the text.
+
+    Raises:
+        LineError: a line is no record of the topic.
+
+    Example:
+        >>> from headrace import serdes
+        >>> lines = ['{"id": 1}', '{"key": "a", "value": {"id": 2}, "timestamp": 5}']
+        >>> for record in read_records(lines, "x", key=serdes.string, value=serdes.json):
+        ...     print(record.key, record.value, record.timestamp)
+        None b'{"id":1}' None
+        b'a' b'{"id":2}' 5
+    """
+    for number, line in enumerate(lines, 1):
+        text = line.rstrip("\r\n")
+        if number == 1:
+            text = text.removeprefix("\ufeff")  # a mark of byte order
+        if text.strip():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise LineError(file, number, "is not UTF-8; convert the file") from error
+            yield _record(text, number, file, key, value)
+
+
+def text_of(stream: IO[bytes]) -> IO[str]:
+    """Return the text of a file or of standard input; `read_records` refuses what is not UTF-8."""
+    return io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape")
+
+
+def _record(text: str, number: int, file: str, key: Serde[Any], value: Serde[Any]) -> LineRecord:
+    try:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise LineError(file, number, "is nested too deeply; make it flat") from error
+    except ValueError as error:
+        if value is string_serde:
+            return LineRecord(number, None, text.encode())
+        raise LineError(file, number, f"is no JSON: {error}") from error
+    if not _is_record(document):
+        whole = text if value is string_serde else document
+        return LineRecord(number, None, _part(whole, value, "value", file, number))
+    return LineRecord(
+        number,
+        _part(document.get("key"), key, "key", file, number),
+        _part(document["value"], value, "value", file, number),
+        _timestamp(document.get("timestamp"), file, number),
+        _partition(document.get("partition"), file, number),
+        _headers(document.get("headers"), file, number),
+    )
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number of JSON; write null, or a number")
+
+
+def _is_record(document: object) -> bool:
+    return isinstance(document, dict) and "value" in document and document.keys() <= _FIELDS
+
+
+def _part(document: Any, serde: Serde[Any], name: str, file: str, number: int) -> bytes | None:
+    if document is None:
+        return None
+    try:
+        return to_bytes(document, serde)
+    except RecursionError as error:
+        raise LineError(file, number, f"the {name} is nested too deeply; make it flat") from error
+    except SerdeError as error:
+        reason = (
+            f"the {name} does not suit the topic's serde {serde.name}: {error}; or correct the line"
+        )
+        raise LineError(file, number, reason) from error
+
+
+def _timestamp(found: object, file: str, number: int) -> int | None:
+    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
+        return found
+    try:
+        if isinstance(found, str):
+            time = datetime.fromisoformat(found)
+            return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+    except ValueError:
+        pass
+    raise LineError(
+        file,
+        number,
+        f"timestamp is {found!r}; write milliseconds since 1970, or a time such as "
+        '"2026-01-31T09:00:00Z"',
+    )
+
+
+def _partition(found: object, file: str, number: int) -> int | None:
+    if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
+        return found
+    raise LineError(file, number, f"partition is {found!r}; write a number from 0")
+
+
+def _headers(found: object, file: str, number: int) -> Headers:
+    pairs: Any = found.items() if isinstance(found, dict) else (found or [])
+    try:
+        return tuple(
+            (_header_name(name), None if text is None else _header_bytes(text))
+            for name, text in pairs
+        )
+    except (SerdeError, TypeError, ValueError) as error:
+        reason = 'headers are neither an object nor pairs such as [["name", "text"]]'
+        raise LineError(file, number, reason) from error
+
+
+def _header_name(found: object) -> str:
+    return _header_bytes(found).decode(errors="surrogateescape")
+
+
+def _header_bytes(found: object) -> bytes:
+    return to_bytes(found if isinstance(found, dict) else str(found), bytes_serde)
+
+
+def record_line(
+    key: object,
+    value: object,
+    *,
+    timestamp: int | None = None,
+    partition: int | None = None,
+    offset: int | None = None,
+    headers: Iterable[tuple[str, bytes | None]] = (),
+    more: Mapping[str, object] | None = None,
+    error: str | None = None,
+) -> str:
+    """A record as one line of JSON.
+
+    Args:
+        key: as a serde gave it.
+        value: as a serde gave it.
+        timestamp: milliseconds since 1970; what is None is left out, here and below.
+        partition: where it stands.
+        offset: likewise.
+        headers: left out where there are none.
+        more: fields in front, such as the topic.
+        error: why the key or the value is not what its serde reads.
+
+    Example:
+        >>> record_line("the", 2, timestamp=5, partition=0)
+        '{"key":"the","value":2,"timestamp":5,"partition":0}'
+    """
+    fields: dict[str, object] = {
+        **(more or {}),
+    }
+    for part, found in (("key", key), ("value", value)):
+        try:
+            fields[part] = to_document(found)
+        except SerdeError as refused:
+            fields[part] = None
+            error = "; ".join([*filter(None, [error]), f"{part}: {refused}"])
+    places = {"timestamp": timestamp, "partition": partition, "offset": offset}
+    fields |= {name: number for name, number in places.items() if number is not None}
+    pairs = [
+        (to_document(name.encode(errors="surrogateescape")), to_document(data))
+        for name, data in headers
+    ]
+    if pairs:
+        fields["headers"] = pairs
+    if error is not None:
+        fields["error"] = error
+    return msgspec.json.encode(fields).decode()

@@ -1,0 +1,388 @@
+"""The stores of an application that runs in other processes: it is loaded here for its serdes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from headrace.streams.cli.options import load, said_errors
+from headrace.streams.config.secrets import over
+from headrace.streams.config.settings import given_by, span_of
+from headrace.streams.metrics.snapshots import ApplicationSnapshot
+from headrace.streams.queries.query_queue import Workers
+
+if TYPE_CHECKING:
+    from headrace.streams.client.asker import Asker
+    from headrace.streams.queries.queries import Queries
+    from headrace.streams.queries.readers import StoreReader
+
+
+class LoadedQueries:
+    """Loads the application when it is asked for first, and not before.
+
+    Args:
+        target: names the application.
+        settings: over its own.
+        facts: what the workers tell of themselves; None where there are none to ask.
+        workers: asks them about rows in their memory.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        settings: Mapping[str, Any],
+        facts: Callable[[], ApplicationSnapshot] | None = None,
+        workers: Workers = lambda: None,
+    ) -> None:
+        self._target = target
+        self._settings = settings
+        self._facts = facts
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._queries: Queries | None = None
+        self.endpoint: str | None = None
+        """Where this host serves its stores, unless the settings say where others reach them."""
+
+    def __call__(self) -> Queries:
+        """Give what its stores are asked with.
+
+        Raises:
+            StreamsError: the application cannot be loaded, or refuses its settings.
+            TopologyError: its topology cannot run.
+        """
+        from headrace.streams.queries.queries import Queries
+
+        with self._lock:
+            if self._queries is None:
+                app = load(self._target, self._settings)
+                config = app.config
+                if config.application_server is None:
+                    config = replace(config, application_server=self.endpoint)
+                self._queries = Queries(
+                    config,
+                    app.plans,
+                    app.global_plans,
+                    facts=self._facts,
+                    workers=self._workers,
+                )
+            return self._queries
+
+
+# Where the rows come from that `headrace store` shows: files of this host, or an application.
+
+
+Document = dict[str, Any]
+_TIMEOUT_S = 10.0
+_PAGE_ROWS = 1_000
+_OPTIONS = {
+    "send the token: Authorization: Bearer TOKEN": "it wants a token",
+    "give it as token=": "name the file that holds it: --http-token-file FILE",
+    "get(key) and get_many(keys) take longer keys": "ask on the host itself, with --app",
+    "max_age=": "--max-age",
+    "snapshot=true": "--snapshot",
+    "from=beginning": "--from beginning",
+}
+"""What stands here for what programs and requests say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Which rows are meant, as texts; see `headrace.streams.queries.asked.scan_of`."""
+
+    begin: str | None = None
+    end: str | None = None
+    prefix: str | None = None
+    reverse: bool = False
+
+
+def _code_of(error: BaseException) -> int:
+    """What a command ends with; 1 is the answer "no", such as that a key has no row."""
+    from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
+
+    code = exit_code_of(error)
+    return ExitCode.USAGE if code == ExitCode.CRASHED else code
+
+
+@contextmanager
+def _said_errors() -> Iterator[None]:
+    """As `said_errors`, in the words of the command line."""
+    from headrace.streams.queries.errors import QueryError
+
+    with said_errors(_code_of):
+        try:
+            yield
+        except QueryError as error:
+            said = str(error)
+            for word, option in _OPTIONS.items():
+                said = said.replace(word, option)
+            error.args = (said,)
+            raise
+
+
+@contextmanager
+def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
+    """The stores of the application that a command names."""
+    if state_dir is not None:
+        settings = over(settings, given_by({"state.dir": str(state_dir)}, "--state-dir"))
+    with _said_errors(), LoadedQueries(target, settings)() as queries:
+        yield queries
+
+
+class Source(Protocol):
+    """Gives rows as JSON has them."""
+
+    def stores(self) -> list[Document]:
+        """The stores, each with the places of its partitions; `rows` of those that can tell.
+
+        `refused` says why those are not counted which are too old.
+        """
+
+    def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
+        """The row of a key, or its windows."""
+
+    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+        """The rows of a range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What the command line says of it.
+
+    Args:
+        target: the application, whose files on this host are read.
+        url: where it serves, in place of that.
+        max_age: how old rows may be, as text.
+    """
+
+    target: str | None
+    url: str | None
+    token_file: Path | None
+    state_dir: Path | None
+    max_age: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @contextmanager
+    def opened(self) -> Iterator[Source]:
+        """Open it; what goes wrong in the block becomes one message."""
+        self._require_one()
+        with _said_errors():
+            age = self._age()
+            if self.url is not None:
+                yield _Served(self._asker(self.url), self.max_age)
+                return
+            assert self.target is not None
+            with queries_of(self.target, self.settings, self.state_dir) as queries:
+                yield _Files(queries, age)
+
+    @contextmanager
+    def followed(self) -> Iterator[Queries | Asker]:
+        """What changes are followed with: the application's own cluster, or where it serves."""
+        self._require_one()
+        with _said_errors():
+            if self.url is not None:
+                asker = self._asker(self.url)
+                try:
+                    yield asker
+                finally:
+                    asker.close()
+                return
+            assert self.target is not None
+            with queries_of(self.target, self.settings, self.state_dir) as queries:
+                yield queries
+
+    def _require_one(self) -> None:
+        if (self.target is None) == (self.url is None):
+            raise click.UsageError("say --app MODULE:APP, or where it serves: --url URL")
+        if self.token_file is not None and self.url is None:
+            raise click.UsageError("--http-token-file goes with --url")
+        if self.url is not None and (self.state_dir is not None):
+            raise click.UsageError("--state-dir goes with --app")
+
+    def _age(self) -> timedelta | None:
+        try:
+            return None if self.max_age is None else span_of(self.max_age, "--max-age")
+        except ValueError as error:
+            raise click.UsageError(str(error)) from error
+
+    def _asker(self, url: str) -> Asker:
+        from headrace.streams.client.asker import Asker
+        from headrace.streams.config.secrets import Secret
+        from headrace.streams.errors import ConfigError
+
+        token = None
+        if self.token_file is not None:
+            try:
+                token = Secret(self.token_file.read_text())
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"the token in {self.token_file} cannot be read: {error}"
+                ) from error
+        return Asker([url], token=token, timeout_s=_TIMEOUT_S)
+
+
+class _Files:
+    """The files of this host."""
+
+    def __init__(self, queries: Queries, max_age: timedelta | None) -> None:
+        self._queries = queries
+        self._max_age = max_age
+        self._is_said = False
+
+    def _reader(self, name: str, *, only: frozenset[int] | None = None) -> StoreReader[Any, Any]:
+        """A store; that nothing of the application runs here is said once."""
+        from headrace.streams.queries.errors import QueryError
+        from headrace.streams.queries.source import AgeLimit
+
+        most_ms = None if self._max_age is None else round(1000 * self._max_age.total_seconds())
+        age = AgeLimit(most_ms, advice="take them as they are with --max-age, such as 24h")
+        reader = self._queries.reader(name, only=only, age=age)
+        if self._is_said or self._queries.are_at_work():
+            return reader
+        try:
+            oldest = max(reader.places(), key=lambda place: place.age_ms)
+        except (QueryError, ValueError):
+            return reader  # there is none, as the question itself will say
+        self._is_said = True
+        click.echo(
+            f"No worker of {self._queries.application} runs on this host: rows of {name} may lack "
+            f"changes of {oldest.age_ms / 1000:g} s.",
+            err=True,
+        )
+        return reader
+
+    def stores(self) -> list[Document]:
+        """All of them."""
+        from headrace.streams.queries.errors import QueryError, TooOldError
+
+        found = []
+        for name in sorted(self._queries.stores):
+            reader = self._reader(name)
+            kept = reader.store
+            one: Document = {
+                "name": kept.name,
+                "kind": kept.kind,
+                "key": kept.key_name,
+                "value": kept.value.name,
+                "in_memory": kept.in_memory,
+                "places": [],
+                "rows": None,
+                "refused": None,
+            }
+            try:
+                places = reader.places()
+                one["places"] = [asdict(place) for place in places]
+                readable = frozenset(p.partition for p in places if p.partition is not None)
+                if places:
+                    counting = self._reader(name, only=readable or None)
+                    one["rows"] = counting.approximate_num_entries()
+            except TooOldError as error:
+                one["refused"] = str(error)
+            except QueryError:
+                pass  # no worker has begun with it here, or it is in memory
+            found.append(one)
+        return found
+
+    def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
+        """By the reader of its kind."""
+        from headrace.streams.queries.asked import key_of_text, row_document, time_of
+        from headrace.streams.queries.errors import WrongQueryError
+        from headrace.streams.queries.readers import (
+            LAST_MS,
+            KeyValueReader,
+            SessionReader,
+            VersionedReader,
+            WindowReader,
+        )
+
+        reader = self._reader(name)
+        data = key_of_text(key, reader.key_serde, reader.name)
+        if as_of is not None:
+            if not isinstance(reader, VersionedReader):
+                raise WrongQueryError(f"store {name!r} keeps no versions; leave out --as-of")
+            rows = [reader.find_as_of(data, time_of(as_of, "--as-of"), is_encoded=True).row]
+        elif isinstance(reader, WindowReader | SessionReader):
+            rows = [*reader.rows(reader.of_key(data, 0, LAST_MS))]
+        else:
+            assert isinstance(reader, KeyValueReader)
+            rows = [reader.find(data, is_encoded=True).row]
+        return [row_document(row) for row in rows if row is not None]
+
+    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+        """By the reader of its kind."""
+        from headrace.streams.queries.asked import row_document, scan_of
+
+        reader = self._reader(name)
+        scan = scan_of(
+            reader,
+            begin=wanted.begin,
+            end=wanted.end,
+            prefix=wanted.prefix,
+            reverse=wanted.reverse,
+        )
+        return (row_document(row) for row in reader.rows(scan, limit))
+
+
+class _Served:
+    """An application that serves its stores."""
+
+    def __init__(self, asker: Asker, max_age: str | None) -> None:
+        self._asker = asker
+        self._age = {"max_age": max_age}
+
+    def stores(self) -> list[Document]:
+        """All of them."""
+        found = (self._asker.ask(None, "", {}) or {})["stores"]
+        return [self._with_places(one) for one in found]
+
+    def _with_places(self, one: Document) -> Document:
+        from headrace.streams.queries.errors import StoreInMemoryError
+
+        more = self._asker.ask(one["name"], "", {}) or {}
+        try:
+            count = self._asker.ask(one["name"], "count", self._age) or {}
+        except StoreInMemoryError:  # no worker that has it runs there
+            count = {}
+        return {**one, "places": more.get("places", []), "rows": count.get("count")}
+
+    def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
+        """Page by page, of windows."""
+        found = self._asker.ask(name, "get", {"key": key, "as_of": as_of, **self._age})
+        if found is None:
+            return []
+        if "rows" not in found:
+            return [_bare(found)]
+        return [*self._rows(name, "get", {"key": key}, None)]
+
+    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+        """Page by page."""
+        given = {"from": wanted.begin, "to": wanted.end, "prefix": wanted.prefix}
+        reverse = "true" if wanted.reverse else None
+        if wanted.prefix is None:
+            return self._rows(name, "range", {**given, "reverse": reverse}, limit)
+        return self._rows(name, "prefix", {**given, "reverse": reverse}, limit)
+
+    def _rows(
+        self, name: str, path: str, given: dict[str, str | None], limit: int | None
+    ) -> Iterator[Document]:
+        after: str | None = None
+        left = limit
+        while left is None or left > 0:
+            size = str(_PAGE_ROWS if left is None else min(left, _PAGE_ROWS))
+            asked = {**given, **self._age, "limit": size, "after": after}
+            page = self._asker.ask(name, path, asked) or {}
+            yield from page["rows"]
+            after = page["after"]
+            if after is None:
+                return
+            left = None if left is None else left - len(page["rows"])
+
+
+def _bare(found: Document) -> Document:
+    return {name: found[name] for name in ("key", "value", "timestamp", "partition")}

@@ -1,0 +1,409 @@
+"""The commands `headrace store list`, `get`, `scan` and `export`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from headrace.streams.cli.options import columns, json_option, settings_option, show
+from headrace.streams.cli.store_sources import Document, Range, Where
+
+if TYPE_CHECKING:
+    from headrace.streams.cli.store_sources import Where
+    from headrace.streams.client.asker import Asker
+    from headrace.streams.client.changes import Changes
+    from headrace.streams.queries.queries import Queries
+
+
+# Keys that begin with a minus are numbers, and no options.
+
+
+_NUMBER = re.compile(r"-[0-9.][0-9.eE+-]*")
+
+
+class TakesNegativeKeys(click.Command):
+    """A command whose arguments may be such keys; other options that are unknown are refused."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line."""
+        given = args[: args.index("--")] if "--" in args else list(args)
+        ctx.ignore_unknown_options = True
+        left = super().parse_args(ctx, args)
+        for name in ("key", "keys"):
+            found = ctx.params.get(name) or ()
+            for key in (found,) if isinstance(found, str) else found:
+                is_option = key.startswith("-") and key != "-" and _NUMBER.fullmatch(key) is None
+                if is_option and key in given:
+                    raise click.NoSuchOption(
+                        key, f"No such option: {key}; a key that begins so goes behind --", ctx=ctx
+                    )
+        return left
+
+
+# The options of `headrace store` that say where the rows are.
+
+
+def _takes_place(command: Callable[..., Any]) -> Callable[..., Any]:
+
+    @click.option("--app", "target", metavar="MODULE:APP",
+                  help="The application, whose files on this host are read.")  # fmt: skip
+    @click.option("--url", metavar="URL",
+                  help="Where `headrace run --http ... --queries` of any host serves, such as "
+                  "http://host:9464: all hosts are asked.")  # fmt: skip
+    @click.option("--http-token-file", "token_file", type=click.Path(path_type=Path),
+                  help="With --url: holds the token that it wants.")  # fmt: skip
+    @click.option("--state-dir", type=click.Path(file_okay=False, path_type=Path),
+                  help="Where its state is, over its setting state.dir.")  # fmt: skip
+    @wraps(command)
+    def given(
+        target: str | None,
+        url: str | None,
+        token_file: Path | None,
+        state_dir: Path | None,
+        settings: dict[str, Any],
+        max_age: str | None = None,
+        **others: Any,
+    ) -> Any:
+        where = Where(
+            target=target,
+            url=url,
+            token_file=token_file,
+            state_dir=state_dir,
+            max_age=max_age,
+            settings=settings,
+        )
+        return command(where=where, **others)
+
+    return given
+
+
+def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add those that say which application; the command is given a `Where`."""
+    return _takes_place(settings_option(command))
+
+
+def takes_where(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add those, and how old rows may be."""
+    with_age = click.option("--max-age", metavar="SPAN",
+                            help="Refuse rows that may lack changes of a longer time, such as 10s "
+                            "or 24h. Unless given, what a task that moved away has left behind for "
+                            "more than a minute is refused.")  # fmt: skip
+    return _takes_place(with_age(settings_option(command)))
+
+
+# The command `headrace store watch`: the changes of a store as they are committed.
+
+
+@click.command(cls=TakesNegativeKeys)
+@click.argument("name")
+@click.argument("key", required=False)
+@click.option(
+    "--from",
+    "begin",
+    metavar="beginning|end|POSITION",
+    default="end",
+    show_default=True,
+    help="Where to begin; a POSITION such as 0:1500,1:1498 is what --with-position prints.",
+)
+@click.option("--snapshot", is_flag=True, help="The rows first, then the changes since.")
+@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many.")
+@click.option("--with-position", is_flag=True, help="Print where one is behind each change, too.")
+@takes_application
+def watch(
+    name: str,
+    key: str | None,
+    begin: str,
+    snapshot: bool,
+    most: int | None,
+    with_position: bool,
+    where: Where,
+) -> None:
+    """Print the changes of a store, or of a key, as they are committed: a line of JSON each.
+
+    They are read from the store's changelog on the cluster, or with --url from a host that serves
+    the application, each once and in the order of its partition, until Ctrl-C. With --url it goes
+    on where the connection was cut, at the same host, and says so while it waits for that. It joins
+    no group and commits nothing.
+    """
+    from headrace.streams.queries.queries import Queries
+
+    if snapshot and begin != "end":
+        raise click.UsageError("--snapshot begins behind the rows; leave out --from")
+    lines = _Lines(most, with_position=with_position)
+    with where.followed() as source, suppress(KeyboardInterrupt):
+        if isinstance(source, Queries):
+            _read(source, name, key, begin, lines, snapshot=snapshot)
+        else:
+            _ask(source, name, key, begin, lines, snapshot=snapshot)
+
+
+class _Lines:
+    """What is printed, until it is enough."""
+
+    def __init__(self, most: int | None, *, with_position: bool) -> None:
+        self._left = most
+        self._with_position = with_position
+
+    def add(self, line: str, position: str | None) -> bool:
+        """Print one; returns whether there is to be another one."""
+        if self._with_position and position is not None:
+            line = f'{line[:-1]},"position":"{position}"}}'
+        click.echo(line)
+        self._left = None if self._left is None else self._left - 1
+        return self._left != 0
+
+
+def _read(
+    queries: Queries, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
+) -> None:
+    """Print what the cluster has."""
+    from headrace.streams.queries.asked import key_of_text
+    from headrace.streams.queries.change import positions_of
+    from headrace.streams.queries.errors import NotReadableError
+    from headrace.streams.queries.feeds import Feeds, Start
+
+    start = Start("rows" if snapshot else "beginning" if begin == "beginning" else "end")
+    if begin not in ("beginning", "end"):
+        start = Start("positions", positions_of(begin))
+    reader = queries.reader(name)
+    data = None if key is None else key_of_text(key, reader.key_serde, name)
+    woken = threading.Event()
+    with Feeds(queries) as feeds:
+        feeds.reach()
+        follower = feeds.follow(name, key=data, start=start, wake=woken.set)
+        click.echo(f"Following {name}.", err=True)
+        while True:
+            woken.wait()
+            woken.clear()
+            for event in follower.take()[0]:
+                if event.name == "closed":
+                    raise NotReadableError(json.loads(event.data)["reason"])
+                if event.name == "compacted":
+                    click.echo(event.data.decode(), err=True)
+                is_told = event.name in ("row", "change")
+                if is_told and not lines.add(event.data.decode(), event.position):
+                    feeds.leave(follower)
+                    return
+
+
+def _ask(
+    asker: Asker, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
+) -> None:
+    """Print what a host tells; one that is away is waited for where it had begun to tell."""
+    from headrace.streams.queries.errors import NotReadableError
+
+    position = None if begin in ("beginning", "end") else begin
+    has_told = False
+    while True:
+        changes = _changes(asker, name, key, begin, position, snapshot=snapshot)
+        try:
+            with changes:
+                if not has_told:
+                    click.echo(f"Following {name}.", err=True)
+                _print_of_watch(changes, lines)
+                return
+        except NotReadableError as error:
+            has_told = has_told or changes.has_told
+            position = changes.position
+            if not has_told or position is None:
+                raise
+            click.echo(f"Waiting, to go on from {position}: {error}", err=True)
+
+
+def _changes(
+    asker: Asker, name: str, key: str | None, begin: str, position: str | None, *, snapshot: bool
+) -> Changes[Any, Any]:
+    from headrace.streams.client.changes import Changes
+
+    is_anew = position is None
+    return Changes(
+        asker,
+        name,
+        of={"key": key},
+        start="beginning" if is_anew and begin == "beginning" else "end",
+        position=position,
+        snapshot=is_anew and snapshot,
+        read=lambda document: (document, None),  # it is printed as it came
+    )
+
+
+def _print_of_watch(changes: Changes[Any, Any], lines: _Lines) -> None:
+    """Print changes until it is enough."""
+    gaps = 0
+    for change in changes:
+        for gap in changes.compacted[gaps:]:
+            click.echo(json.dumps(gap, separators=(",", ":")), err=True)
+        gaps = len(changes.compacted)
+        line = json.dumps(change.key, separators=(",", ":"), ensure_ascii=False)
+        if not lines.add(line, change.position):
+            return
+
+
+_LIMIT = 100
+
+
+@click.group()
+def store() -> None:
+    """Read the stores of an application: on this host, whether it runs or not, or over HTTP.
+
+    What is shown is committed. With --app the rows are read from the files in state.dir beside the
+    workers, which notice nothing; with --url an application that runs is asked, all of its hosts.
+    Errors end with exit code 2, or that of `headrace exit-codes`.
+    """
+
+
+@store.command("list")
+@takes_where
+@json_option
+def list_stores(where: Where, *, as_json: bool) -> None:
+    """List the stores, and how far each partition is: those of this host, or with --url of all.
+
+    The exit code is 1 where rows were not counted, as they may lack changes.
+    """
+    with where.opened() as source:
+        found = source.stores()
+    if as_json:
+        click.echo(json.dumps([_without_rows(one) for one in found]))
+    else:
+        _show_stores(found)
+    refused = [one["refused"] for one in found if one.get("refused")]
+    if refused:
+        click.echo(f"Error: {refused[0]}", err=True)
+        sys.exit(1)
+
+
+def _show_stores(found: list[Document]) -> None:
+    table = columns(
+        "STORE", "KIND", "KEY", "VALUE", "PARTITION", "OFFSET", "ROWS", numbers=("OFFSET",)
+    )
+    for one in found:
+        places = one["places"]
+        rows = "none here" if one["rows"] is None else f"~{one['rows']:,}"
+        if one["in_memory"] and one["rows"] is None:
+            rows = "in memory"
+        if one.get("refused"):
+            rows = "too old"
+        here = ",".join(
+            "all" if place["partition"] is None else str(place["partition"]) for place in places
+        )
+        offsets = sum(place["offset"] for place in places)
+        words = (one["name"], one["kind"], one["key"], one["value"])
+        table.add_row(*words, here, f"{offsets:,}", rows)
+    show(table)
+
+
+def _without_rows(one: Document) -> Document:
+    return {name: found for name, found in one.items() if name not in ("rows", "refused")}
+
+
+@store.command(cls=TakesNegativeKeys)
+@click.argument("name")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.option("--as-of", metavar="TIME", help="As of when, of a versioned store.")
+@takes_where
+@json_option
+def get(
+    name: str, keys: tuple[str, ...], as_of: str | None, where: Where, *, as_json: bool
+) -> None:
+    """Print the rows of keys; of a store with windows or sessions all of a key's.
+
+    A key is text where keys are text, else JSON. The exit code is 1 where one has no row,
+    and 2 or more where something else was refused.
+    """
+    with where.opened() as source:
+        found = [source.of_key(name, key, as_of) for key in keys]
+        _print((row for rows in found for row in rows), as_json=as_json)
+        missing = found.count([])
+    if missing:
+        click.echo(f"{missing} of {len(keys)} keys have no row in {name}", err=True)
+        sys.exit(1)
+
+
+@store.command()
+@click.argument("name")
+@click.option("--from", "begin", metavar="KEY|TIME", help="The first.")
+@click.option("--to", "end", metavar="KEY|TIME", help="The last.")
+@click.option(
+    "--prefix",
+    metavar="KEY",
+    help="Rows whose keys' bytes begin so, such as with the first letters of texts.",
+)
+@click.option("--reverse", is_flag=True, help="From the last to the first.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=_LIMIT, show_default=True, help="Rows at most."
+)
+@takes_where
+@json_option
+def scan(
+    name: str,
+    begin: str | None,
+    end: str | None,
+    prefix: str | None,
+    reverse: bool,
+    limit: int,
+    where: Where,
+    *,
+    as_json: bool,
+) -> None:
+    """Print rows in the order of their keys; with times those of windows, by time.
+
+    With --json each row is a line.
+    """
+    wanted = Range(begin=begin, end=end, prefix=prefix, reverse=reverse)
+    with where.opened() as source:
+        _print(source.scan(name, wanted, limit), as_json=as_json)
+
+
+@store.command()
+@click.argument("name")
+@click.argument("file", type=click.File("w"), default="-")
+@takes_where
+def export(name: str, file: IO[str], where: Where) -> None:
+    """Write all rows to FILE, or to the standard output: one line of JSON each.
+
+    `headrace topics produce` reads such lines. What is committed meanwhile is in the lines that
+    follow.
+    """
+    with where.opened() as source:
+        for row in source.scan(name, Range(), None):
+            file.write(json.dumps(row) + "\n")
+        file.write("")  # the file is opened by that, also where there are no rows
+
+
+def _print(rows: Iterable[Document], *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    from rich.text import Text
+
+    table = columns("KEY", "VALUE", "TIMESTAMP", "PARTITION", numbers=("TIMESTAMP",))
+    for row in rows:
+        part = "all" if row["partition"] is None else str(row["partition"])
+        shown = (_shown(row["key"]), _shown(row["value"]), str(row["timestamp"]), part)
+        table.add_row(*map(Text, shown))
+    show(table)
+
+
+def _shown(document: Any) -> str:
+    """Text as it is, as long as no terminal takes it for more than text."""
+    if isinstance(document, str) and document.isprintable():
+        return document
+    return json.dumps(document)
+
+
+# The commands `headrace store`, all of them.
+
+
+store.add_command(watch)
+
+__all__ = ["store"]

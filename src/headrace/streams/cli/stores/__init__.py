@@ -1,1 +1,0 @@
-"""The commands `headrace store`: list stores, and read their rows beside the workers."""

@@ -1,0 +1,172 @@
+"""The command `headrace topics tail`: the records of topics, a line of JSON each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import Any
+
+import click
+from confluent_kafka import Message
+
+from headrace.streams.cli.known_topics import Form, Known, app_option, counts_of, serde_options
+from headrace.streams.cli.options import WHERE, said_errors, settings_option, where
+from headrace.streams.cli.record_lines import record_line
+from headrace.streams.kafka.group_admin import GroupAdmin
+from headrace.streams.kafka.protocols import Target, TopicPartition
+from headrace.streams.kafka.topic_reader import TopicReader
+from headrace.topology.errors import RegistryError, SerdeError
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.documents import as_base64
+
+FIELDS = ("timestamp", "partition", "offset", "headers")
+
+
+def _fields(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[str]:
+    words = [] if text is None else [word.strip() for word in text.split(",")]
+    if words == ["all"]:
+        return frozenset(FIELDS)
+    unknown = [word for word in words if word not in FIELDS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(FIELDS)}; or write all")
+    return frozenset(words)
+
+
+@click.command()
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@app_option
+@click.option(
+    "--from",
+    "aim",
+    metavar="WHERE",
+    callback=where,
+    help=f"{WHERE}  [default: beginning]",
+)
+@click.option("--max", "most", type=click.IntRange(min=1), metavar="N", help="End after so many.")
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--with",
+    "fields",
+    metavar="FIELD,...",
+    callback=_fields,
+    help="What to print beside key and value: timestamp, partition, offset, headers, or all.",
+)
+@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="This one alone.")
+@click.option(
+    "--uncommitted", is_flag=True, help="Records of open and of aborted transactions, too."
+)
+@serde_options
+@settings_option
+def tail(
+    topics: tuple[str, ...],
+    target: str | None,
+    aim: Target | None,
+    most: int | None,
+    follow: bool,
+    fields: frozenset[str],
+    partition: int | None,
+    uncommitted: bool,
+    key: str | None,
+    value: str | None,
+    settings: dict[str, Any],
+) -> None:
+    """Print the records of topics, a line of JSON each.
+
+    With --app, keys and values are what the application's serdes read, internal topics go by the
+    names of their stores and steps too, and without a TOPIC those that it writes are printed.
+    What a serde refuses is printed as {"base64": ...}, with its place and the reason.
+
+    It joins no group, commits nothing, and reads what is committed.
+    """
+    if aim is not None and aim.kind == "latest" and not follow:
+        raise click.UsageError("there is nothing behind the end yet; say --follow, to wait for it")
+    with said_errors():
+        known = Known.of(target, settings)
+        names = [known.full_name(name) for name in topics]
+        if not names and known.names is not None:
+            names = known.names.outputs(())
+        if not names and known.names is not None:
+            raise click.UsageError(f"{known.config.application_id} writes no topic; name a TOPIC")
+        if not names:
+            raise click.UsageError("name a TOPIC, or an application with --app")
+        forms = {name: known.form(name, key, value) for name in names}
+        admin = known.admin()
+        places = _places(counts_of(admin, names), partition)
+        begins = admin.offsets_for(aim or Target(), places)
+        ends = None if follow else _ends(admin, places, uncommitted=uncommitted)
+        if follow:
+            click.echo(f"Following {', '.join(names)}.", err=True)
+        reader = TopicReader(known.config.restore_config(), uncommitted=uncommitted)
+        with suppress(KeyboardInterrupt):
+            try:
+                for message in islice(reader.read(begins, ends), most):
+                    form = forms[str(message.topic())]
+                    click.echo(line_of(message, form, fields, names_topic=len(names) > 1))
+            finally:
+                reader.close()
+
+
+def _places(counts: dict[str, int], partition: int | None) -> list[TopicPartition]:
+    for name, count in counts.items():
+        if partition is not None and partition >= count:
+            raise click.UsageError(f"{name} has the partitions 0 to {count - 1}, no {partition}")
+    numbers: dict[str, Iterable[int]] = {
+        name: range(count) if partition is None else [partition] for name, count in counts.items()
+    }
+    return [TopicPartition(name, number) for name in numbers for number in numbers[name]]
+
+
+def _ends(
+    admin: GroupAdmin, places: list[TopicPartition], *, uncommitted: bool
+) -> dict[TopicPartition, int]:
+    return admin.end_offsets(places) if uncommitted else admin.stable_offsets(places)
+
+
+def line_of(
+    message: Message, form: Form, fields: frozenset[str], *, names_topic: bool = False
+) -> str:
+    """A record as a line; with its place where a serde refuses it.
+
+    Args:
+        fields: what to print beside key and value.
+        names_topic: whether to print the topic.
+    """
+    headers: Any = message.headers() or ()
+    data = message.value()
+    refused: list[str] = []
+    shown_key = _read(message.key(), form.key, "key", refused)
+    result = None
+    if form.take is not None:
+        with suppress(SerdeError):
+            result = form.take(headers, data)[0]
+    shown_value = _read(data, form.value, "value", refused) if result is None else result
+    asked = fields | {"partition", "offset"} if refused else fields
+    return record_line(
+        shown_key,
+        shown_value,
+        timestamp=message.timestamp()[1] if "timestamp" in asked else None,
+        partition=message.partition() if "partition" in asked else None,
+        offset=message.offset() if "offset" in asked else None,
+        headers=[(n, _bytes(d)) for n, d in headers] if "headers" in asked else (),
+        more={"topic": form.topic} if names_topic else None,
+        error="; ".join(refused) or None,
+    )
+
+
+def _bytes(data: Any) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def _read(data: Any, serde: Serde[Any], part: str, refused: list[str]) -> object:
+    if data is None:
+        return None
+    try:
+        return serde.deserialize(data)
+    except RegistryError:
+        raise  # no record of the topic can be read
+    except SerdeError as error:
+        refused.append(f"{part}: {error}")
+    except Exception as error:  # a serde of the user's may raise anything
+        refused.append(f"{part}: {serde.name} raised {type(error).__name__}")
+    return as_base64(data)

@@ -1,0 +1,346 @@
+"""The command `headrace top`: how an application goes on, in a table that is refreshed."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headrace.streams.admin.overview import Overview, TaskView, look
+from headrace.streams.cli.lag import require_topics, said_missing
+from headrace.streams.cli.options import columns, load, said_errors, settings_option
+from headrace.streams.client.http import sent_token
+from headrace.streams.errors import ConfigError, StreamsError
+from headrace.streams.kafka.connectivity import reach
+from headrace.streams.kafka.group_admin import GroupLook
+from headrace.streams.kafka.protocols import TopicPartition
+
+# `headrace top --url`: what a running application tells over HTTP, in a table.
+
+
+WITHIN_S = 10.0
+BODY_MAX = 64 << 20
+_HOW = "name the file that holds it: --http-token-file FILE"
+
+
+class ServedError(StreamsError):
+    """What is served cannot be read; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedTask:
+    """A task, as the worker that has it tells.
+
+    Args:
+        committed: records whose commits are final, since the worker began.
+        behind_s: how far the input is behind that is so most.
+        told_s_ago: how old all this is.
+    """
+
+    id: str
+    worker: int
+    state: str
+    lag: int
+    behind_s: float
+    committed: int
+    told_s_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServedLook:
+    """What was told, and when it was asked for."""
+
+    application: str
+    workers: tuple[str, ...]
+    """The state of each."""
+    tasks: tuple[ServedTask, ...]
+    at_s: float
+
+    def rates(self, before: ServedLook | None) -> dict[str, float]:
+        """Records that were committed a second since an earlier look, by task.
+
+        A task that has moved since, or whose worker has begun again, is left out.
+        """
+        if before is None:
+            return {}
+        then = {task.id: (before.at_s - task.told_s_ago, task) for task in before.tasks}
+        found = {}
+        for task in self.tasks:
+            was_s, was = then.get(task.id, (0.0, None))
+            span_s = self.at_s - task.told_s_ago - was_s
+            if was is None or was.worker != task.worker or task.committed < was.committed:
+                continue
+            if span_s > 0:
+                found[task.id] = (task.committed - was.committed) / span_s
+        return found
+
+
+class Served:
+    """The pages of a running application.
+
+    Args:
+        url: where it serves, as its log says: http://127.0.0.1:9464.
+        token_file: holds the token that it wants.
+
+    Raises:
+        ServedError: it is no such address, or the token cannot be read.
+    """
+
+    def __init__(self, url: str, token_file: Path | None = None) -> None:
+        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
+        if urlsplit(self._url).scheme not in ("http", "https") or not urlsplit(self._url).netloc:
+            raise ServedError(f"{url!r} is no address such as http://localhost:9464")
+        self._headers: dict[str, str] = {}
+        if token_file is not None:
+            try:
+                token = sent_token(token_file.read_text())
+            except (OSError, UnicodeDecodeError) as error:
+                raise ServedError(f"the token in {token_file} cannot be read: {error}") from error
+            except ConfigError as error:
+                raise ServedError(f"{token_file}: {error}") from error
+            self._headers["Authorization"] = f"Bearer {token.reveal()}"
+
+    def look(self) -> ServedLook:
+        """Ask how it is now.
+
+        Raises:
+            ServedError: nobody answers, or not with what is asked for.
+        """
+        application, tasks = self._get("/api/application"), self._get("/api/tasks")
+        try:
+            return ServedLook(
+                application["application"],
+                tuple(worker["state"] for worker in application["workers"]),
+                tuple(_task(one) for one in tasks),
+                time.monotonic(),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ServedError(
+                f"what {self._url} answers is not that of this version of headrace"
+            ) from error
+
+    def _get(self, path: str) -> Any:
+        request = urllib.request.Request(self._url + path, headers=self._headers)  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:  # noqa: S310
+                return json.loads(answer.read(BODY_MAX))
+        except urllib.error.HTTPError as error:
+            raise ServedError(f"{self._url}{path}: {_refused(error)}") from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise ServedError(
+                f"{self._url} does not answer as `headrace run --http` does: {reason}"
+            ) from error
+
+
+def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) -> Group:
+    """The table; tasks that are far behind come first, and as many as find room."""
+    rates = seen.rates(before)
+    count = len(seen.workers)
+    states = ", ".join(sorted(set(seen.workers)))
+    head = (
+        f"{seen.application}: {count} worker{'' if count == 1 else 's'} ({states}), "
+        f"lag {sum(task.lag for task in seen.tasks):,}, {sum(rates.values()):,.0f}/s"
+    )
+    numbers = ("lag", "behind s", "rate/s", "told s ago")
+    table = columns("task", "worker", "state", *numbers, numbers=numbers)
+    for task in sorted(seen.tasks, key=lambda task: (-task.lag, task.id))[:rows_max]:
+        rate = rates.get(task.id)
+        table.add_row(
+            task.id,
+            str(task.worker),
+            task.state,
+            f"{task.lag:,}",
+            f"{task.behind_s:,.0f}",
+            "-" if rate is None else f"{rate:,.0f}",
+            f"{task.told_s_ago:.0f}",
+        )
+    left = len(seen.tasks) - rows_max
+    more = [Text(f"and {left} tasks that are less far behind")] if left > 0 else []
+    return Group(Text(head), table, *more)
+
+
+def _task(told: dict[str, Any]) -> ServedTask:
+    task = told["task"]
+    inputs = task["inputs"]
+    return ServedTask(
+        id=task["id"],
+        worker=told["worker"],
+        state=task["state"],
+        lag=sum(max(0, one["end"] - one["committed"]) for one in inputs if one["end"] is not None),
+        behind_s=max((one["behind_ms"] / 1000 for one in inputs), default=0.0),
+        committed=task["committed"],
+        told_s_ago=told["told_s_ago"],
+    )
+
+
+def _refused(error: urllib.error.HTTPError) -> str:
+    with error:
+        try:
+            said = json.loads(error.read(4_096))
+        except (OSError, ValueError):
+            said = {}
+    why = said.get("error") or "; ".join(said.get("reasons", [])) or error.reason
+    way = f"; {_HOW}" if error.code == HTTPStatus.UNAUTHORIZED else ""
+    return f"{why} ({error.code}){way}"
+
+
+_Seen = TypeVar("_Seen")
+_Given = TypeVar("_Given", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the cluster said, and when."""
+
+    found: Overview
+    at_s: float
+
+    @property
+    def reached(self) -> dict[TopicPartition, int]:
+        """How far each input partition was committed."""
+        inputs = self.found.inputs
+        return {one.place: one.committed for one in inputs if one.committed is not None}
+
+    def rates(self, before: Look | None) -> Mapping[TopicPartition, float]:
+        """Offsets that were committed a second since an earlier look; of what was there then."""
+        if before is None or self.at_s <= before.at_s:
+            return {}
+        span_s, then = self.at_s - before.at_s, before.reached
+        return {
+            place: max(0, offset - then[place]) / span_s
+            for place, offset in self.reached.items()
+            if place in then
+        }
+
+
+@click.command()
+@click.argument("target", metavar="[MODULE:APP]", required=False)
+@click.option(
+    "--url",
+    metavar="URL",
+    help="Ask the application that serves there (`headrace run --http`), and not the cluster.",
+)
+@click.option(
+    "--http-token-file",
+    "token_file",
+    type=click.Path(path_type=Path),
+    help="With --url: holds the token that it wants.",
+)
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks.",
+)
+@click.option("--times", type=click.IntRange(min=1), metavar="N", help="End after so many looks.")
+@settings_option
+def top(
+    target: str | None,
+    url: str | None,
+    token_file: Path | None,
+    every_s: float,
+    times: int | None,
+    settings: dict[str, Any],
+) -> None:
+    """Show the tasks of an application, who has them, their lag and rate, until Ctrl-C.
+
+    It asks the cluster alone. A rate is what was committed between two looks, in offsets a second;
+    markers of transactions are offsets too. With --times the exit code is 4 where a topic that it
+    reads does not exist.
+
+    MODULE:APP is what `headrace run` takes. With --url it is left out: what the workers of one host
+    tell is shown, with the state of each task, and rates are of records.
+    """
+    if (target is None) == (url is None):
+        raise click.UsageError("say MODULE:APP, or where it serves: --url URL")
+    if token_file is not None and url is None:
+        raise click.UsageError("--http-token-file goes with --url")
+    with said_errors():
+        if url is not None:
+            served = Served(url, token_file)
+            _go_on(served.look, shown_served, every_s, times)
+            return
+        assert target is not None
+        app = load(target, settings)
+        config = app.config
+        reach(config.admin_config())
+        cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+
+        def seen() -> Look:
+            return Look(look(config.application_id, app.plans, cluster), time.monotonic())
+
+        last = _go_on(seen, shown, every_s, times)
+        if times is not None and last is not None:
+            require_topics(last.found.lost)
+
+
+class _Shown(Protocol[_Given]):
+    def __call__(self, seen: _Given, before: _Given | None, /, *, rows_max: int) -> Group: ...
+
+
+def _go_on(
+    see: Callable[[], _Seen], shown: _Shown[_Seen], every_s: float, times: int | None
+) -> _Seen | None:
+    """Look and show until Ctrl-C, or so many times; returns the last look."""
+    console = Console(highlight=False)
+    before: _Seen | None = None
+    with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
+        while times is None or times > 0:
+            seen = see()
+            live.update(shown(seen, before, rows_max=max(5, console.height - 6)), refresh=True)
+            before = seen
+            if times is not None:
+                times -= 1
+            if times != 0:
+                time.sleep(every_s)
+    if not console.is_terminal:
+        console.line()  # the table ends without one there
+    return before
+
+
+def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
+    """The table; tasks that are far behind come first, and as many as find room."""
+    found, rates = seen.found, seen.rates(before)
+    count = len(found.group.members)
+    head = (
+        f"{found.application_id}: {found.group.state}, {count} worker{'' if count == 1 else 's'}, "
+        f"lag {found.lag:,}, {sum(rates.values()):,.0f}/s"
+    )
+    tasks = sorted(found.tasks, key=lambda task: (-task.lag, task.id))
+    missing = [Text(line) for line in said_missing(found)]
+    left = len(tasks) - rows_max
+    more = [Text(f"and {left} tasks that are less far behind")] if left > 0 else []
+    return Group(Text(head), *missing, _table(tasks[:rows_max], rates), *more)
+
+
+def _table(tasks: list[TaskView], rates: Mapping[TopicPartition, float]) -> Table:
+    table = columns("task", "worker", "host", "lag", "rate/s", numbers=("lag", "rate/s"))
+    for task in tasks:
+        known = [rates[one.place] for one in task.inputs if one.place in rates]
+        member = task.member
+        table.add_row(
+            str(task.id),
+            "-" if member is None else member.id,
+            "-" if member is None else member.host.removeprefix("/"),
+            f"{task.lag:,}",
+            f"{sum(known):,.0f}" if known else "-",
+        )
+    return table

@@ -1,1 +1,0 @@
-"""The commands `headrace topics`: make topics, look into them, write to them."""

@@ -1,0 +1,205 @@
+"""The command `headrace transactions`: those that never end, and a way out of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from headrace.state.directory import StateDirectory
+from headrace.streams.admin.hanging import Undecided, end_transactions, find_undecided
+from headrace.streams.admin.reset import local_errors, locked_state, refuse_members
+from headrace.streams.app import KafkaStreams
+from headrace.streams.cli.known_topics import Known
+from headrace.streams.cli.options import (
+    columns,
+    confirm,
+    load,
+    said_errors,
+    settings_option,
+    show,
+    target_argument,
+)
+from headrace.streams.config.secrets import over
+from headrace.streams.config.settings import given_by
+from headrace.streams.errors import ConfigError
+
+_SETTLED_S = 5.0
+"""Brokers answer that a transaction is aborted before its markers are everywhere."""
+_LOOK_AGAIN_S = 0.1
+
+topic_option = click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Look there too: a topic that a function of the topology names; may be repeated.",
+)
+
+
+@click.group()
+def transactions() -> None:
+    """Find transactions of an application that never end, and end them."""
+
+
+@transactions.command("list")
+@target_argument
+@topic_option
+@settings_option
+def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) -> None:
+    """Show what open transactions hold back in an application's topics and offsets.
+
+    An application that runs has open transactions all the time, and topics that others write may
+    have some of theirs. Those of a worker that was killed end by themselves, a minute later at most
+    unless producer.transaction.timeout.ms says otherwise. What stays longer has lost its end.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    with said_errors():
+        _Look(load(target, settings), topics).show()
+
+
+@transactions.command()
+@target_argument
+@topic_option
+@click.option(
+    "--worker",
+    "workers",
+    multiple=True,
+    metavar="ID",
+    help="End what this one left, which is `worker` in its log; may be repeated.  [default: all "
+    "that state.dir of this host knows]",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
+@click.option("--yes", is_flag=True, help="Do it without a question.")
+@click.option("--state-dir", metavar="DIRECTORY", help="The setting state.dir.")
+@settings_option
+def abort(
+    target: str,
+    topics: tuple[str, ...],
+    workers: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    state_dir: str | None,
+    settings: dict[str, Any],
+) -> None:
+    """Abort what workers of a stopped application left open.
+
+    Each worker's name takes part in one more transaction, which writes a record to each of the
+    application's partitions that is held back, and is aborted with it. Whoever reads committed
+    records sees nothing of that. Where something is ended, tasks' state on this host is removed, as
+    it may hold what is aborted, and restored at the next start.
+
+    MODULE:APP is what `headrace run` takes.
+    """
+    if state_dir is not None:
+        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
+    with said_errors():
+        app = load(target, settings)
+        config = app.config
+        if not config.exactly_once:
+            raise ConfigError(
+                "the application has no transactions: its processing.guarantee is at_least_once"
+            )
+        look = _Look(app, topics, is_written=True)
+        found = look.show()
+        if found.is_nothing:
+            return
+        with local_errors():
+            directory = StateDirectory(config.state_dir, config.application_id)
+            names = workers or _known_workers(directory)
+            tasks = sorted(path for path in directory.task_paths() if path.exists())
+        click.echo(f"To be aborted: what was left open by {', '.join(names)}")
+        click.echo("Local state to remove on this host:")
+        click.echo("\n".join(f"  {path}" for path in tasks) or "  none")
+        if dry_run:
+            click.echo("Nothing was done (--dry-run).")
+            return
+        refuse_members(config.application_id, look.cluster.members(config.application_id))
+        if not yes:
+            confirm()
+        with locked_state(config.state_dir, config.application_id) as held:
+            left = _end(look, names)
+            for one in held if left.is_less_than(found) else ():
+                if one.path in tasks:
+                    one.remove()
+        if not left.is_nothing:
+            look.show()
+            raise click.ClickException(
+                "this is still open. It is of a worker of another host, which its log has as "
+                "`worker`: name it with --worker ID. Or it is of another application"
+            )
+        click.echo(
+            "Done. The application can be started. On other hosts remove "
+            f"{config.state_dir / config.application_id / 'tasks'} before that: it may hold what "
+            "was aborted."
+        )
+
+
+class _Look:
+    """Looks for what is held back.
+
+    Args:
+        topics: further ones.
+        is_written: leave out topics that others alone write.
+    """
+
+    def __init__(
+        self, app: KafkaStreams, topics: Iterable[str], *, is_written: bool = False
+    ) -> None:
+        self.app = app
+        known = Known.by(app)
+        self.cluster = known.admin()
+        own = {**known.own, **dict.fromkeys(topics, "writes")}
+        self._own = {name: does for name, does in own.items() if not is_written or does != "reads"}
+
+    def find(self) -> Undecided:
+        """What is held back now."""
+        inputs = {topic for plan in self.app.plans for topic in plan.topics.all_sources}
+        group = self.app.config.application_id
+        return find_undecided(self.cluster, group, self._own, inputs=inputs)
+
+    def show(self) -> Undecided:
+        """The same, and print it."""
+        found = self.find()
+        if found.is_nothing:
+            click.echo("No transaction is open.")
+            return found
+        numbers = ("stable end", "end")
+        table = columns("partition", *numbers, "the application", numbers=numbers)
+        for place, (stable, end) in found.places.items():
+            table.add_row(str(place), str(stable), str(end), self._own[place.topic])
+        for place in found.offsets:
+            table.add_row(str(place), "", "", "commits its offset")
+        show(table)
+        return found
+
+
+def _known_workers(directory: StateDirectory) -> list[str]:
+    names = directory.identities()
+    if not names:
+        raise ConfigError(
+            f"no worker of this host is known in {directory.root}: name those that the log has as "
+            "`worker`, --worker ID"
+        )
+    return names
+
+
+def _end(look: _Look, names: Iterable[str]) -> Undecided:
+    """End what each of some workers left open; returns what is left."""
+    config, left = look.app.config, look.find()
+    for name in names:
+        end_transactions(
+            config.producer_config(f"{config.application_id}-{name}"),
+            left,
+            member=config.restore_config(),
+            timeout_s=config.task_timeout_ms / 1000,
+        )
+        give_up_at = time.monotonic() + _SETTLED_S
+        while not (left := look.find()).is_nothing and time.monotonic() < give_up_at:
+            time.sleep(_LOOK_AGAIN_S)
+        if left.is_nothing:
+            break
+    return left

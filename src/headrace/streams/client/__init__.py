@@ -1,0 +1,1 @@
+"""Client of the stores of an application that runs in other processes."""

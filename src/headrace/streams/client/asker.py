@@ -1,0 +1,356 @@
+"""Asks an application's stores until there is an answer, or the time for it is over.
+
+What cannot be read now is asked for again: a task that moves is somewhere soon. Each host that was
+named has a part of the time, and one that was silent comes last for a while. And nobody goes back:
+each answer says up to where in its changelog it was from, and the next one for the same partition
+is to be no earlier than the newest row of it.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from headrace.streams.client.http import EVENTS, Ending, EventStream, HttpHost, Reply, sent_token
+from headrace.streams.config.secrets import Secret
+from headrace.streams.queries.errors import (
+    NoSuchStoreError,
+    NotHereError,
+    NotReadableError,
+    PositionGoneError,
+    QueryError,
+    StoreInMemoryError,
+    UnknownTokenError,
+    UnreachedHostError,
+    WrongQueryError,
+)
+
+R = TypeVar("R")
+
+TARGET_MAX = 60_000
+"""Servers end a connection whose first line is longer than some 64 KiB."""
+AGAIN_MIN_S = 0.05
+AGAIN_MAX_S = 0.5
+SILENT_S = 30.0
+"""So long nothing may come of what goes on: a server says every ten seconds that it does."""
+WAIT_MAX_S = 2.0
+"""So long a server waits for a position, before it is asked again."""
+SILENT_KEPT_S = 60.0
+"""So long a host that was silent is asked after the others."""
+PATIENCE = "headrace-patience-ms"
+"""The header that says how long whoever asks waits for an answer."""
+EARLIER = "headrace-earlier"
+"""The header that says that positions to wait for are those of earlier answers: "true"."""
+Parameters = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """How a host is asked.
+
+    Args:
+        part_s: its part of the time.
+        is_last: whether no other host is left to be asked.
+        has_heard: whether one has said already why there is no answer.
+    """
+
+    host: HttpHost
+    part_s: float
+    is_last: bool
+    has_heard: bool
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing may come; where little is left the last one may be late."""
+        is_late = self.is_last and not self.has_heard
+        return max(self.part_s, WAIT_MAX_S) if is_late else self.part_s
+
+    @property
+    def wait_s(self) -> float:
+        """For how long it is to wait for a position."""
+        return min(self.patience_s if self.is_last else self.part_s / 2, WAIT_MAX_S)
+
+    @property
+    def patience_s(self) -> float:
+        """Within this it is to answer, so that what it says of others is heard."""
+        return min(self.part_s, 0.75 * self.silent_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Why there is no answer yet, as a host has said it.
+
+    Args:
+        after_s: how long it took to say so.
+    """
+
+    error: NotReadableError
+    after_s: float
+
+    def is_more_than(self, error: NotReadableError, turn: _Turn, after_s: float) -> bool:
+        """Whether it says more than another error that came later.
+
+        Whoever says nothing for not much longer may be about to say the same again.
+        """
+        if isinstance(error, UnreachedHostError):
+            is_silence = error.is_silent
+        else:
+            is_silence = error.unreached is not None and after_s >= turn.patience_s
+        return is_silence and after_s < 2 * self.after_s
+
+
+class Asker:
+    """See the module. Any thread may ask.
+
+    Args:
+        urls: of hosts of the application; any will do.
+        token: what they want to be sent; the space around it is no part of it.
+        timeout_s: for how long a question is asked again, in seconds.
+        context: of https; None trusts what the system trusts.
+        never_back: whether answers are to be no earlier than those before.
+
+    Raises:
+        ConfigError: no header can hold the token.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        token: Secret | None,
+        timeout_s: float,
+        context: ssl.SSLContext | None = None,
+        never_back: bool = True,
+    ) -> None:
+        self._hosts = [HttpHost(url, context=context) for url in urls]
+        self._silent_s: dict[HttpHost, float] = {}
+        """When hosts have last been silent."""
+        self._headers = {"Accept": "application/json"}
+        self._token = None if token is None else sent_token(token)
+        self.timeout_s = timeout_s
+        self._never_back = never_back
+        self._lock = threading.Lock()
+        self._reached: dict[str, dict[int, int]] = {}
+        self._kinds: dict[str, str] = {}
+        self._ending = Ending()
+
+    def __repr__(self) -> str:
+        return ", ".join(host.url for host in self._hosts)
+
+    def ask(
+        self, store: str | None, path: str, given: Parameters, body: bytes | None = None
+    ) -> dict[str, Any] | None:
+        """Ask for something; None is no row of a key.
+
+        Args:
+            store: which; None asks for all of them.
+            path: behind its name.
+            given: parameters; those that are None are left out.
+
+        Raises:
+            QueryError: it cannot be answered.
+            ClosedConnectionError: `close` was called.
+        """
+
+        def asks(turn: _Turn) -> dict[str, Any]:
+            reply = turn.host.ask(
+                self._target(store, path, given, turn.wait_s),
+                body,
+                headers={**self._sent(body), PATIENCE: str(round(1000 * turn.patience_s))},
+                timeout_s=turn.silent_s,
+            )
+            return _read(reply)
+
+        found = self._insist(asks, self._ending)
+        if store is not None:
+            self._note(store, found.get("places", ()))
+        return None if "error" in found else found
+
+    def kind_of(self, store: str) -> str | None:
+        """The kind of a store, which is asked for once; None where there is no such store.
+
+        Raises:
+            QueryError: nobody says so.
+        """
+        with self._lock:
+            kind = self._kinds.get(store)
+        if kind is None:
+            known = (self.ask(None, "", {}) or {})["stores"]
+            with self._lock:
+                self._kinds.update((one["name"], one["kind"]) for one in known)
+                kind = self._kinds.get(store)
+        return kind
+
+    def part(self) -> Ending:
+        """What ends with the connections, or before them."""
+        return self._ending.part()
+
+    def listen(self, store: str, path: str, given: Parameters, ending: Ending) -> EventStream:
+        """Ask for what goes on; see `ask`.
+
+        Args:
+            ending: ends it, and the asking.
+
+        Raises:
+            QueryError: it cannot be had.
+            ClosedConnectionError: it is ended.
+        """
+        said = urlencode({name: text for name, text in given.items() if text is not None})
+        headers = {**self._sent(None), "Accept": EVENTS}
+
+        def asks(turn: _Turn) -> EventStream:
+            found = turn.host.listen(
+                _short(f"/api/stores/{quote(store, safe='')}/{path}?{said}"),
+                headers=headers,
+                begin_s=SILENT_S if turn.is_last else turn.silent_s,
+                silent_s=SILENT_S,
+                ending=ending,
+            )
+            if isinstance(found, EventStream):
+                return found
+            raise QueryError(f"store {store!r} has no changes, but {_read(found)}")
+
+        return self._insist(asks, ending)
+
+    def _insist(self, asks: Callable[[_Turn], R], ending: Ending) -> R:
+        """Ask until there is an answer, or the time is over and all hosts were asked."""
+        give_up_s = time.monotonic() + self.timeout_s
+        pause_s = AGAIN_MIN_S
+        silent: set[HttpHost] = set()
+        others: set[HttpHost] = set()
+        said: _Said | None = None
+        while True:
+            since_s = time.monotonic()
+            turn = self._turn(silent, give_up_s - since_s, has_heard=said is not None)
+            try:
+                return asks(turn)
+            except NotReadableError as error:
+                after_s = time.monotonic() - since_s
+                is_news = said is None or not said.is_more_than(error, turn, after_s)
+                if isinstance(error, UnreachedHostError):
+                    silent = {turn.host} if turn.is_last else {turn.host, *silent}
+                    if is_news:
+                        self._leave(turn.host)
+                    others = {*others, turn.host} if error.is_other else others - {turn.host}
+                    if len(others) == len(self._hosts):
+                        raise
+                    if not turn.is_last:
+                        continue
+                elif is_news:
+                    said = _Said(error, after_s)
+                if time.monotonic() + pause_s >= give_up_s:
+                    if said is None or is_news:
+                        raise
+                    raise said.error from error
+                ending.pause(pause_s)
+                pause_s = min(2 * pause_s, AGAIN_MAX_S)
+
+    def _turn(self, silent: Set[HttpHost], left_s: float, *, has_heard: bool) -> _Turn:
+        """Whose turn it is among those that were not silent for this question."""
+        known_s = time.monotonic() - SILENT_KEPT_S
+        with self._lock:
+            others = [host for host in self._hosts if host not in silent] or self._hosts
+            others = sorted(others, key=lambda host: self._silent_s.get(host, known_s) > known_s)
+        part_s = max(left_s / len(others), AGAIN_MIN_S)
+        return _Turn(others[0], part_s, is_last=len(others) == 1, has_heard=has_heard)
+
+    def leave(self, url: str) -> None:
+        """Ask a host after the others from now on, as it was silent."""
+        for host in self._hosts:
+            if host.url == url:
+                self._leave(host)
+
+    def next_host(self) -> None:
+        """Ask another host from now on."""
+        with self._lock:
+            self._hosts = [*self._hosts[1:], self._hosts[0]]
+
+    def forget(self) -> None:
+        """Take answers from before those that there were, as after a reset of the application."""
+        with self._lock:
+            self._reached.clear()
+            self._kinds.clear()
+
+    def _target(self, store: str | None, path: str, given: Parameters, wait_s: float) -> str:
+        if store is None:
+            return "/api/stores"
+        parameters = {name: text for name, text in given.items() if text is not None}
+        with self._lock:
+            reached = self._reached.get(store) if self._never_back else None
+            if reached:
+                parameters["min_position"] = ",".join(f"{p}:{at}" for p, at in reached.items())
+                parameters["wait"] = f"{round(1000 * wait_s)}ms"
+        base = f"/api/stores/{quote(store, safe='')}"
+        return _short(f"{base}/{path}?{urlencode(parameters)}" if path else base)
+
+    def _sent(self, body: bytes | None) -> dict[str, str]:
+        found = {**self._headers, EARLIER: str(self._never_back).lower()}
+        if body is not None:
+            found["Content-Type"] = "application/json"
+        if self._token is not None:
+            found["Authorization"] = f"Bearer {self._token.reveal()}"
+        return found
+
+    def _note(self, store: str, places: Iterable[Mapping[str, Any]]) -> None:
+        with self._lock:
+            reached = self._reached.setdefault(store, {})
+            for place in places:
+                partition = place["partition"]
+                if partition is not None:
+                    reached[partition] = max(reached.get(partition, 0), place["max_offset"])
+
+    def _leave(self, silent: HttpHost) -> None:
+        with self._lock:
+            self._silent_s[silent] = time.monotonic()
+            self._hosts = [*(host for host in self._hosts if host is not silent), silent]
+
+    def close(self) -> None:
+        """End the connections, also under whoever waits for an answer."""
+        self._ending.end()
+        with self._lock:
+            hosts = self._hosts
+        for host in hosts:
+            host.close()
+
+
+def _short(target: str) -> str:
+    """See that servers take an address; where it is too long they only cut the connection."""
+    if len(target) > TARGET_MAX:
+        raise WrongQueryError(
+            f"what is asked is {len(target):,} characters of an address, and {TARGET_MAX:,} are "
+            "the most; get(key) and get_many(keys) take longer keys"
+        )
+    return target
+
+
+def _read(reply: Reply) -> dict[str, Any]:
+    found = reply.document if isinstance(reply.document, dict) else {}
+    if reply.code == 200 or (reply.code == 404 and "places" in found):
+        return found
+    said = str(found.get("error", f"status {reply.code}"))
+    if reply.code == 400:
+        raise WrongQueryError(said)
+    if reply.code == 401:
+        raise UnknownTokenError(f"{said}; give it as token=")
+    if reply.code == 404:
+        raise NoSuchStoreError(
+            f"{said}; stores are served where headrace run has --queries"
+            if "error" not in found
+            else said
+        )
+    if reply.code == 410:
+        raise PositionGoneError(said)
+    if reply.code == 421 and "partition" in found:
+        raise NotHereError(said, partition=found["partition"], host=found.get("host"))
+    if reply.code == 501:
+        raise StoreInMemoryError(said)
+    if reply.code == 503:
+        raise NotReadableError(
+            said, remaining=found.get("restore_remaining"), unreached=found.get("host")
+        )
+    raise QueryError(said)

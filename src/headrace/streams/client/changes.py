@@ -1,0 +1,227 @@
+"""The committed changes of a store that is elsewhere, each once, over cuts and hosts that go.
+
+asked ─► events ─► cut ─► asked again with the last position ─► events
+                    └── before all rows were told: there is no position, so it begins anew
+                        with whoever follows
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Self, TypeVar
+
+import msgspec
+
+from headrace.streams.client.asker import AGAIN_MAX_S, AGAIN_MIN_S, Asker
+from headrace.streams.client.http import EventStream, Heard
+from headrace.streams.queries.errors import (
+    ClosedConnectionError,
+    NotReadableError,
+    UnreachedHostError,
+    WrongQueryError,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Generic[K, V]):
+    """A committed change of a row, or a row as it was before any change.
+
+    Args:
+        key: of a window or session store a `Windowed`.
+        value: None where the row was deleted.
+        timestamp: that of the record which the value comes from.
+        partition: of the task that keeps the row.
+        offset: in the changelog; of a row up to where it follows that.
+        is_row: whether it is a row that was there (``snapshot=True``).
+        position: where one is behind it, to go on from there; None before all rows are told.
+    """
+
+    key: K
+    value: V | None
+    timestamp: int
+    partition: int
+    offset: int
+    is_row: bool
+    position: str | None
+
+
+Read = Callable[[Mapping[str, Any]], tuple[K, V | None]]
+"""Makes key and value of what JSON has."""
+
+
+class Changes(Generic[K, V]):
+    """See the module: an iterator that waits for what is committed next, until it is closed.
+
+    Args:
+        store: its name.
+        of: parameters that say which key is followed; none for all of them.
+        start: where to begin, unless there is a position.
+        timeout_s: for how long one that was cut is asked for again.
+        read: see `Read`.
+    """
+
+    def __init__(
+        self,
+        asker: Asker,
+        store: str,
+        *,
+        of: Mapping[str, str | None],
+        start: Literal["end", "beginning"],
+        position: str | None,
+        snapshot: bool,
+        read: Read[K, V],
+    ) -> None:
+        if snapshot + (start != "end") + (position is not None) > 1:
+            raise WrongQueryError("say one of snapshot=True, start= and position=")
+        self._asker = asker
+        self._store = store
+        self._of = of
+        self._start = start
+        self._snapshot = snapshot
+        self._read = read
+        self._ending = asker.part()
+        self._stream: EventStream | None = None
+        self._is_closed = False
+        self._has_begun = False
+        self._has_told = False
+        self._batches = self.batches()
+        self._ready: deque[Change[K, V]] = deque()
+        self._position = self._reached = position
+        self._compacted: list[Mapping[str, Any]] = []
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Change[K, V]:
+        while not self._ready:
+            self._ready.extend(next(self._batches))
+        change = self._ready.popleft()
+        self._reached = change.position if self._ready else self._position
+        return change
+
+    @property
+    def compacted(self) -> list[Mapping[str, Any]]:
+        """Where compaction has taken away changes that would have been told.
+
+        Each has the `partition`, and the offsets `from` and `to` between which they lack.
+        """
+        return self._compacted
+
+    @property
+    def position(self) -> str | None:
+        """Where one is behind all that was taken; None where nobody could go on."""
+        return self._reached if self._ready else self._position
+
+    @property
+    def has_told(self) -> bool:
+        """Whether a host has begun to tell them."""
+        return self._has_told
+
+    def batches(self) -> Iterator[list[Change[K, V]]]:
+        """The same, as many at a time as have come.
+
+        Raises:
+            PositionGoneError: what comes at the position is not there any more.
+            NotReadableError: no host has told anything for the time-out, or one was cut before all
+                rows were told: begin anew.
+            QueryError: that store has no changes.
+            ClosedConnectionError: the connection was closed before; it ends where that comes later.
+        """
+        if not self._is_closed:
+            self._ending.require()
+        try:
+            yield from self._until_closed()
+        except ClosedConnectionError:
+            return
+
+    def _until_closed(self) -> Iterator[list[Change[K, V]]]:
+        give_up_s, pause_s = self._until(), AGAIN_MIN_S
+        while (stream := self._opened()) is not None:
+            has_told = False
+            try:
+                for piece in stream.pieces():
+                    found = self._told(piece)
+                    has_told = has_told or any(heard.name != "closed" for heard in piece)
+                    self._has_told = self._has_told or has_told
+                    if found:
+                        yield found
+                    closed = next((heard for heard in piece if heard.name == "closed"), None)
+                    if closed is not None:
+                        reason = msgspec.json.decode(closed.data)["reason"]
+                        raise NotReadableError(f"changes of store {self._store!r}: {reason}")
+            except NotReadableError as error:
+                self._ending.require()
+                if self._snapshot and self._position is None and self._has_begun:
+                    raise NotReadableError(
+                        f"the rows of store {self._store!r} were cut before all were told, so "
+                        f"there is no position to go on from; begin anew: {error}"
+                    ) from error
+                if has_told:  # the silence that is noticed now is no part of the patience
+                    give_up_s, pause_s = self._until(), AGAIN_MIN_S
+                if time.monotonic() + pause_s >= give_up_s:
+                    raise
+                if isinstance(error, UnreachedHostError) and error.is_silent:
+                    self._asker.leave(error.host)
+                else:
+                    self._asker.next_host()
+            finally:
+                stream.close()
+            self._ending.pause(pause_s)
+            pause_s = min(2 * pause_s, AGAIN_MAX_S)
+
+    def close(self) -> None:
+        """End it, also under whoever waits for the next one."""
+        self._is_closed = True
+        self._ending.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _until(self) -> float:
+        return time.monotonic() + self._asker.timeout_s
+
+    def _opened(self) -> EventStream | None:
+        if self._is_closed:
+            return None
+        begin: dict[str, str | None] = {"from": self._start}
+        if self._position is not None:
+            begin = {"position": self._position}
+        elif self._snapshot:
+            begin = {"snapshot": "true"}
+        given = {**self._of, **begin}
+        self._stream = self._asker.listen(self._store, "changes", given, self._ending)
+        return self._stream
+
+    def _told(self, piece: list[Heard]) -> list[Change[K, V]]:
+        found = []
+        for heard in piece:
+            self._has_begun = self._has_begun or heard.name == "row"
+            if heard.position is not None:
+                self._position = heard.position
+            if heard.name == "compacted":
+                self._compacted.append(msgspec.json.decode(heard.data))
+            elif heard.name in ("row", "change"):
+                found.append(self._made(heard))
+        return found
+
+    def _made(self, heard: Heard) -> Change[K, V]:
+        document = msgspec.json.decode(heard.data)
+        key, value = self._read(document)
+        return Change(
+            key=key,
+            value=value,
+            timestamp=document["timestamp"],
+            partition=document["partition"],
+            offset=document["offset"],
+            is_row=heard.name == "row",
+            position=heard.position,
+        )

@@ -1,0 +1,468 @@
+"""One server that is asked over HTTP, over connections that are used again.
+
+Python's own client, so that a program that asks needs nothing more. All that is asked changes
+nothing, so what comes to nothing over a connection that the server has ended meanwhile is asked
+once more.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+from weakref import WeakSet
+
+import msgspec
+
+from headrace.streams.config.secrets import Secret
+from headrace.streams.errors import ConfigError
+from headrace.streams.queries.errors import ClosedConnectionError, UnreachedHostError
+
+# What waits for somebody, at sockets and in pauses, and is ended from any thread.
+
+
+class Ending:
+    """See the module. Any thread may use it.
+
+    >>> ending = Ending()
+    >>> part = ending.part()
+    >>> ending.end()
+    >>> part.is_over
+    True
+    """
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._parts: WeakSet[Ending] = WeakSet()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was ended."""
+        return self._over.is_set()
+
+    def part(self) -> Ending:
+        """What ends with this, and before it where it is ended itself."""
+        made = Ending()
+        with self._lock:
+            self._parts.add(made)
+            is_over = self.is_over
+        if is_over:
+            made.end()
+        return made
+
+    def note(self, sock: socket.socket) -> None:
+        """See that whoever waits at a socket does not wait beyond the end.
+
+        Raises:
+            ClosedConnectionError: it has come already.
+        """
+        with self._lock:
+            self.require()
+            self._sockets.add(sock)
+
+    def require(self) -> None:
+        """Go no further where it is over.
+
+        Raises:
+            ClosedConnectionError: it is.
+        """
+        if self.is_over:
+            raise ClosedConnectionError("the connection was closed; make another one to ask again")
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, until the end at most."""
+        self._over.wait(seconds)
+
+    def end(self) -> None:
+        """End it, under whoever waits."""
+        with self._lock:
+            self._over.set()
+            sockets, parts = [*self._sockets], [*self._parts]
+        for sock in sockets:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for part in parts:
+            part.end()
+
+
+# Server-sent events as they come over one connection, until it ends.
+
+
+EVENTS = "text/event-stream"
+_PIECE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An event.
+
+    Args:
+        name: empty of what only says that it goes on.
+        data: JSON.
+        position: where one is behind it; None where it does not say.
+    """
+
+    name: str
+    data: bytes
+    position: str | None
+
+
+class EventStream:
+    """See the module. One thread takes from it; any may cut it.
+
+    Args:
+        answer: where they come from.
+        unreached: makes the error that says why it ended.
+    """
+
+    def __init__(
+        self,
+        answer: http.client.HTTPResponse,
+        sock: socket.socket,
+        unreached: Callable[[str | Exception], UnreachedHostError],
+    ) -> None:
+        self._answer = answer
+        self._socket = sock
+        self._unreached = unreached
+
+    def pieces(self) -> Iterator[list[Heard]]:
+        """What there is each time that something has come.
+
+        Raises:
+            UnreachedHostError: it was silent, or cut.
+        """
+        left = b""
+        while True:
+            try:
+                data = self._answer.read1(_PIECE_BYTES)
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                raise self._unreached(error) from error
+            if not data:
+                raise self._unreached("it has ended")
+            *whole, left = (left + data).split(b"\n\n")
+            if whole:
+                yield [_heard(one) for one in whole]
+
+    def cut(self) -> None:
+        """End it under whoever waits for what comes; he then closes it."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it, by the thread that takes from it."""
+        self.cut()
+        self._answer.close()
+
+
+def _heard(text: bytes) -> Heard:
+    """Read an event.
+
+    >>> _heard(b'id: 0:7' + bytes([10]) + b'event: change' + bytes([10]) + b'data: {}')
+    Heard(name='change', data=b'{}', position='0:7')
+    >>> _heard(b': alive')
+    Heard(name='', data=b'', position=None)
+    """
+    name, data, position = "", b"", None
+    for line in text.split(b"\n"):
+        field, _, said = line.partition(b": ")
+        if field == b"event":
+            name = said.decode()
+        elif field == b"data":
+            data = said
+        elif field == b"id":
+            position = said.decode()
+    return Heard(name, data, position)
+
+
+# Tokens that a header is to hold.
+
+
+def sent_token(given: str | Secret, *, named: str = "the token") -> Secret:
+    """Take the space around a token away, such as the line end of its file.
+
+    Args:
+        given: the token as it was given.
+        named: what it is called in errors.
+
+    Raises:
+        ConfigError: a header cannot hold it; it is not shown.
+
+    >>> sent_token("abc\\n").reveal()
+    'abc'
+    """
+    token = str(given.reveal() if isinstance(given, Secret) else given).strip()
+    if not token:
+        raise ConfigError(f"{named} is empty; give the one that the hosts have")
+    if not token.isascii() or not token.isprintable():
+        raise ConfigError(
+            f"{named} is to be letters, digits and signs, without line ends in it; give it as "
+            "the hosts have it"
+        )
+    return Secret(token)
+
+
+CONNECT_S = 2.0
+IDLE_MAX = 8
+"""So many connections are kept for later."""
+IDLE_S = 30.0
+"""For so long: the server ends those that are older than a minute."""
+ANSWER_MAX_BYTES = 256 << 20
+_UNKNOWN_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
+"""What a look-up says that will say no other thing soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What was answered.
+
+    Args:
+        code: the status code.
+        document: the JSON.
+    """
+
+    code: int
+    document: Any
+
+
+class HttpHost:
+    """See the module. Any thread may ask.
+
+    Args:
+        url: ``http://HOST:PORT`` or ``https://…``, with what stands before ``/api`` there.
+        context: for https; None trusts what the system trusts.
+
+    Raises:
+        ConfigError: it is no such address.
+    """
+
+    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if host is None or parts.scheme not in ("http", "https"):
+            raise ConfigError(
+                f"an application is asked at http://HOST:PORT or https://HOST:PORT, not {url!r}"
+            )
+        self.url = url.rstrip("/")
+        self._host, self._port, self._path = host, port, parts.path.rstrip("/")
+        self._context = context
+        if parts.scheme == "https" and context is None:
+            self._context = ssl.create_default_context()
+        self._lock = threading.Lock()
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._ending = Ending()
+
+    def ask(
+        self,
+        target: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> Reply:
+        """Ask for something: GET, or POST with a body.
+
+        Args:
+            target: path and query.
+            timeout_s: for how long nothing may come.
+
+        Raises:
+            UnreachedHostError: nobody answers there, or something else than an application.
+            ClosedConnectionError: it is closed.
+        """
+        method = "GET" if body is None else "POST"
+        kept = self._take()
+        while True:
+            connection = kept or self._connect()
+            try:
+                self._reach(connection, timeout_s, self._ending)
+                connection.request(method, self._path + target, body, dict(headers))
+                answer = connection.getresponse()
+                data = answer.read(ANSWER_MAX_BYTES)
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                self._ending.require()
+                if kept is not None and not isinstance(error, TimeoutError):
+                    kept = None  # the server has ended it meanwhile
+                    continue
+                raise self._unreached(error) from error
+            if answer.will_close or not answer.isclosed():
+                connection.close()
+            else:
+                self._give_back(connection)
+            return self._read(answer.status, data)
+
+    def listen(
+        self,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        begin_s: float,
+        silent_s: float,
+        ending: Ending,
+    ) -> Reply | EventStream:
+        """Ask for what goes on for as long as it is listened to.
+
+        Args:
+            target: path and query.
+            begin_s: for how long nothing may come before it begins.
+            silent_s: and afterwards.
+            ending: ends it.
+
+        Returns:
+            What comes, or why it does not.
+
+        Raises:
+            UnreachedHostError: nobody answers there, or something else than an application.
+            ClosedConnectionError: it is ended.
+        """
+        connection = self._connect()
+        try:
+            sock = self._reach(connection, begin_s, ending)
+            connection.request("GET", self._path + target, headers=dict(headers))
+            answer = connection.getresponse()
+            if answer.status == 200 and answer.headers.get_content_type() == EVENTS:
+                sock.settimeout(silent_s)
+                return EventStream(answer, sock, self._unreached)
+            data = answer.read(ANSWER_MAX_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            ending.require()
+            raise self._unreached(error) from error
+        connection.close()
+        return self._read(answer.status, data)
+
+    def _reach(
+        self, connection: http.client.HTTPConnection, silent_s: float, ending: Ending
+    ) -> socket.socket:
+        """Be connected; the connection lets go of its socket where the answer ends it."""
+        ending.require()
+        if connection.sock is None:
+            connection.sock = self._opened(
+                connection.host, connection.port, min(CONNECT_S, silent_s), ending
+            )
+        sock: socket.socket = connection.sock
+        try:
+            ending.note(sock)
+        except ClosedConnectionError:
+            connection.close()
+            raise
+        sock.settimeout(silent_s)
+        return sock
+
+    def _opened(self, host: str, port: int, timeout_s: float, ending: Ending) -> socket.socket:
+        """Connect to the first address that takes it; `ending` ends that too."""
+        refused: OSError | None = None
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        ):
+            sock = socket.socket(family, kind, protocol)
+            try:
+                ending.note(sock)
+                sock.settimeout(timeout_s)
+                sock.connect(address)
+                ending.require()  # what is ended meanwhile looks like one that is connected
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return self._secured(sock, host, ending)
+            except OSError as error:
+                sock.close()
+                refused = error
+            except BaseException:
+                sock.close()
+                raise
+        assert refused is not None, host
+        raise refused
+
+    def _secured(self, sock: socket.socket, host: str, ending: Ending) -> socket.socket:
+        """The same socket, with TLS where that is asked for."""
+        if self._context is None:
+            return sock
+        secured = self._context.wrap_socket(
+            sock, server_hostname=host, do_handshake_on_connect=False
+        )
+        try:
+            ending.note(secured)
+            secured.do_handshake()
+        except BaseException:
+            secured.close()
+            raise
+        return secured
+
+    def _read(self, code: int, data: bytes) -> Reply:
+        try:
+            return Reply(code, msgspec.json.decode(data))
+        except msgspec.DecodeError as error:
+            raise self._unreached(
+                f"status {code}, and what it says is no JSON; is it headrace?"
+            ) from error
+
+    def _unreached(self, why: str | Exception) -> UnreachedHostError:
+        said = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+        is_other = _is_other(why)
+        advice = "ask again later"
+        if isinstance(why, ssl.SSLCertVerificationError):
+            advice = "give what trusts its certificate as context="
+        elif isinstance(why, ConnectionRefusedError):
+            advice = "nothing listens there: start it, ask again later, or correct its address"
+        elif isinstance(why, socket.gaierror):
+            advice = "correct its name"
+        elif is_other:
+            advice = f"is it {'https' if self._context is None else 'http'}://, or another port?"
+        return UnreachedHostError(
+            f"host {self.url} does not answer: {said}; {advice}",
+            host=self.url,
+            is_silent=isinstance(why, TimeoutError),
+            is_other=is_other,
+        )
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._context is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_S)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=CONNECT_S, context=self._context
+        )
+
+    def _take(self) -> http.client.HTTPConnection | None:
+        oldest_s = time.monotonic() - IDLE_S
+        with self._lock:
+            while self._idle:
+                since_s, connection = self._idle.pop()
+                if since_s >= oldest_s:
+                    return connection
+                connection.close()
+        return None
+
+    def _give_back(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._ending.is_over and len(self._idle) < IDLE_MAX:
+                self._idle.append((time.monotonic(), connection))
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """End the connections, also under whoever waits for an answer."""
+        with self._lock:
+            self._ending.end()
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
+
+
+def _is_other(why: str | Exception) -> bool:
+    """Whether what was heard is of something else, and not of a host that starts or ends."""
+    ended = (ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.RemoteDisconnected, TimeoutError)
+    other = (ssl.SSLError, http.client.BadStatusLine)
+    if isinstance(why, socket.gaierror):
+        return why.errno in _UNKNOWN_NAME
+    return isinstance(why, other) and not isinstance(why, ended)

@@ -1,1 +1,0 @@
-"""Making what tasks have done last, all at once."""

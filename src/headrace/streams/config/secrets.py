@@ -1,0 +1,210 @@
+"""Settings that nobody is to read: passwords, keys and tokens, shown as ``***``.
+
+They are wrapped where they come in and unwrapped where a client is made, so neither a log, nor an
+error, nor a debugger or reporter that prints the variables of a traceback shows one. Pickles carry
+them, as Spark's executors make clients too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from headrace.streams.config.client_names import CONSUMER, PRODUCER, SHARED, TUNING
+from headrace.streams.config.settings import Given, origins_of
+from headrace.streams.errors import ConfigError
+from headrace.topology.errors import type_of
+
+SECRET_NAMES = frozenset(
+    {
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.private.key.pem",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.extensions",
+        "sasl.password",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.password",
+    }
+)
+_KNOWN = SHARED | TUNING | CONSUMER | PRODUCER
+_PREFIX = re.compile(r"^(consumer|restore|producer|admin)\.")
+FILE = ".file"
+"""Behind the name of a secret: the file that holds it."""
+_SOUNDS_SECRET = re.compile(
+    r"pass|pwd|secret|token|credential|jaas|pem$|keystore|key$|auth|user\.info", re.I
+)
+"""Of names that nobody knows, such as a misspelt one, or one of Java's."""
+
+
+class Secret:
+    """A value that shows itself as ``***``.
+
+    Example:
+        >>> password = Secret("hunter2")
+        >>> password, str(password), f"{password}", password.reveal()
+        (***, '***', '***', 'hunter2')
+    """
+
+    __slots__ = ("_setting", "_value")
+
+    def __init__(self, value: object, *, setting: str | None = None) -> None:
+        self._value = value
+        self._setting = setting
+
+    def reveal(self) -> Any:
+        """What it is."""
+        return self._value
+
+    @property
+    def setting(self) -> str | None:
+        """The setting that named the file it was read from; None where there was no file."""
+        return self._setting
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+    def __reduce__(self) -> tuple[Callable[..., Secret], tuple[object, str | None]]:
+        return _secret, (self._value, self._setting)
+
+
+def _secret(value: object, setting: str | None) -> Secret:
+    return Secret(value, setting=setting)
+
+
+def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
+    """Wrap the values of settings that hold, or may hold, a secret.
+
+    Example:
+        >>> guarded({"sasl.username": "ann", "sasl.password": "hunter2"})
+        {'sasl.username': 'ann', 'sasl.password': ***}
+
+    Raises:
+        ConfigError: they are no mapping.
+    """
+    if not isinstance(settings, Mapping):
+        raise ConfigError(
+            f"settings must be a mapping of names to values, and {type_of(settings)} was given. "
+            "Give a dict; `headrace run --config FILE` reads settings from a file."
+        )
+    wrapped = {
+        name: Secret(value) if _is_secret(str(name)) and _is_plain(value) else value
+        for name, value in settings.items()
+    }
+    return Given(wrapped, origins_of(settings))
+
+
+def revealed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Unwrap them; only what a client is made of is to see the result."""
+    return {
+        name: value.reveal() if isinstance(value, Secret) else value
+        for name, value in settings.items()
+    }
+
+
+def written_as(config: Mapping[str, object], name: str) -> str:
+    """The setting by which a secret was given: its own, or that of its file.
+
+    >>> written_as({"sasl.password": Secret("a", setting="sasl.password.file")}, "sasl.password")
+    'sasl.password.file'
+    """
+    value = config.get(name)
+    return (value.setting if isinstance(value, Secret) else None) or name
+
+
+def named_by_file(name: str) -> str | None:
+    """The setting whose value a file has, if this is the name of such a file.
+
+    >>> named_by_file("producer.sasl.password.file"), named_by_file("sasl.username.file")
+    ('producer.sasl.password', None)
+    """
+    stem = name.removesuffix(FILE)
+    is_secret = stem != name and _PREFIX.sub("", stem) in SECRET_NAMES
+    return stem if is_secret else None
+
+
+def bare_name(name: str) -> str:
+    """What a client calls a setting.
+
+    >>> bare_name("producer.sasl.password.file"), bare_name("consumer.fetch.min.bytes")
+    ('sasl.password', 'fetch.min.bytes')
+    """
+    return _PREFIX.sub("", named_by_file(name) or name)
+
+
+def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay settings over others: a secret takes the place of its file, and the other way round.
+
+    >>> over({"sasl.password.file": "/run/secrets/kafka"}, {"sasl.password": "hunter2"})
+    {'sasl.password': 'hunter2'}
+    """
+    stems = {named_by_file(name) or name for name in above}
+    kept = {n: value for n, value in below.items() if (named_by_file(n) or n) not in stems}
+    origins = {n: origin for n, origin in origins_of(below).items() if n in kept}
+    return Given({**kept, **above}, {**origins, **origins_of(above)})
+
+
+def shown_url(url: str) -> str:
+    """One URL or several with commas, without the user and what stands behind the path.
+
+    Example:
+        >>> shown_url("http://ann:hunter2@registry:8081,http://other:8081/?token=x")
+        'http://***@registry:8081,http://other:8081/'
+    """
+    return ",".join(_shown(one.strip()) for one in url.split(","))
+
+
+def scrubbed(text: str, *values: object) -> str:
+    """Take values out of a text that another library wrote."""
+    for value in sorted({str(value) for value in values if value}, key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+def url_secrets(url: str) -> list[str]:
+    """What of URLs with commas between them must not be seen, in the forms that texts may have."""
+    found: list[str] = []
+    for one in url.split(","):
+        _, user, _, _, query = _parts(one.strip())
+        found += [user, *user.split(":", 1)[1:], query]
+    return [text for text in found if text]
+
+
+def _shown(url: str) -> str:
+    scheme, user, host, path, _ = _parts(url)
+    return f"{scheme}{'***@' if user else ''}{host}{path}"
+
+
+def _parts(url: str) -> tuple[str, str, str, str, str]:
+    """Scheme, user, host, path and the rest, of what may be no URL at all."""
+    before, separator, rest = url.partition("://")
+    if not separator:
+        before, rest = "", url
+    place, *queries = re.split(r"[?#]", rest, maxsplit=1)
+    authority, slash, path = place.partition("/")
+    user, _, host = authority.rpartition("@")
+    return f"{before}{separator}", user, host, f"{slash}{path}", "".join(queries)
+
+
+def _is_secret(name: str) -> bool:
+    if named_by_file(name) is not None:
+        return False
+    bare = _PREFIX.sub("", name)
+    if bare in _KNOWN:
+        return bare in SECRET_NAMES
+    misspelt = difflib.get_close_matches(bare, SECRET_NAMES, n=1, cutoff=0.8)
+    return bool(misspelt or _SOUNDS_SECRET.search(bare))
+
+
+def _is_plain(value: object) -> bool:
+    return value is not None and not callable(value) and not isinstance(value, Secret)

@@ -1,0 +1,1 @@
+"""Sinks and sources outside of Kafka, one module per kind."""

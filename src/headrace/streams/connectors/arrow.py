@@ -1,0 +1,554 @@
+"""Rows as Arrow: which type a column has, and values as it takes them; needs `pyarrow`.
+
+Arrow itself truncates 1.5 to 1, and reads 5 as a moment of 1970. Nothing is written here that is
+not what the record says: what a column cannot hold is refused, by its row.
+
+Hot path: `table` runs for each row.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from headrace.topology.errors import TopologyError
+from headrace.topology.external_sink import SinkRefusedError, SinkRow, SinkUnusableError
+from headrace.topology.operators.columns import Columns, Row, Types, as_json, said_of, utc
+
+Encode = Callable[[Any], Any]
+
+_DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+
+
+class ArrowColumns(Columns):
+    """The columns of a table, whose types may also be those of Arrow.
+
+    A column has the Arrow type of its Python type: times are microseconds in UTC, a `Decimal` has
+    38 digits and 9 of them behind the point, a `UUID` is text, and what Arrow has no type for, such
+    as a mapping, a list or a dataclass, is JSON as text. A name such as ``"int32"``,
+    ``"timestamp[ms]"`` or ``"decimal(12, 2)"`` asks for another one, and so does a type of pyarrow
+    such as ``pa.list_(pa.string())``, which may be null.
+
+    Args:
+        table: the name of it, for errors.
+        columns: as of `Columns`, where types by name may be types of pyarrow.
+        key: those that name a row; none where rows are appended.
+        row: called as ``row(key, value)``; returns what the columns are looked for in.
+
+    Raises:
+        TopologyError: there is no column, or a column of the key is none.
+
+    Example:
+        >>> columns = ArrowColumns("orders", {"item": str, "price": float | None})
+        >>> rows = ArrowRows(columns)
+        >>> rows.schema.field("price").type
+        DataType(double)
+        >>> rows.table([SinkRow(None, {"item": "tea", "price": None}, 0, 7)]).to_pylist()
+        [{'item': 'tea', 'price': None}]
+    """
+
+    def __init__(
+        self, table: str, columns: type | Types, key: str | Sequence[str] = (),
+        row: Row | None = None,
+    ) -> None:  # fmt: skip
+        given: Mapping[str, Any] = columns if isinstance(columns, Mapping) else {}
+        self.arrow_types = {name: kind for name, kind in given.items() if _is_of_arrow(kind)}
+        if self.arrow_types:
+            columns = {name: Any if name in self.arrow_types else k for name, k in given.items()}
+        super().__init__(table, columns, key, row)
+
+
+class ArrowRows:
+    """Rows of a table as Arrow: see `ArrowColumns`.
+
+    Args:
+        known: the Arrow types of columns whose types are given by names of the database's own.
+
+    Raises:
+        SinkUnusableError: Arrow does not know the type of a column.
+    """
+
+    def __init__(self, columns: ArrowColumns, known: Mapping[str, Any] | None = None) -> None:
+        import pyarrow
+
+        self._pyarrow = pyarrow
+        self.columns = columns
+        kinds = known or {}
+        kinds = {n: kinds[n] if n in kinds else _type_of(columns, n) for n in columns.names}
+        nullable = {*columns.nullable, *(n for n in columns.names if columns.types[n] is object)}
+        self.schema = pyarrow.schema(
+            [pyarrow.field(name, kind, name in nullable) for name, kind in kinds.items()]
+        )
+        self._encoders = {
+            name: as_json if _is_json(columns, name) else _encoder_of(kind)
+            for name, kind in kinds.items()
+        }
+        # What Arrow reads as it should, so that only the others are looked at one by one.
+        self._plain = {
+            name: _PLAIN[encode]
+            for name, encode in self._encoders.items()
+            if encode is not None and encode in _PLAIN
+        }
+
+    def table(self, rows: Sequence[SinkRow]) -> Any:
+        """Make a `pyarrow.Table` of all columns.
+
+        Raises:
+            SinkRefusedError: a column cannot hold what a row has for it; it knows of all such rows.
+        """
+        try:
+            return self._all(rows)
+        except SinkRefusedError as error:
+            raise self._with_others(rows, error) from error
+
+    def _all(self, rows: Sequence[SinkRow]) -> Any:
+        return self._made(rows, self.columns.names, [self.columns.values(row) for row in rows])
+
+    def _with_others(self, rows: Sequence[SinkRow], error: SinkRefusedError) -> SinkRefusedError:
+        """Look at each row: where many are refused, the rest is to be one batch all the same."""
+        refused = []
+        for row in rows:
+            try:
+                self._all([row])
+            except SinkRefusedError as one:
+                refused.append(one)
+        if not refused:
+            return error
+        refused[0].others = refused[1:]
+        return refused[0]
+
+    def keys(self, rows: Sequence[SinkRow]) -> Any:
+        """Make a `pyarrow.Table` of the columns of the key alone.
+
+        Raises:
+            SinkRefusedError: a column cannot hold what a row has for it.
+        """
+        return self._made(rows, self.columns.key, [self.columns.key_of(row) for row in rows])
+
+    def _made(
+        self, rows: Sequence[SinkRow], names: Sequence[str], values: Sequence[tuple[Any, ...]]
+    ) -> Any:
+        by_column: Sequence[Sequence[Any]]
+        by_column = list(zip(*values, strict=True)) if values else [()] * len(names)
+        arrays = [self._array(n, v, rows) for n, v in zip(names, by_column, strict=True)]
+        schema = self._pyarrow.schema([self.schema.field(name) for name in names])
+        return self._pyarrow.Table.from_arrays(arrays, schema=schema)
+
+    def _array(self, name: str, values: Sequence[Any], rows: Sequence[SinkRow]) -> Any:
+        field, encode = self.schema.field(name), self._encoders[name]
+        if not field.nullable and None in values:
+            at = values.index(None)
+            raise self.columns.refused("it is not to be null, and is", name, rows[at])
+        if encode is not None and not self._plain.get(name, _NOTHING).issuperset(map(type, values)):
+            values = [self._encoded(encode, v, name, r) for v, r in zip(values, rows, strict=True)]
+        try:
+            return self._pyarrow.array(values, field.type)
+        except (self._pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise self._culprit(field, values, rows, error) from error
+
+    def _encoded(self, encode: Encode, value: Any, name: str, row: SinkRow) -> Any:
+        if value is None:
+            return None
+        try:
+            return encode(value)
+        except _UnfitError:
+            raise self.columns.refused(self._unfit(name, value), name, row) from None
+        except Exception as error:  # whatever the value's own class raises
+            raise self.columns.refused(said_of(error), name, row) from error
+
+    def _unfit(self, name: str, value: Any) -> str:
+        kind = self.schema.field(name).type
+        advice = self.columns.advice(name)
+        return f"a {type(value).__name__} does not fit into {kind}; {advice}"
+
+    def _culprit(
+        self, field: Any, values: Sequence[Any], rows: Sequence[SinkRow], error: Exception
+    ) -> SinkRefusedError:
+        """Name the first row that Arrow cannot write; its own texts quote values."""
+        for value, row in zip(values, rows, strict=True):
+            try:
+                self._pyarrow.array([value], field.type)
+            except UnicodeEncodeError as unicode:
+                return self.columns.refused(said_of(unicode), field.name, row)
+            except OverflowError:
+                reason = f"a number has more bits than {field.type}"
+                return self.columns.refused(reason, field.name, row)
+            except Exception:
+                return self.columns.refused(self._unfit(field.name, value), field.name, row)
+        return SinkRefusedError(said_of(error), table=self.columns.table, column=field.name)
+
+
+def require(module: str, sink: str, extra: str) -> None:
+    """See that an extra is installed.
+
+    Raises:
+        SinkUnusableError: it is not.
+    """
+    from importlib import import_module
+
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        raise SinkUnusableError(
+            f"{sink} needs {package}; run: pip install 'headrace[{extra}]'"
+        ) from error
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+
+def _is_of_arrow(kind: Any) -> bool:
+    # Without an import: a column may be one of Arrow's only where pyarrow was imported already.
+    return any(one.__module__ == "pyarrow.lib" for one in type(kind).__mro__)
+
+
+def _is_json(columns: ArrowColumns, name: str) -> bool:
+    kind = columns.types[name]
+    return name not in columns.arrow_types and isinstance(kind, type) and not _python(kind)
+
+
+def _type_of(columns: ArrowColumns, name: str) -> Any:
+    import pyarrow
+
+    if name in columns.arrow_types:
+        return columns.arrow_types[name]
+    kind = columns.types[name]
+    if isinstance(kind, type):
+        return _python(kind) or pyarrow.string()
+    parts = _DECIMAL.fullmatch(kind.strip())
+    try:
+        if parts is not None:
+            return pyarrow.decimal128(int(parts[1]), int(parts[2]))
+        return pyarrow.type_for_alias(kind)
+    except ValueError as error:
+        raise SinkUnusableError(
+            f"column {name} of table {columns.table} is given {kind!r}, which Arrow does not know; "
+            "give a type of Python or of pyarrow, or a name such as 'int32', 'timestamp[ms]' or "
+            "'decimal(12, 2)'"
+        ) from error
+
+
+def _python(kind: type) -> Any:
+    """The Arrow type of a Python type; None where there is none, and it is written as JSON."""
+    import pyarrow
+
+    if issubclass(kind, Enum):
+        return pyarrow.string() if issubclass(kind, str) else None
+    known = {
+        bool: pyarrow.bool_(),
+        int: pyarrow.int64(),
+        float: pyarrow.float64(),
+        str: pyarrow.string(),
+        bytes: pyarrow.binary(),
+        datetime: pyarrow.timestamp("us", tz="UTC"),
+        date: pyarrow.date32(),
+        time: pyarrow.time64("us"),
+        timedelta: pyarrow.duration("us"),
+        Decimal: pyarrow.decimal128(38, 9),
+        UUID: pyarrow.string(),
+    }
+    return known.get(kind)
+
+
+def is_alike(kind: type, other: Any) -> bool:
+    """Whether values of a Python type are those of an Arrow type, which may have fewer of them."""
+    own = _python(kind)
+    return own is not None and _encoder_of(own) is _encoder_of(other) is not None
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+class _UnfitError(Exception):
+    """A value that a type does not hold."""
+
+
+def _encoder_of(kind: Any) -> Encode | None:
+    """What makes a value one that Arrow takes without changing it; None where it takes it as is."""
+    from pyarrow import types
+
+    if types.is_integer(kind):
+        return _integer
+    for is_kind, encode in _ENCODERS:
+        if getattr(types, is_kind)(kind):
+            return encode
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return partial(_list, _encoder_of(kind.value_type))
+    if types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return partial(_struct, {field.name: _encoder_of(field.type) for field in fields})
+    if types.is_map(kind):
+        return partial(_map, _encoder_of(kind.key_type), _encoder_of(kind.item_type))
+    return None
+
+
+def _integer(value: Any) -> Any:
+    if type(value) is int:
+        return value
+    value = _inner(value)
+    if isinstance(value, (float, Decimal)) and value != value // 1:
+        raise _UnfitError
+    if not isinstance(value, (int, float, Decimal)):
+        raise _UnfitError
+    return int(value)
+
+
+def _floating(value: Any) -> Any:
+    if type(value) is float:
+        return value
+    value = _inner(value)
+    if not isinstance(value, (int, float, Decimal)):
+        raise _UnfitError
+    return float(value)
+
+
+def _text(value: Any) -> Any:
+    if type(value) is str:
+        return value
+    value = _inner(value)
+    if isinstance(value, (str, UUID, Decimal)):
+        return str(value)
+    if isinstance(value, datetime):
+        return utc(value).isoformat()
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if _has_parts(value):
+        return as_json(value)
+    raise _UnfitError
+
+
+def _binary(value: Any) -> Any:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise _UnfitError
+    return bytes(value)
+
+
+def _moment(value: Any) -> Any:
+    if not isinstance(value, datetime):
+        raise _UnfitError
+    return utc(value)
+
+
+def _day(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return utc(value).astimezone(UTC).date()
+    return _a(date, value)
+
+
+def _decimal(value: Any) -> Any:
+    if isinstance(value, float):
+        return Decimal(str(value))
+    return _a((int, Decimal), _inner(value))
+
+
+def _a(kind: type | tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise _UnfitError
+    return value
+
+
+_ENCODERS: Sequence[tuple[str, Encode]] = (
+    ("is_boolean", partial(_a, bool)),
+    ("is_floating", _floating),
+    ("is_string", _text),
+    ("is_large_string", _text),
+    ("is_binary", _binary),
+    ("is_large_binary", _binary),
+    ("is_fixed_size_binary", _binary),
+    ("is_timestamp", _moment),
+    ("is_date", _day),
+    ("is_time", partial(_a, time)),
+    ("is_duration", partial(_a, timedelta)),
+    ("is_decimal", _decimal),
+)
+
+_NOTHING: frozenset[type] = frozenset()
+_PLAIN: Mapping[Encode, frozenset[type]] = {
+    _integer: frozenset({int, type(None)}),
+    _floating: frozenset({float, type(None)}),
+    _text: frozenset({str, type(None)}),
+    _binary: frozenset({bytes, type(None)}),
+    _moment: frozenset({datetime, type(None)}),  # Arrow, too, takes one without a zone as UTC
+    _day: frozenset({date, type(None)}),
+    _decimal: frozenset({int, Decimal, type(None)}),
+}
+
+
+def _list(encode: Encode | None, value: Any) -> Any:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise _UnfitError
+    return [_or_none(encode, one) for one in value]
+
+
+def _struct(encoders: Mapping[str, Encode | None], value: Any) -> Any:
+    parts = value if isinstance(value, Mapping) else _fields(value)
+    return {name: _or_none(encode, parts.get(name)) for name, encode in encoders.items()}
+
+
+def _map(key: Encode | None, item: Encode | None, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise _UnfitError
+    return [(_or_none(key, k), _or_none(item, v)) for k, v in value.items()]
+
+
+def _or_none(encode: Encode | None, value: Any) -> Any:
+    return value if encode is None or value is None else encode(value)
+
+
+def _inner(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, (Mapping, list, tuple, set, frozenset)) or bool(_names_of(value))
+
+
+def _names_of(value: Any) -> Sequence[str]:
+    kind = type(value)
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    if names is None and dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+    return names or ()
+
+
+def _fields(value: Any) -> Mapping[str, Any]:
+    names = _names_of(value)
+    if not names:
+        raise _UnfitError
+    return {name: getattr(value, name) for name in names}
+
+
+# Rows as an existing table of files takes them: what Delta and Iceberg share.
+#
+# Hot path: `TableRows.table` runs for each batch.
+
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_QUERY = re.compile(r"\?[^\s)\"']+")
+_SECRETS = re.compile(r"(?<=://)[^@/\s]+(?=@)")
+_SAID_MAX = 300
+
+
+def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: bool) -> list[str]:
+    """The columns whose values divide the files of a table that is made here.
+
+    Raises:
+        TopologyError: none is made, or there is no such column, or no other one.
+    """
+    parts = [given] if isinstance(given, str) else list(given)
+    if parts and not create:
+        raise TopologyError(
+            f"table {columns.table} is partitioned by whoever makes it; give create=True with "
+            "partition_by=, or leave that out"
+        )
+    unknown = [name for name in parts if name not in columns.names]
+    if unknown or (parts and set(parts) == set(columns.names)):
+        what = f"{unknown[0]}, which is none" if unknown else "all"
+        raise TopologyError(
+            f"partition_by= of table {columns.table} names {what} of its columns "
+            f"{', '.join(columns.names)}; name some of them"
+        )
+    return parts
+
+
+class TableRows:
+    """Makes `pyarrow.Table`s with all columns of a table, whose own types count.
+
+    Args:
+        columns: those that are written; the others become null.
+        schema: the table's, as Arrow has it.
+
+    Raises:
+        SinkUnusableError: the table lacks a column, or has one more that may not be null.
+    """
+
+    def __init__(self, columns: ArrowColumns, schema: Any) -> None:
+        import pyarrow
+
+        _require_columns(columns, schema)
+        self._pyarrow = pyarrow
+        declared = ArrowRows(columns)
+        other = {
+            name: schema.field(name).type
+            for name in columns.names
+            if not _are_alike(schema.field(name).type, declared.schema.field(name).type)
+        }
+        as_there = copy.copy(columns)
+        as_there.arrow_types = {**columns.arrow_types, **other}
+        self._rows = ArrowRows(as_there)
+        # Whether a column may be null is the table's to say.
+        self._rows.schema = pyarrow.schema(
+            [field.with_nullable(schema.field(field.name).nullable) for field in self._rows.schema]
+        )
+        self.schema = pyarrow.schema(
+            [pyarrow.field(field.name, field.type, field.nullable) for field in schema]
+        )
+
+    def table(self, rows: Sequence[SinkRow]) -> Any:
+        """Make a table of all columns.
+
+        Raises:
+            SinkRefusedError: a column cannot hold what a row has for it.
+        """
+        made = self._rows.table(rows)
+        arrays = [
+            made.column(field.name).cast(field.type)
+            if field.name in made.column_names
+            else self._pyarrow.nulls(len(rows), field.type)
+            for field in self.schema
+        ]
+        return self._pyarrow.Table.from_arrays(arrays, schema=self.schema)
+
+    def keys(self, rows: Sequence[SinkRow]) -> Any:
+        """Make a table of the columns of the key alone.
+
+        Raises:
+            SinkRefusedError: a column cannot hold what a row has for it.
+        """
+        made = self._rows.keys(rows)
+        fields = [self.schema.field(name) for name in made.column_names]
+        return made.cast(self._pyarrow.schema(fields))
+
+
+def _require_columns(columns: ArrowColumns, schema: Any) -> None:
+    missing = [name for name in columns.names if name not in schema.names]
+    if missing:
+        raise SinkUnusableError(
+            f"table {columns.table} has no column {', '.join(missing)}; it has "
+            f"{', '.join(schema.names)}"
+        )
+    more = [f.name for f in schema if not f.nullable and f.name not in columns.names]
+    if more:
+        raise SinkUnusableError(
+            f"table {columns.table} has a column {', '.join(more)} that may not be null; name it "
+            "among the columns"
+        )
+
+
+def _are_alike(there: Any, declared: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_string(declared):
+        return bool(types.is_string(there) or types.is_large_string(there))
+    return bool(there == declared)
+
+
+def said(error: BaseException) -> str:
+    """What an error says of files and services, in one line, without what may be secret in it.
+
+    Example:
+        >>> said(OSError("no answer\\n  from https://me:pass@host/x?sig=abc"))
+        'no answer from https://***@host/x?***'
+    """
+    text = " ".join(_COLORS.sub("", str(error)).replace("↳", " ").split())
+    text = _SECRETS.sub("***", _QUERY.sub("?***", text))
+    return text[:_SAID_MAX] or type(error).__name__

@@ -1,0 +1,327 @@
+"""Rows in a table of DuckDB, with the positions in the same file; needs `duckdb` and `pyarrow`.
+
+A process that has the file open keeps all others from it, readers included. So it is open for the
+moment of each write alone, and rows are collected for fewer of these.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import date, datetime, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, is_alike, require
+from headrace.streams.connectors.sqlite import (
+    POSITIONS,
+    asking,
+    definition,
+    fenced,
+    full,
+    keepers,
+    moving,
+    on_conflict,
+    quoted,
+    require_place,
+)
+from headrace.topology.errors import TopologyError
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkBatching,
+    SinkRefusedError,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
+from headrace.topology.operators.columns import Row, Types, require_bool
+from headrace.topology.windows import duration_ms
+
+_TYPES: Mapping[type, str] = {
+    bool: "BOOLEAN",
+    int: "BIGINT",
+    float: "DOUBLE",
+    str: "VARCHAR",
+    bytes: "BLOB",
+    datetime: "TIMESTAMPTZ",
+    date: "DATE",
+    time_of_day: "TIME",
+    timedelta: "INTERVAL",
+    Decimal: "DECIMAL(38, 9)",
+    UUID: "UUID",
+}
+_LOOK_S = 0.01
+_COLUMN = re.compile(r"NOT NULL constraint failed: .*?\.(?:\"(.+?)\"|(\w+))\s*$", re.M)
+_UNUSABLE = ("CatalogException", "BinderException", "ParserException", "SerializationException",
+             "PermissionException", "ConnectionException")  # fmt: skip
+_REFUSED = ("ConstraintException", "ConversionException", "OutOfRangeException",
+            "InvalidInputException", "InvalidTypeException", "TypeMismatchException",
+            "SyntaxException")  # fmt: skip
+_CONSTRAINTS = (
+    ("not null", "NOT NULL constraint failed"),
+    ("foreign key", "FOREIGN KEY constraint failed"),
+    ("duplicate key", "PRIMARY KEY or UNIQUE constraint failed"),
+)
+_BUSY = ("Could not set lock", "Unique file handle conflict")
+_NO_DATABASE = ("not a valid DuckDB database", "Is a directory", "older version", "newer version")
+
+
+class DuckDbSink:
+    """Writes rows to a table of DuckDB: appended, or under their keys.
+
+    Rows and positions are one transaction. Several workers may write to one file, in turns, and so
+    may others read it between their writes.
+
+    Args:
+        path: the file; it is made where there is none.
+        table: its name, with a schema in front if it is not found without.
+        columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name: a
+            Python type, or what DuckDB calls it, such as ``"DECIMAL(12, 2)"``.
+        key: the columns that name a row, which must be its primary key or unique; without them rows
+            are appended.
+        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
+            in the value and in the key.
+        create: make the table where it is not there.
+        every: how long rows are collected for one write at most.
+        max_rows: with so many rows they are written earlier.
+        timeout: how long an attempt waits for others who have the file, and holds the worker; it is
+            repeated after a while.
+
+    Raises:
+        TopologyError: the columns and the key do not fit.
+
+    Example:
+        >>> import tempfile, duckdb
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> path = tempfile.mkdtemp() + "/words.duckdb"
+        >>> columns = {"word": str, "count": int}
+        >>> sink = DuckDbSink(path, "counts", columns, key="word", create=True)
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string)
+        >>> words.group_by_key().count(store="counts").to_sink(sink, name="keep-counts")
+        >>> with TopologyTestDriver(builder.build(), real_sinks=True) as driver:
+        ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
+        >>> duckdb.connect(path).execute("FROM counts ORDER BY word").fetchall()
+        [('is', 1), ('rose', 2)]
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        table: str,
+        columns: type | Types,
+        *,
+        key: str | Sequence[str] = (),
+        row: Row | None = None,
+        create: bool = False,
+        every: timedelta = timedelta(seconds=1),
+        max_rows: int = 100_000,
+        timeout: timedelta = timedelta(milliseconds=200),
+    ) -> None:
+        self._path = str(path)
+        if self._path.startswith(":memory:"):
+            raise TopologyError(f"{self._path} ends with the process, and positions with it; "
+                                "name a file")  # fmt: skip
+        self._columns = ArrowColumns(table, columns, key, row)
+        for name in self._columns.arrow_types:
+            raise TopologyError(
+                f"column {name} of table {table} is given a type of pyarrow; name it as DuckDB "
+                "does, such as 'VARCHAR[]'"
+            )
+        self._create = require_bool("create", create)
+        self._timeout_s = duration_ms("timeout", timeout, at_least=0) / 1000
+        self.batching = SinkBatching(every=every, max_rows=max_rows)
+        self._was_open = False
+
+    def __repr__(self) -> str:
+        return f"DuckDbSink({self._path!r}, {self._columns.table!r})"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it was given a key."""
+        return bool(self._columns.key)
+
+    def open(self, name: str, /) -> _Connection:
+        """See that the file and the table are there."""
+        for module in ("duckdb", "pyarrow"):
+            require(module, "DuckDbSink", "duckdb")
+        if not self._was_open:
+            require_place(Path(self._path))
+        file = _File(self._path, self._timeout_s)
+        with file.opened() as database, _told(self._path, self._columns):
+            rows = self._prepare(database)
+        self._was_open = file.is_made = True
+        return _Connection(file, name, rows, self.batching)
+
+    def _prepare(self, database: Any) -> ArrowRows:
+        columns = self._columns
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name VARCHAR, source VARCHAR, "
+            "partition INTEGER, next BIGINT NOT NULL, PRIMARY KEY (name, source, partition))"
+        )
+        if self._create:
+            database.execute(definition(full(columns.table), columns, _TYPES, "JSON"))
+        table, names = full(columns.table), ", ".join(map(quoted, columns.names))
+        # What DuckDB hands out for its own types is what it takes for them.
+        found = database.sql(f"SELECT {names} FROM {table} LIMIT 0").to_arrow_table().schema  # noqa: S608
+        known = {
+            name: found.field(name).type
+            for name, kind in columns.types.items()
+            if isinstance(kind, str) or is_alike(kind, found.field(name).type)
+        }
+        return ArrowRows(columns, known)
+
+
+@cache
+def _turn(path: str) -> threading.Lock:
+    """Whose turn it is among the threads of this process.
+
+    DuckDB's own lock is the process's: a thread that opens the file while another one closes it can
+    meet a file that is half written.
+    """
+    del path
+    return threading.Lock()
+
+
+class _File:
+    """A file of DuckDB, which is open only while it is used."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        self.path = path
+        self.is_made = False
+        """Whether it was there: DuckDB would make an empty one in its place."""
+        self._timeout_s = timeout_s
+
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        """Open it, as soon as nobody else has it."""
+        turn = _turn(os.path.realpath(self.path))
+        if not turn.acquire(timeout=self._timeout_s):
+            raise SinkUnavailableError(f"{self.path}: another thread has it open")
+        try:
+            with _told(self.path), closing(self._connected()) as database:
+                yield database
+        finally:
+            turn.release()
+
+    def _connected(self) -> Any:
+        import duckdb
+
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            if self.is_made and not os.path.exists(self.path):
+                raise SinkUnavailableError(f"{self.path} was deleted")
+            try:
+                return duckdb.connect(self.path)
+            except duckdb.Error as error:
+                if not _is_busy(error) or time.monotonic() >= deadline_s:
+                    raise
+                time.sleep(_LOOK_S)
+
+
+class _Connection:
+    def __init__(self, file: _File, name: str, rows: ArrowRows, batching: SinkBatching) -> None:
+        self.batching = batching
+        self._file = file
+        self._name = name
+        self._rows = rows
+        columns = rows.columns
+        names = ", ".join(map(quoted, columns.names))
+        table = full(columns.table)
+        self._insert = f"INSERT INTO {table} ({names}) SELECT {names} FROM headrace_rows"  # noqa: S608
+        if columns.key:
+            self._insert += on_conflict(columns)
+        keys = ", ".join(map(quoted, columns.key))
+        self._delete = f"DELETE FROM {table} WHERE ({keys}) IN (SELECT ({keys}) FROM headrace_gone)"  # noqa: S608
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        with self._file.opened() as database:
+            found = dict(database.execute(asking(), [self._name, source]).fetchall())
+        return {partition: found[partition] for partition in partitions if partition in found}
+
+    def keepers(self) -> Sequence[str]:
+        """Return the names that positions are kept under, or none if the table is empty."""
+        statement = keepers(full(self._rows.columns.table))
+        with self._file.opened() as database:
+            return [name for (name,) in database.execute(statement).fetchall()]
+
+    def write(self, batch: SinkBatch, /) -> None:
+        columns = self._rows.columns
+        there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
+        written, deleted = self._rows.table(there), self._rows.keys(gone) if gone else None
+        with self._file.opened() as database, _told(self._file.path, columns):
+            database.execute("BEGIN TRANSACTION")
+            self._move(database, batch)
+            if there:
+                database.register("headrace_rows", written)
+                database.execute(self._insert)
+            if deleted is not None:
+                database.register("headrace_gone", deleted)
+                database.execute(self._delete)
+            # Closed without it, the connection takes back what was done.
+            database.execute("COMMIT")
+
+    def _move(self, database: Any, batch: SinkBatch) -> None:
+        """Move the position, if it is where it is believed to be."""
+        if database.execute(*moving(self._name, batch)).fetchone()[0] != 1:
+            raise fenced(batch, f" of {self._file.path}")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@contextmanager
+def _told(path: str, columns: ArrowColumns | None = None) -> Iterator[None]:
+    """Say what an error of DuckDB asks for, without the values that its text may quote."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise _meaning(error, path, columns) from error
+
+
+def _meaning(error: Exception, path: str, columns: ArrowColumns | None) -> Exception:
+    kind, text = type(error).__name__, str(error).strip().partition("\n")[0]
+    if columns is not None and kind in _REFUSED:
+        column = _COLUMN.search(str(error))
+        name = None if column is None else column[1] or column[2]
+        return SinkRefusedError(_reason(kind, text), table=columns.table, column=name)
+    if _is_busy(error):
+        return SinkUnavailableError(f"{path}: another process or thread has it open")
+    if kind in _UNUSABLE:
+        return SinkUnusableError(_unusable(text, path, columns))
+    if kind == "IOException":
+        if any(said in text for said in _NO_DATABASE):
+            return SinkUnusableError(f"{path}: {text}; name another file")
+        return SinkUnavailableError(f"{path}: {text}")
+    return SinkUnavailableError(f"{path}: {kind}")
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether another process has the file, or a thread of this one is about to close it."""
+    return any(said in str(error) for said in _BUSY)
+
+
+def _reason(kind: str, text: str) -> str:
+    """What a refusal says, without the key or the value that it may quote."""
+    if "CHECK constraint" in text:
+        return text.partition(": ")[2]
+    return next((reason for said, reason in _CONSTRAINTS if said in text.lower()), kind)
+
+
+def _unusable(text: str, path: str, columns: ArrowColumns | None) -> str:
+    """What a person has to put right; these texts name tables and columns."""
+    if columns is not None and "conflict target" in text:
+        key = ", ".join(columns.key)
+        return f"{path}: table {columns.table} needs a primary key or a unique index on {key}"
+    if columns is not None and text.startswith("Catalog Error: Table"):
+        return f"{path} has no table {columns.table}; make it, or give create=True"
+    return f"{path}: {text}"

@@ -1,0 +1,585 @@
+"""Rows of files that grow: JSON lines, CSV and Parquet, by the ends of their names.
+
+A file is identified by its name, below the part of the pattern that has no wildcard. Its position
+is a byte after a whole line, or a number of rows in Parquet, with a digest of what is before it. A
+line without a line feed at the end may be half a line, so it waits for the rest.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from importlib import import_module
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from headrace.state.log import get_logger
+from headrace.streams.connectors.source import (
+    Batch,
+    Fields,
+    Position,
+    Positions,
+    Row,
+    SourceError,
+    plain,
+    size_of,
+)
+
+BATCH_ROWS = 100
+BATCH_BYTES = 64 << 10
+"""About so many bytes end a batch, too: a transaction takes whole batches."""
+_READ_ROWS = 1000
+ROW_BYTES = 16 << 20
+"""A longer row is refused: a quote or a line feed is missing."""
+_BLOCK_BYTES = 1 << 20
+_CHECKED_BYTES = 1024
+"""So much of the beginning, and of what is before a position, is in its digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The rows of all files that a pattern names, those that come later too.
+
+    Args:
+        pattern: such as ``clicks/*.jsonl`` or ``**/*.csv``; ``~`` is the home directory.
+        key: the field that is the key, as text; None for no key.
+        timestamp: the field that is the time: milliseconds since 1970, or a date and time.
+        grows: whether files may grow, so that what has no line feed behind it is not read yet.
+        skip_bad: leave out rows that cannot be read, or lack the key or the time; each batch says
+            how many. False refuses the first one.
+        rewritten: read a file from its beginning if what was read of it is not there any more.
+            False refuses it.
+    """
+
+    pattern: str
+    key: str | None = None
+    timestamp: str | None = None
+    grows: bool = True
+    skip_bad: bool = False
+    rewritten: bool = False
+    waiting: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By part, why the rest of a file was not read yet."""
+    _done: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """By part, the state of a file when all of it was read, and the position."""
+    _fields: Fields = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_fields", Fields(self.key, self.timestamp))
+
+    def paths(self) -> list[Path]:
+        """The files that the pattern names now, in the order of their names."""
+        found = glob.glob(str(Path(self.pattern).expanduser()), recursive=True)
+        return [path for path in sorted(map(Path, found)) if path.is_file()]
+
+    def read(self, positions: Positions, /) -> Iterator[Batch]:
+        """The rows after the positions, file by file in the order of their names.
+
+        Raises:
+            SourceError: a file was cut or written again, or a row cannot be read.
+        """
+        pattern = Path(self.pattern).expanduser()
+        fixed = Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts[:-1]))
+        for path in self.paths():
+            part = path.relative_to(fixed).as_posix()
+            yield from self._new_rows(path, part, positions.get(part))
+
+    def _new_rows(self, path: Path, part: str, position: Position) -> Iterator[Batch]:
+        kind = _KINDS.get(path.suffix)
+        if kind is None:
+            known = ", ".join(_KINDS)
+            raise SourceError(f"{path} is none of {known}; write a pattern that leaves it out")
+        state = _state_of(path)
+        if state is None or self._done.get(part) == (state, position):
+            return
+        try:
+            self.waiting.pop(part, None)
+            file = kind(path, self.grows)
+        except _IncompleteError as error:
+            self.waiting[part] = str(error)
+            return
+        except OSError as error:
+            self._require_gone(path, error)
+            return
+        try:
+            with closing(file):
+                for batch in self._batches(file, part, position):
+                    position = batch.position
+                    yield batch
+                if file.waiting:
+                    self.waiting[part] = file.waiting
+        except OSError as error:
+            self._require_gone(path, error)
+            return
+        self._done[part] = state, position
+
+    @staticmethod
+    def _require_gone(path: Path, error: OSError) -> None:
+        """Raise unless the file was deleted or renamed since it was found."""
+        if path.exists():
+            raise SourceError(
+                f"{path} cannot be read: {error.strerror or type(error).__name__}; correct that, "
+                "or write a pattern that leaves it out"
+            ) from error
+
+    def _batches(self, file: _File, part: str, position: Position) -> Iterator[Batch]:
+        rows: list[Row] = []
+        begin = self._begin(file, position)
+        skipped, reason, size = 0, "", 0
+        at = begin
+        for value, at, where in file.rows(begin):
+            try:
+                if isinstance(value, SourceError):
+                    raise value
+                rows.append(self._row(value, where))
+                size += size_of(value)
+            except SourceError as error:
+                if not self.skip_bad:
+                    raise
+                skipped, reason = skipped + 1, reason or str(error)
+            if len(rows) + skipped == BATCH_ROWS or size >= BATCH_BYTES:
+                yield Batch(part, _position(file, at), rows, skipped, reason)
+                rows, skipped, reason, size = [], 0, "", 0
+        if rows or skipped:
+            yield Batch(part, _position(file, at), rows, skipped, reason)
+
+    def _row(self, value: Any, where: object) -> Row:
+        try:
+            return self._fields.row(value, where)
+        except RecursionError:
+            raise SourceError(f"{where}: the row is nested too deeply; make it flat") from None
+
+    def _begin(self, file: _File, position: Position) -> int:
+        """Return where to read on, after a check that what was read is still there."""
+        if position is None:
+            return 0
+        # Positions of earlier versions are a number alone.
+        at: int = position if isinstance(position, int) else position["at"]
+        digest = None if isinstance(position, int) else position["digest"]
+        if at <= file.size and digest in (None, file.digest(at)):
+            return at
+        if not self.rewritten:
+            raise SourceError(
+                f"{file.path} was cut or written again: {at} {file.unit} of it were read, and "
+                f"{'it has ' + str(file.size) if at > file.size else 'others are there'} now; give "
+                "new rows a file of a new name, or read such files from their beginning with "
+                "--rewritten (rewritten=True)"
+            )
+        get_logger().warning("file_read_again", file=str(file.path), was_at=at)
+        return 0
+
+
+def _position(file: _File, at: int) -> Position:
+    return {"at": at, "digest": file.digest(at)}
+
+
+def _state_of(path: Path) -> Any:
+    """What differs after any change of a file; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    # Nobody can set the time of a change.
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+class _Found(NamedTuple):
+    """A value, or what is wrong with it.
+
+    Args:
+        at: the position after it.
+        where: its place, as text.
+    """
+
+    value: Any
+    at: int
+    where: object
+
+
+class _IncompleteError(Exception):
+    """A file has no end yet."""
+
+
+class _File(ABC):
+    """A file that is open."""
+
+    unit = "bytes"
+
+    def __init__(self, path: Path, grows: bool) -> None:
+        self.path = path
+        self.grows = grows
+        self.size = 0
+        self.waiting = ""
+        """Why the rest is not read yet."""
+
+    @abstractmethod
+    def digest(self, at: int) -> str:
+        """Return a digest of what is before a position."""
+
+    @abstractmethod
+    def rows(self, begin: int) -> Iterator[_Found]:
+        """Read what is after a position."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The place of a row; its line is counted only for a message."""
+
+    path: Path
+    begin: int
+    """A byte of its first line."""
+    end: int
+    """The byte after its last line."""
+
+    def __str__(self) -> str:
+        try:
+            with self.path.open("rb") as file:
+                left, line = self.begin, 1
+                while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
+                    line += block.count(b"\n")
+                    left -= len(block)
+        except OSError:
+            return f"{self.path}, before byte {self.end}"
+        return f"line {line} of {self.path}, before byte {self.end}"
+
+
+class _Lines:
+    """The lines of a file as text, and where the row begins that they are read for."""
+
+    def __init__(self, file: BinaryIO, path: Path, begin: int, *, grows: bool) -> None:
+        file.seek(begin)
+        self._file = file
+        self._path = path
+        self._grows = grows
+        self.begin = begin
+        """The beginning of the row."""
+        self.first_end = begin
+        """The end of its first line."""
+        self.position = begin
+        """The end of its last line."""
+        self.is_utf8 = True
+        self.tail = b""
+        """The last bytes that were read."""
+        self.rest = b""
+        """The bytes after the last line feed, if they may be half a line."""
+        self.has_ended = False
+
+    def begin_row(self) -> None:
+        """Begin with the next row."""
+        self.begin = self.first_end = self.position
+        self.is_utf8 = True
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(ROW_BYTES)
+        is_whole = line.endswith(b"\n")
+        if len(line) == ROW_BYTES and not is_whole:
+            self._pass_over(line)
+            raise SourceError(f"{self.place()}: the line has more than {ROW_BYTES} bytes")
+        if not line or (self._grows and not is_whole):
+            self.has_ended, self.rest = True, line
+            raise StopIteration
+        is_first = self.position == 0
+        self._move(line)
+        if self.position - self.begin > ROW_BYTES:
+            raise SourceError(f"{self.place()}: {OPEN_QUOTE}")
+        try:
+            return line.decode("utf-8-sig" if is_first else "utf-8")
+        except UnicodeDecodeError:
+            # The quotes of the row are still to be found.
+            self.is_utf8 = False
+            return line.decode(errors="surrogateescape")
+
+    def _move(self, line: bytes) -> None:
+        if self.first_end == self.begin:
+            self.first_end += len(line)
+        self.position += len(line)
+        self.tail = (self.tail + line[-_CHECKED_BYTES:])[-_CHECKED_BYTES:]
+
+    def _pass_over(self, line: bytes) -> None:
+        """Move to the end of a line that is too long."""
+        is_first = self.first_end == self.begin
+        while line:
+            self._move(line)
+            line = b"" if line.endswith(b"\n") else self._file.readline(_BLOCK_BYTES)
+        if is_first:
+            self.first_end = self.position
+
+    def place(self) -> _Place:
+        """Return the place of the row."""
+        return _Place(self._path, self.begin, self.position)
+
+    def wrong(self, reason: str) -> SourceError:
+        """Make an error about the row."""
+        return SourceError(f"{self.place()}: {reason}")
+
+
+class _TextFile(_File):
+    """A file of lines."""
+
+    def __init__(self, path: Path, grows: bool) -> None:
+        super().__init__(path, grows)
+        self._file: BinaryIO = path.open("rb")
+        self.size = os.fstat(self._file.fileno()).st_size
+        self._head = self._bytes(0, _CHECKED_BYTES)
+        self._lines = self.lines(0)
+
+    def digest(self, at: int) -> str:
+        """Return a digest of bytes; those that were read must be there still."""
+        count = min(at, _CHECKED_BYTES)
+        head, tail = self._bytes(0, count), self._bytes(at - count, count)
+        is_read = self._lines.position == at
+        if not head.startswith(self._head[:count]) or (
+            is_read and not tail.endswith(self._lines.tail[-count:])
+        ):
+            raise SourceError(f"{self.path} was written again while it was read; begin again")
+        return blake2b(head + tail, digest_size=8).hexdigest()
+
+    def _bytes(self, begin: int, count: int) -> bytes:
+        return os.pread(self._file.fileno(), count, begin)
+
+    def lines(self, begin: int) -> _Lines:
+        """Begin to read lines at a byte."""
+        self._lines = _Lines(self._file, self.path, begin, grows=self.grows)
+        return self._lines
+
+    def _wait(self, lines: _Lines) -> None:
+        """Leave what may be half a line to the next time."""
+        if lines.rest:
+            self.waiting = (
+                f"{lines.place()}: the last {len(lines.rest)} bytes have no line feed behind them"
+            )
+
+    def _only_cr(self) -> SourceError:
+        return SourceError(
+            f"{self.path} ends lines with carriage returns alone; convert them to line feeds, and "
+            "give the file a new name"
+        )
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _JsonLines(_TextFile):
+    def rows(self, begin: int) -> Iterator[_Found]:
+        lines = self.lines(begin)
+        while True:
+            lines.begin_row()
+            try:
+                line = next(lines)
+            except StopIteration:
+                break
+            except SourceError as error:
+                yield _Found(error, lines.position, "")
+                continue
+            if line.strip():
+                yield _Found(_json(line, lines), lines.position, lines.place())
+        if b"\r" in lines.rest.strip():
+            raise self._only_cr()
+        self._wait(lines)
+
+
+def _json(line: str, lines: _Lines) -> Any:
+    if not lines.is_utf8:
+        return lines.wrong("the line is not UTF-8")
+    try:
+        return json.loads(line)
+    except RecursionError:
+        return lines.wrong("the line is nested too deeply; make it flat")
+    except ValueError as error:
+        if "integer string conversion" in str(error):
+            return lines.wrong("a number has too many digits")
+        more = "; it has a carriage return without a line feed" if "\r" in line.strip() else ""
+        return lines.wrong(f"the line is not JSON{more}")
+
+
+class _Csv(_TextFile):
+    def rows(self, begin: int) -> Iterator[_Found]:
+        # The module has one limit for all readers; it is only ever raised.
+        csv.field_size_limit(max(csv.field_size_limit(), ROW_BYTES))
+        names = self._names(self._lines)
+        at = None if names is None else max(begin, self._lines.position)
+        while names is not None and at is not None:
+            at = yield from self._rows(names, self.lines(at))
+
+    def _names(self, lines: _Lines) -> list[str] | None:
+        """Read the names of the columns; None if they are not there yet."""
+        reader, names = csv.reader(lines, strict=True), list[str]()
+        try:
+            while not names:
+                lines.begin_row()
+                names = next(reader)
+        except StopIteration:
+            self._end(lines)
+            return None
+        except csv.Error as error:
+            if "new-line" in str(error):
+                raise self._only_cr() from error
+            if not lines.has_ended:
+                reason = _reason_of(error)
+                raise lines.wrong(f"{reason}; correct the first line") from error
+        if lines.has_ended:
+            if not self.grows:
+                raise lines.wrong(f"{OPEN_QUOTE} in the first line; correct it")
+            self.waiting = f"{lines.place()}: {OPEN_QUOTE}"
+            return None
+        if not lines.is_utf8:
+            raise lines.wrong("the names of the columns are not UTF-8; convert the file")
+        twice = sorted({repr(name) for name in names if names.count(name) > 1})
+        if twice:
+            raise lines.wrong(
+                f"the name {', '.join(twice)} is given to two columns; give each its own"
+            )
+        return names
+
+    def _rows(self, names: list[str], lines: _Lines) -> Generator[_Found, None, int | None]:
+        """Read rows; returns where to begin again, or None at the end."""
+        reader = csv.reader(lines, strict=True)
+        while True:
+            lines.begin_row()
+            cells = list[str]()
+            try:
+                cells = next(reader)
+            except StopIteration:
+                self._end(lines)
+                return None
+            except SourceError as error:
+                yield _Found(error, lines.first_end, "")
+                return lines.first_end
+            except csv.Error as error:
+                reason = _reason_of(error)
+                if reason == _TEXT_AFTER_QUOTE:
+                    # The quote that was closed may be one too many: its first line alone is bad.
+                    yield _Found(lines.wrong(reason), lines.first_end, "")
+                    return lines.first_end
+                if not lines.has_ended:
+                    yield _Found(lines.wrong(reason), lines.position, "")
+                    continue
+            if lines.has_ended:
+                if self.grows:
+                    self.waiting = f"{lines.place()}: {OPEN_QUOTE}"
+                    return None
+                # Its first line alone is bad: the quote has swallowed the others.
+                yield _Found(lines.wrong(OPEN_QUOTE), lines.first_end, "")
+                return lines.first_end
+            if not cells:
+                continue
+            value: Any = self._value(names, cells, lines)
+            yield _Found(value, lines.position, lines.place())
+
+    @staticmethod
+    def _value(names: list[str], cells: list[str], lines: _Lines) -> Any:
+        if not lines.is_utf8:
+            return lines.wrong("the line is not UTF-8")
+        if len(cells) == len(names):
+            return dict(zip(names, cells, strict=True))
+        more = ""
+        if lines.first_end != lines.position:
+            more = "; it goes over several lines: a quote may be too many, or missing"
+        return lines.wrong(f"the row has {len(cells)} cells, and the first line {len(names)}{more}")
+
+    def _end(self, lines: _Lines) -> None:
+        try:
+            list(csv.reader([lines.rest.decode(errors="replace")]))
+        except csv.Error as error:
+            raise self._only_cr() from error
+        self._wait(lines)
+
+
+class _Parquet(_File):
+    unit = "rows"
+
+    def __init__(self, path: Path, grows: bool) -> None:
+        super().__init__(path, grows)
+        try:
+            parquet = import_module("pyarrow.parquet")
+        except ImportError:
+            raise SourceError(f"{path} needs pyarrow: pip install pyarrow") from None
+        try:
+            self._file = parquet.ParquetFile(path)
+        except ValueError as error:  # pyarrow's own are such
+            if grows:
+                raise _IncompleteError(f"{path} has no end of a Parquet file yet") from error
+            raise SourceError(f"{path} cannot be read: {type(error).__name__}") from error
+        self.size = self._file.metadata.num_rows
+        names = self._file.schema_arrow.names
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SourceError(f"{path} gives the name {twice[0]!r} to two columns; rename one")
+        self._known: dict[int, Any] = {}
+        """Rows by their numbers: the first one, and the last one that was read."""
+
+    def digest(self, at: int) -> str:
+        first = self._known.setdefault(0, self._row(0))
+        rows = plain([first, self._row(at - 1)])
+        return blake2b(repr(rows).encode(errors="replace"), digest_size=8).hexdigest()
+
+    def _row(self, number: int) -> Any:
+        if number in self._known:
+            return self._known[number]
+        for group in range(self._file.metadata.num_row_groups):
+            count = self._file.metadata.row_group(group).num_rows
+            if number < count:
+                with self._checked():
+                    return self._file.read_row_group(group).slice(number, 1).to_pylist()[0]
+            number -= count
+        return None
+
+    def rows(self, begin: int) -> Iterator[_Found]:
+        position = 0
+        batches = self._file.iter_batches(_READ_ROWS)
+        while True:
+            with self._checked():
+                batch = next(batches, None)
+            if batch is None:
+                return
+            skipped = min(max(begin - position, 0), batch.num_rows)
+            position += skipped
+            for value in batch.slice(skipped).to_pylist():
+                self._known = {0: self._row(0) if position else value, position: value}
+                position += 1
+                yield _Found(value, position, f"{self.path}, row {position}")
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError) as error:  # pyarrow's own are such
+            raise SourceError(
+                f"{self.path} cannot be read: {type(error).__name__}; write it again under a new "
+                "name"
+            ) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _reason_of(error: csv.Error) -> str:
+    text = str(error)
+    if "new-line" in text:
+        return "a carriage return is not in quotes"
+    return _TEXT_AFTER_QUOTE if "expected after" in text else f"not CSV: {error}"
+
+
+OPEN_QUOTE = "a quote is opened and not closed"
+_TEXT_AFTER_QUOTE = "text follows a closing quote (a quote may be too many, or missing)"
+
+_KINDS: dict[str, Callable[[Path, bool], _File]] = {
+    ".jsonl": _JsonLines,
+    ".ndjson": _JsonLines,
+    ".csv": _Csv,
+    ".parquet": _Parquet,
+}

@@ -1,0 +1,526 @@
+"""Rows in a table of Apache Iceberg, with the positions in the snapshots' own summaries.
+
+A commit is made where it is compared: the catalog is asked to commit only if the table's branch
+still is at the snapshot whose position was looked at. So what pyiceberg does when others' commits
+get ahead, which is to put the same files onto the newer snapshot, is done only where the position
+still is the expected one there.
+
+Positions are kept twice in each commit. The summary of a snapshot goes back with the rows when a
+table is rolled back to it. But it is lost when old snapshots expire and only others have written
+since; then the table's property says where it was, unless it is of a later commit than the newest
+snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+from headrace.streams.connectors.arrow import (
+    ArrowColumns,
+    ArrowRows,
+    TableRows,
+    partitioning,
+    require,
+    said,
+)
+from headrace.streams.connectors.locations import require_writable
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkBatching,
+    SinkFencedError,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
+from headrace.topology.operators.columns import Row, Types, require_bool
+from headrace.topology.windows import duration_ms
+
+# Loading catalogs of Iceberg, so that no answer is waited for without end.
+#
+# pyiceberg's client of REST catalogs gives its requests no time-out, and has no setting for one.
+
+
+def load_bounded(given: str | Mapping[str, str], timeout_s: float) -> Any:
+    """Load a catalog; one that is asked over HTTP is waited for as long as that, each time.
+
+    Args:
+        given: its name in pyiceberg's configuration, or its properties.
+        timeout_s: for a connection, and for the silence in an answer.
+
+    Raises:
+        ValueError: what is given is no catalog, or no header can hold its token.
+    """
+    from pyiceberg.catalog import CatalogType, infer_catalog_type, load_catalog
+    from pyiceberg.utils.config import Config, merge_config
+
+    name: str | None = given if isinstance(given, str) else None
+    properties: dict[str, Any] = {} if isinstance(given, str) else dict(given)
+    name = name or properties.pop("name", None)
+    config = Config()
+    named = name or config.get_default_catalog_name()
+    whole: Any = merge_config(config.get_catalog_config(named) or {}, properties)
+    kind = whole.get("type") or None
+    if "py-catalog-impl" not in whole and isinstance(whole.get("uri"), str):
+        kind = kind or infer_catalog_type(named, whole)
+        if kind in (CatalogType.REST, CatalogType.REST.value):
+            return _bounded(timeout_s)(named, **_without_line_ends(whole))
+    return load_catalog(name, **properties)
+
+
+def _without_line_ends(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Secrets without the line end of their file; else an error of requests would show them."""
+    found = dict(properties)
+    for name in ("token", "credential"):
+        if isinstance(found.get(name), str):
+            found[name] = found[name].strip()
+            if not found[name].isprintable():
+                raise ValueError(f"its {name} has line ends or other characters that are no text")
+    return found
+
+
+def _bounded(timeout_s: float) -> Any:
+    from pyiceberg.catalog.rest import RestCatalog
+    from requests import Response
+    from requests.adapters import HTTPAdapter
+
+    class Adapter(HTTPAdapter):
+        """Sends as it does where nobody says how long to wait."""
+
+        def send(self, *given: Any, **options: Any) -> Response:
+            if options.get("timeout") is None:
+                options["timeout"] = timeout_s
+            return super().send(*given, **options)
+
+    class BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
+        """The catalog, with such sessions."""
+
+        def _create_session(self) -> Any:
+            session = super()._create_session()
+            for prefix, adapter in list(session.adapters.items()):
+                if type(adapter) is HTTPAdapter:  # one that signs requests stays as it is
+                    session.mount(prefix, Adapter())
+            return session
+
+    return BoundedRestCatalog
+
+
+Catalog = str | Mapping[str, str] | Callable[[], Any]
+
+_BRANCH = "main"
+_PAUSE_S = 0.02
+_PERMANENT = re.compile("unable to open database|authentication failed|does not exist|no such")
+"""What of a catalog's database nobody is about to bring back, where it was never there."""
+
+
+class IcebergSink:
+    """Writes rows to a table of Apache Iceberg: appended, or under their keys.
+
+    Rows and position are one commit of the table. A commit is some files, so rows are collected
+    until it is worth it.
+
+    Args:
+        catalog: its name in pyiceberg's configuration, its properties such as ``{"type": "rest",
+            "uri": ...}``, or a function that returns a catalog of pyiceberg, called with each
+            connection.
+        table: its name, with that of the namespace: ``"shop.orders"``.
+        columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name: of
+            Python, of pyarrow, or a name such as ``"int32"``.
+        key: the columns that name a row; without them rows are appended. Files that have rows with
+            these keys are written anew with each commit.
+        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
+            in the value and in the key.
+        create: make the table and its namespace where they are not there.
+        partition_by: the columns whose values divide the files of a table that is made.
+        every: how long rows are collected for one commit at most.
+        max_rows: with so many rows it is made earlier.
+        max_bytes: the same of their memory, as far as it is known.
+        timeout: how long a commit is tried again that others' commits get ahead of, and how long
+            each answer of a REST catalog is waited for that is loaded here.
+
+    Raises:
+        TopologyError: what is given does not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from pyiceberg.catalog import load_catalog
+        >>> from headrace import IcebergSink, StreamsBuilder, TopologyTestDriver, serdes
+        >>> path = tempfile.mkdtemp()
+        >>> catalog = {
+        ...     "type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"
+        ... }
+        >>> sink = IcebergSink(catalog, "texts.words", {"word": str, "at": int}, create=True)
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("words", key=serdes.string).to_sink(sink, name="keep-words")
+        >>> with TopologyTestDriver(builder.build(), real_sinks=True) as driver:
+        ...     driver.input("words").send_many([("rose", {"word": "rose", "at": 1})])
+        >>> load_catalog(**catalog).load_table("texts.words").scan().to_arrow().to_pylist()
+        [{'word': 'rose', 'at': 1}]
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        table: str,
+        columns: type | Types,
+        *,
+        key: str | Sequence[str] = (),
+        row: Row | None = None,
+        create: bool = False,
+        partition_by: str | Sequence[str] = (),
+        every: timedelta = timedelta(minutes=1),
+        max_rows: int = 100_000,
+        max_bytes: int = 128 << 20,
+        timeout: timedelta = timedelta(seconds=10),
+    ) -> None:
+        self._catalog = catalog
+        self._columns = ArrowColumns(table, columns, key, row)
+        self._create = require_bool("create", create)
+        self._parts = partitioning(self._columns, partition_by, create=create)
+        self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
+        self._timeout_s = duration_ms("timeout", timeout, at_least=1) / 1000
+        self._was_open = False
+
+    def __repr__(self) -> str:
+        return f"IcebergSink({self._columns.table!r})"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it was given a key."""
+        return bool(self._columns.key)
+
+    def open(self, name: str, /) -> _Connection:
+        """Load the table from its catalog, and see that its columns are there."""
+        for module in ("pyiceberg", "pyarrow"):
+            require(module, "IcebergSink", "iceberg")
+        with _told(self._columns.table, is_first=not self._was_open):
+            catalog = self._connect()
+            try:
+                table = self._load(catalog)
+                if not self._was_open:
+                    require_writable(f"{table.location()}/metadata")
+                rows = TableRows(self._columns, table.schema().as_arrow())
+            except BaseException:
+                catalog.close()
+                raise
+        self._was_open = True
+        return _Connection(
+            catalog, table, name, self._columns, rows, self._timeout_s, self.batching
+        )
+
+    def _connect(self) -> Any:
+        if callable(self._catalog):
+            return self._catalog()
+        try:
+            return load_bounded(self._catalog, self._timeout_s)
+        except ValueError as error:
+            raise SinkUnusableError(
+                f"the catalog of table {self._columns.table} cannot be loaded: {said(error)}"
+            ) from error
+
+    def _load(self, catalog: Any) -> Any:
+        from pyiceberg.exceptions import (
+            CommitFailedException,
+            NoSuchTableError,
+            TableAlreadyExistsError,
+        )
+
+        name = self._columns.table
+        if self._create and not self._was_open and not catalog.table_exists(name):
+            schema = _schema_of(self._columns)
+            require_writable(catalog.properties.get("warehouse", "none://"))
+            catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
+            with (
+                # Another worker may have made it since.
+                suppress(TableAlreadyExistsError, CommitFailedException),
+                catalog.create_table_transaction(name, schema) as transaction,
+                transaction.update_spec() as spec,
+            ):
+                for name_of_part in self._parts:
+                    spec.add_identity(name_of_part)
+        try:
+            return catalog.load_table(name)
+        except NoSuchTableError as error:
+            raise SinkUnusableError(
+                f"the catalog has no table {name}; make it, or give create=True"
+            ) from error
+
+
+class _Connection:
+    def __init__(
+        self,
+        catalog: Any,
+        table: Any,
+        name: str,
+        columns: ArrowColumns,
+        rows: TableRows,
+        timeout_s: float,
+        batching: SinkBatching,
+    ) -> None:
+        self._catalog = catalog
+        self._table = table
+        self._name = name
+        self._columns = columns
+        self._rows = rows
+        self._timeout_s = timeout_s
+        self.batching = batching
+        self._schema_id = table.metadata.current_schema_id
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        with _told(self._columns.table):
+            self._refresh()
+        found = _positions(self._table.metadata, self._place(source))
+        return {p: found[p] for p in partitions if p in found}
+
+    def write(self, batch: SinkBatch, /) -> None:
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        columns, keys = self._columns, None
+        rows = batch.rows
+        if columns.key:
+            rows, gone = columns.last_of_each_key(rows)
+            keys = self._rows.keys([*rows, *gone])
+        made = self._rows.table(rows)
+        deadline = time.monotonic() + self._timeout_s
+        pause_s = _PAUSE_S
+        with _told(columns.table):
+            while True:
+                try:
+                    return self._commit(batch, made, keys)
+                except (CommitFailedException, ValidationException) as error:
+                    # Others have committed: whether one of them has moved the position is next.
+                    if time.monotonic() + pause_s > deadline:
+                        raise SinkUnavailableError(
+                            f"the commits of others to {columns.table} got ahead of this one for "
+                            f"{self._timeout_s:g} s: {said(error)}"
+                        ) from error
+                    time.sleep(pause_s)
+                    pause_s *= 2
+
+    def _refresh(self) -> None:
+        """Read the table's state.
+
+        Raises:
+            SinkUnavailableError: the table of this name is another one now.
+        """
+        try:
+            self._table.refresh()
+        except ValueError as error:  # of the identity of a table; it is no row's fault
+            if "UUID" not in str(error):
+                raise
+            raise SinkUnavailableError(
+                f"table {self._columns.table} was dropped and made again"
+            ) from error
+
+    def _place(self, source: str) -> str:
+        return f"headrace/{self._name}/{source}"
+
+    def _commit(self, batch: SinkBatch, made: Any, keys: Any) -> None:
+        from pyiceberg.exceptions import ValidationException
+
+        self._refresh()
+        metadata = self._table.metadata
+        if metadata.current_schema_id != self._schema_id:
+            raise SinkUnavailableError(f"the columns of {self._columns.table} are others now")
+        # What takes the place of rows is worked out for one snapshot.
+        replaces = keys is not None and len(keys) > 0
+        pinned = metadata if replaces else None
+        guard = _Guard(self._catalog, self._place(batch.source), batch, pinned)
+        guard.require(metadata)
+        self._table.catalog = guard
+        try:
+            with self._table.transaction() as transaction:
+                if replaces:
+                    self._replace(transaction, made, keys)
+                else:
+                    transaction.append(made)
+        except ValidationException:
+            guard.require_again()
+            raise
+        finally:
+            self._table.catalog = self._catalog
+
+    def _replace(self, transaction: Any, made: Any, keys: Any) -> None:
+        """Delete the rows with these keys, and append those that take their place."""
+        import pyarrow
+        from pyiceberg.expressions import AlwaysTrue, And, In
+
+        chosen: Any = AlwaysTrue()
+        for name in keys.column_names:
+            chosen = And(chosen, In(name, keys.column(name).unique().to_pylist()))
+        scan = self._table.scan(row_filter=chosen)
+        if len(keys.column_names) == 1:
+            scan = scan.select(*keys.column_names).update(limit=1)
+        found = scan.to_arrow()
+        if not len(found):
+            transaction.append(made)
+            return
+        if len(keys.column_names) > 1:
+            # Two lists of values choose more than the pairs of them: the rest is kept.
+            kept = _without(found, keys).cast(made.schema)
+            made = pyarrow.concat_tables([kept, made])
+        transaction.overwrite(made, overwrite_filter=chosen)
+
+    def close(self) -> None:
+        """Let go of the catalog."""
+        self._catalog.close()
+
+
+class _Guard:
+    """The catalog during one write: it commits where the position is the expected one.
+
+    Args:
+        pinned: what alone may be committed onto; None for whatever is there.
+    """
+
+    def __init__(self, catalog: Any, place: str, batch: SinkBatch, pinned: Any) -> None:
+        self._catalog = catalog
+        self._place = place
+        self._batch = batch
+        self._pinned = pinned
+        self._seen: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
+        """Commit if the branch is where the position was looked at, and move the position."""
+        from pyiceberg.exceptions import ValidationException
+        from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
+
+        metadata = self._seen = table.metadata
+        head = metadata.current_snapshot_id
+        is_another = self._pinned is not None and head != self._pinned.current_snapshot_id
+        if is_another or self._is_moved(metadata):
+            # Of all errors this one has pyiceberg delete what it has written.
+            raise ValidationException("another one has committed")
+        positions = _positions(metadata, self._place)
+        positions[self._batch.partition] = self._batch.next
+        text = " ".join(f"{p}={position}" for p, position in sorted(positions.items()))
+        others = [one for one in requirements if not isinstance(one, AssertRefSnapshotId)]
+        snapshot, at = _last_snapshot(updates)
+        kept = f"{text} @{snapshot.sequence_number}"
+        return self._catalog.commit_table(
+            table,
+            (*others, AssertRefSnapshotId(ref=_BRANCH, snapshot_id=head)),
+            (
+                *updates[:at],
+                _with_summary(snapshot, self._place, text),
+                *updates[at + 1 :],
+                SetPropertiesUpdate(updates={self._place: kept}),
+            ),
+        )
+
+    def _is_moved(self, metadata: Any) -> bool:
+        found = _positions(metadata, self._place).get(self._batch.partition)
+        return found != self._batch.expected
+
+    def require(self, metadata: Any) -> None:
+        """See that the position is where it is believed to be."""
+        batch = self._batch
+        if self._is_moved(metadata):
+            raise SinkFencedError(
+                f"partition {batch.partition} of {batch.source} is not at {batch.expected} in the "
+                "table's snapshots: another worker has written, or an answer was lost"
+            )
+
+    def require_again(self) -> None:
+        """The same, where the last attempt has looked."""
+        if self._seen is not None:
+            self.require(self._seen)
+
+
+def _last_snapshot(updates: Sequence[Any]) -> tuple[Any, int]:
+    """The snapshot that a commit ends with, and where it is among the updates."""
+    from pyiceberg.table.update import AddSnapshotUpdate
+
+    found = [at for at, one in enumerate(updates) if isinstance(one, AddSnapshotUpdate)]
+    if not found:
+        raise AssertionError("a commit without a snapshot would keep nobody from another one")
+    return updates[found[-1]].snapshot, found[-1]
+
+
+def _with_summary(snapshot: Any, place: str, text: str) -> Any:
+    from pyiceberg.table.snapshots import Summary
+    from pyiceberg.table.update import AddSnapshotUpdate
+
+    kept = {**snapshot.summary.additional_properties, place: text}
+    summary = Summary(snapshot.summary.operation, **kept)
+    return AddSnapshotUpdate(snapshot=snapshot.model_copy(update={"summary": summary}))
+
+
+def _positions(metadata: Any, place: str) -> dict[int, int]:
+    """The positions of a step, as the newest snapshot says that knows of them."""
+    snapshots = {one.snapshot_id: one for one in metadata.snapshots}
+    if metadata.current_snapshot_id not in snapshots:
+        return {}
+    head = last = snapshots[metadata.current_snapshot_id]
+    while True:
+        if last.summary is not None and last.summary.additional_properties.get(place):
+            return _read(last.summary.additional_properties[place])
+        if last.parent_snapshot_id not in snapshots:
+            break
+        last = snapshots[last.parent_snapshot_id]
+    # Those before have expired, where the last one is not the table's first.
+    text, _, sequence_number = metadata.properties.get(place, "").rpartition(" @")
+    is_whole = last.sequence_number == 1
+    if is_whole or not text or int(sequence_number) > (head.sequence_number or 0):
+        return {}
+    return _read(text)
+
+
+def _read(text: str) -> dict[int, int]:
+    pairs = (one.partition("=") for one in text.split())
+    return {int(partition): int(position) for partition, _, position in pairs}
+
+
+def _without(rows: Any, keys: Any) -> Any:
+    """The rows that have none of these keys."""
+    names = keys.column_names
+    gone = set(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
+    there = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    return rows.filter([key not in gone for key in there])
+
+
+def _schema_of(columns: ArrowColumns) -> Any:
+    """The schema of a table to be made."""
+    from pyarrow import types
+
+    schema = ArrowRows(columns).schema
+    for field in schema:
+        if types.is_duration(field.type):
+            raise SinkUnusableError(
+                f"column {field.name} of table {columns.table}: Iceberg has no type for a "
+                "duration; give it a number, and write row="
+            )
+    return schema
+
+
+@contextmanager
+def _told(table: str, *, is_first: bool = False) -> Iterator[None]:
+    """Say what an error of pyiceberg asks for."""
+    from pyiceberg import exceptions
+
+    try:
+        yield
+    except (exceptions.NoSuchTableError, exceptions.NotInstalledError) as error:
+        raise SinkUnusableError(f"table {table}: {said(error)}") from error
+    except (
+        exceptions.UnauthorizedError,
+        exceptions.ForbiddenError,
+        exceptions.OAuthError,
+    ) as error:
+        kind = SinkUnusableError if is_first else SinkUnavailableError
+        raise kind(f"table {table}: {said(error)}; see to the rights and the catalog") from error
+    except (exceptions.RESTError, exceptions.WaitingForLockException, OSError) as error:
+        raise SinkUnavailableError(f"table {table}: {said(error)}") from error
+    except Exception as error:
+        # Not imported for its own sake: catalogs of SQL alone need it.
+        if type(error).__module__ != "sqlalchemy.exc":
+            raise
+        text = f"table {table}: the catalog's database: {said(getattr(error, 'orig', error))}"
+        is_permanent = is_first and _PERMANENT.search(text)
+        raise (SinkUnusableError if is_permanent else SinkUnavailableError)(text) from error

@@ -1,0 +1,257 @@
+"""Rows in Parquet files, whose names are the positions; needs `pyarrow`, and `obstore` for objects.
+
+A batch is one file. It is named after the position in front of it, and says in its footer which
+one is behind it: the newest file of a partition is where the sink is, and a writer that is wrong
+about that finds a file of the name that it wants to make. So rows and position are one act.
+
+    orders/partition=0/beginning-keep-orders-1f0c9a2b7d3e4f50.parquet                  to 1000
+    orders/partition=0/00000000000000001000-keep-orders-1f0c9a2b7d3e4f50.parquet       to 2345
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, require
+from headrace.streams.connectors.locations import TAIL_BYTES, Directory, Objects, Place
+from headrace.topology.errors import TopologyError, type_of
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkBatching,
+    SinkFencedError,
+    SinkUnusableError,
+)
+from headrace.topology.operators.columns import Row, Types
+
+COMPRESSIONS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
+
+_BEGINNING = "beginning"
+"""The name of the first file: who writes it knows of no position, also where offset 0 is one."""
+_PARTITION = "partition"
+_SAFE = re.compile(r"[^A-Za-z0-9_.]+")
+
+
+class ParquetSink:
+    """Appends rows to a directory of Parquet files, or to one in a store of objects.
+
+    Files are in folders ``partition=0`` and so on, one for each partition of the topic that is
+    read; each has the records from one offset to another. Rows are collected until a file is worth
+    it. Two writers who make the same file are told of each other.
+
+    Args:
+        path: a directory, which is made where there is none in its place; or a URL such as
+            ``s3://lake/orders``, where the bucket is there and the environment has the credentials;
+            or the place within `store`.
+        columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name, which
+            may be types of pyarrow.
+        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
+            in the value and in the key.
+        compression: ``zstd``, ``snappy``, ``gzip``, ``brotli``, ``lz4`` or ``none``.
+        every: how long rows are collected for one file at most.
+        max_rows: with so many rows it is written earlier.
+        max_bytes: the same of their memory, as far as it is known.
+        store: a store of `obstore`, such as an `S3Store` with an address and credentials.
+
+    Raises:
+        TopologyError: what is given does not fit.
+
+    Example:
+        >>> import tempfile
+        >>> import pyarrow.parquet
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> path = tempfile.mkdtemp() + "/orders"
+        >>> builder = StreamsBuilder()
+        >>> orders = builder.stream("orders", key=serdes.string)
+        >>> orders.to_sink(ParquetSink(path, {"item": str, "price": float}), name="keep-orders")
+        >>> with TopologyTestDriver(builder.build(), real_sinks=True) as driver:
+        ...     driver.input("orders").send("tea", {"item": "tea", "price": 9.5})
+        >>> pyarrow.parquet.read_table(path, columns=["item", "price"]).to_pylist()
+        [{'item': 'tea', 'price': 9.5}]
+    """
+
+    keyed = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        columns: type | Types,
+        *,
+        row: Row | None = None,
+        compression: str = "zstd",
+        every: timedelta = timedelta(minutes=1),
+        max_rows: int = 100_000,
+        max_bytes: int = 128 << 20,
+        store: Any = None,
+    ) -> None:
+        self._path = str(path)
+        self._columns = ArrowColumns(self._path, columns, row=row)
+        if _PARTITION in self._columns.names:
+            raise TopologyError(
+                f"a column of {self._path} is named {_PARTITION}, as the folders of its files "
+                "are, which readers take for a column; give it another name"
+            )
+        if compression not in COMPRESSIONS:
+            said = repr(compression) if isinstance(compression, str) else type_of(compression)
+            raise TopologyError(f"compression must be one of {', '.join(COMPRESSIONS)}, not {said}")
+        self._compression = compression
+        self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
+        self._store = store
+        self._place: Place | None = None
+
+    def __repr__(self) -> str:
+        return f"ParquetSink({self._path!r})"
+
+    def open(self, name: str, /) -> _Connection:
+        """See that the place is there."""
+        require("pyarrow.parquet", "ParquetSink", "parquet")
+        place = self._place or self._found()
+        place.prepare()
+        self._place = place
+        rows = ArrowRows(self._columns)
+        return _Connection(place, name, rows, self._compression, self.batching, self._path)
+
+    def _found(self) -> Place:
+        is_url = "://" in self._path
+        if self._store is None and not is_url:
+            return Directory(Path(self._path))
+        require("obstore", "ParquetSink in a store of objects", "parquet")
+        if self._store is not None:
+            return Objects(self._store, self._path)
+        from obstore.store import from_url
+
+        try:
+            # An attempt holds the worker, and is repeated after a while anyway.
+            retries: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
+            return Objects(from_url(self._path, retry_config=retries), "", self._path)
+        except Exception as error:  # what each kind of store wants is its own
+            raise SinkUnusableError(
+                f"{self._path} cannot be read as the address of a store of objects "
+                f"({type(error).__name__}); write s3://BUCKET/PATH, gs://... or az://..., or give "
+                "store="
+            ) from error
+
+
+class _Connection:
+    def __init__(
+        self,
+        place: Place,
+        name: str,
+        rows: ArrowRows,
+        compression: str,
+        batching: SinkBatching,
+        path: str,
+    ) -> None:
+        self._place = place
+        self._name = name
+        self._rows = rows
+        self._compression = compression
+        self._path = path
+        self.batching = batching
+        self._newest: dict[tuple[str, int], str] = {}
+        """The names of the files that were written last, by source and partition."""
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        found = {partition: self._position(source, partition) for partition in partitions}
+        return {p: position for p, position in found.items() if position is not None}
+
+    def _position(self, source: str, partition: int) -> int | None:
+        folder, ending = _folder(partition), self._ending(source)
+        own = [name for name in self._place.names(folder) if name.endswith(ending)]
+        begins = {_begin(name.removesuffix(ending)): name for name in own}
+        begins.pop(None, None)
+        if not begins:
+            return None
+        newest = begins[max(begin for begin in begins if begin is not None)]
+        return self._next(folder, newest)
+
+    def _next(self, folder: str, name: str) -> int:
+        """The position behind a file, which its footer has."""
+        import pyarrow
+        from pyarrow import parquet
+
+        size = TAIL_BYTES
+        try:
+            content = self._place.end(folder, name, size)
+            needed = int.from_bytes(content[-8:-4], "little") + 8
+            if needed > len(content) == size:
+                content = self._place.end(folder, name, needed)
+            metadata = parquet.read_metadata(pyarrow.BufferReader(content)).metadata or {}
+            return int(metadata[b"headrace.next"])
+        except (pyarrow.ArrowException, ValueError, KeyError) as error:
+            raise SinkUnusableError(
+                f"{self._path}/{folder}/{name} has no position in its footer "
+                f"({type(error).__name__}), and is the newest file of its partition; restore it, "
+                "or delete it: its rows are written again, as far as the topic still has them"
+            ) from error
+
+    def write(self, batch: SinkBatch, /) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        table = self._rows.table(batch.rows).replace_schema_metadata(
+            {
+                "headrace.sink": self._name,
+                "headrace.source": batch.source,
+                "headrace.partition": str(batch.partition),
+                "headrace.next": str(batch.next),
+            }
+        )
+        content = pyarrow.BufferOutputStream()
+        parquet.write_table(table, content, compression=self._compression)
+        folder, begin = _folder(batch.partition), _named(batch.expected)
+        name = f"{begin}{self._ending(batch.source)}"
+        self._require(batch, folder)
+        try:
+            self._place.create(folder, name, content.getvalue().to_pybytes())
+        except FileExistsError as error:
+            raise SinkFencedError(
+                f"{self._path}/{folder}/{name} is there: another worker has written, or an answer "
+                "was lost"
+            ) from error
+        self._newest[batch.source, batch.partition] = name
+
+    def _require(self, batch: SinkBatch, folder: str) -> None:
+        """Require that the newest file is there: another directory may have taken the place."""
+        newest = self._newest.get((batch.source, batch.partition))
+        if newest is None:
+            found = self._position(batch.source, batch.partition)
+        else:
+            found = self._next(folder, newest)
+        if found != batch.expected:
+            raise SinkFencedError(
+                f"partition {batch.partition} of {batch.source} is at {found} in {self._path}, and "
+                f"not at {batch.expected}: another worker has written, an answer was lost, or "
+                "files were replaced"
+            )
+
+    def _ending(self, source: str) -> str:
+        """How the names of this step's files end: its name, and which records the offsets are of.
+
+        A topic that is made anew has other records at the same offsets.
+        """
+        step = _SAFE.sub("_", self._name.rpartition("/")[2])[:60]
+        told = blake2b(f"{self._name}\n{source}".encode(), digest_size=8).hexdigest()
+        return f"-{step}-{told}.parquet"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _folder(partition: int) -> str:
+    return f"{_PARTITION}={partition}"
+
+
+def _named(position: int | None) -> str:
+    return _BEGINNING if position is None else f"{position:020}"
+
+
+def _begin(name: str) -> int | None:
+    """Where a file begins; None where it is none of a sink's."""
+    if name == _BEGINNING:
+        return -1
+    return int(name) if len(name) == 20 and name.isdecimal() else None

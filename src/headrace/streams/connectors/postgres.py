@@ -1,0 +1,577 @@
+"""Rows in a table of PostgreSQL, with the positions in the same database; needs `psycopg`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from headrace.streams.connectors.postgres_waits import bounded
+from headrace.streams.connectors.sqlite import (
+    KEEPERS,
+    POSITIONS,
+    asking,
+    definition,
+    fenced,
+    full,
+    keepers,
+    moving,
+    on_conflict,
+    quoted,
+)
+from headrace.topology.errors import TopologyError, type_of
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkRefusedError,
+    SinkRow,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
+from headrace.topology.operators.columns import Columns, Row, Types, as_json, require_bool, said_of
+from headrace.topology.windows import duration_ms
+
+# Columns of many rows as arrays of PostgreSQL, written here where that is simple.
+#
+# psycopg asks for each single value how it is to be written, which takes longer than the rest.
+#
+# Hot path: `as_array` runs for each column of each batch.
+
+
+_NONE = type(None)
+
+
+def as_array(column: Sequence[Any]) -> str | list[Any]:
+    """An array as text where all values are whole numbers, or floats, or text; else a list.
+
+    Example:
+        >>> as_array([1, None, 3]), as_array(['a "b"', None])
+        ('{1,NULL,3}', '{"a \\\\"b\\\\"",NULL}')
+        >>> as_array([1, "a"])
+        [1, 'a']
+    """
+    kinds = set(map(type, column))
+    has_nulls = _NONE in kinds
+    kinds.discard(_NONE)
+    write = _WRITTEN.get(kinds.pop()) if len(kinds) == 1 else None
+    if write is None:
+        return list(column)
+    if has_nulls:
+        return "{" + ",".join("NULL" if v is None else write(v) for v in column) + "}"
+    return "{" + ",".join(map(write, column)) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_WRITTEN: Mapping[type, Callable[[Any], str]] = {str: _quoted, int: str, float: repr}
+
+
+# What PostgreSQL's errors ask for, without the values that their texts may quote.
+
+
+_LINE = re.compile(r"COPY .*?, line (\d+)(?:, column ([^:]+))?")
+_UNAVAILABLE = ("08", "25", "40", "53", "55", "57", "58", "XX")
+"""Classes of errors that may be none the next time: connections, roles, locks, resources."""
+
+_TIMED_OUT = frozenset({"57014", "55P03"})
+"""A statement that was cancelled, and a lock that others had for too long."""
+
+_PERMANENT = (
+    (re.compile(r'database "[^"]*" does not exist'), "create it, or name another one"),
+    (re.compile(r'role "[^"]*" does not exist'), "create it, or name another user"),
+    (
+        re.compile(r"authentication failed|no password supplied"),
+        "correct the user or the password: in the address, in PGPASSWORD or in ~/.pgpass",
+    ),
+    (re.compile("no pg_hba.conf entry"), "let this host in, in the server's pg_hba.conf"),
+    (re.compile("is not permitted to log in"), "give it LOGIN, or name another user"),
+    (re.compile("permission denied for database"), "give it CONNECT, or name another one"),
+)
+"""What a server says at the door that waiting does not put right, and what does."""
+OPTION = re.compile(r"invalid (?:URI query parameter|connection option):? \"\w+\"")
+_NO_ADAPTER = re.compile(r"cannot adapt type '(\w+)'")
+
+
+def load_psycopg() -> Any:
+    """Import it.
+
+    Raises:
+        SinkUnusableError: it is not installed.
+    """
+    try:
+        import psycopg
+    except ModuleNotFoundError as error:
+        raise SinkUnusableError(
+            'PostgresSink needs psycopg; run: pip install "headrace[postgres]"'
+        ) from error
+    return psycopg
+
+
+@contextmanager
+def told(
+    columns: Columns | None = None,
+    rows: Sequence[SinkRow] = (),
+    culprit: Callable[..., SinkRefusedError | None] | None = None,
+) -> Iterator[None]:
+    """Say what an error of PostgreSQL asks for, without the values that its text may quote.
+
+    Args:
+        culprit: finds the value that could not be handed over, or read.
+    """
+    psycopg = load_psycopg()
+    try:
+        yield
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        timed_out = error.sqlstate in _TIMED_OUT
+        raise SinkUnavailableError(reason_of(error), timed_out=timed_out) from error
+    except psycopg.Error as error:
+        state = error.sqlstate or ""
+        if state[:2] in _UNAVAILABLE:
+            raise SinkUnavailableError(reason_of(error)) from error
+        if state.startswith(("42", "3D", "3F", "28")):
+            raise SinkUnusableError(_unusable(error, columns)) from error
+        if columns is None or culprit is None:
+            raise
+        refused = _refused(error, columns.table, rows)
+        if refused.column is None:
+            refused = culprit(is_client=not state) or refused
+        raise refused from error
+    except (TypeError, ValueError, ArithmeticError) as error:
+        if columns is None or culprit is None:
+            raise
+        found = culprit(is_client=True)
+        raise found or SinkRefusedError(said_of(error), table=columns.table) from error
+
+
+def _refused(error: Any, table: str, rows: Sequence[SinkRow]) -> SinkRefusedError:
+    reason = reason_of(error) if error.sqlstate else client_s(error)
+    if error.diag.constraint_name:
+        reason += f", constraint {error.diag.constraint_name}"
+    column, offset = error.diag.column_name, None
+    line = _LINE.search(error.diag.context or "")
+    if line is not None:
+        column = column or line[2]
+        number = int(line[1]) - 1
+        offset = rows[number].offset if number < len(rows) else None
+    return SinkRefusedError(reason, table=table, column=column, offset=offset)
+
+
+def _unusable(error: Any, columns: Columns | None) -> str:
+    """What a person has to put right; these texts name tables and columns."""
+    text = f"{reason_of(error)}: {error.diag.message_primary}"
+    if columns is None and error.sqlstate == "42501":
+        return f"{text}; the user needs SELECT, INSERT and UPDATE on {POSITIONS}"
+    if columns is None:
+        return text
+    table, key = columns.table, ", ".join(columns.key)
+    if error.sqlstate == "42P10" and key:
+        return f"table {table} needs a primary key or a unique constraint on {key}: {text}"
+    if error.sqlstate == "42P01":
+        return f"{text}; make it, or give create=True"
+    if error.sqlstate == "42501":
+        rights = "INSERT, UPDATE, DELETE and SELECT" if key else "INSERT"
+        return (
+            f"{text}; the user needs {rights} on {table}, SELECT, INSERT and UPDATE on "
+            f"{POSITIONS}, and CREATE on the schema where a table is to be made"
+        )
+    return text
+
+
+def remedy_of(text: str) -> str | None:
+    """What puts right what a server says at the door; None where waiting may."""
+    return next((remedy for said, remedy in _PERMANENT if said.search(text)), None)
+
+
+def client_s(error: BaseException) -> str:
+    """What an error of psycopg's own says, without a value."""
+    text = str(error)
+    kind = _NO_ADAPTER.search(text)
+    if kind is not None:
+        return f"psycopg cannot write a {kind[1]}; give it a column of jsonb, or write row="
+    if "cannot contain NUL" in text:
+        return "text with a NUL, which PostgreSQL does not have"
+    if "lists of mixed types" in text:
+        return "a list of values of several types"
+    return said_of(error)
+
+
+def reason_of(error: Any) -> str:
+    """What an error is, without what its text may quote."""
+    kind = type(error).__name__
+    if error.sqlstate is None:
+        # The client's own: of connections, which quote no row.
+        text = str(error).strip().splitlines()
+        is_connection = type(error).__name__ in ("OperationalError", "InterfaceError")
+        return text[0] if text and is_connection else kind
+    return f"{kind} ({error.sqlstate})"
+
+
+_TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double precision",
+    str: "text",
+    bytes: "bytea",
+    datetime: "timestamptz",
+    date: "date",
+    time: "time",
+    timedelta: "interval",
+    Decimal: "numeric",
+    UUID: "uuid",
+}
+_LOCK = 0x6865_6164
+"""Who makes tables waits for others who do: two at once would fail."""
+Conninfo = str | Callable[[], str]
+
+
+class PostgresSink:
+    """Writes rows to a table of PostgreSQL: appended with COPY, or under their keys.
+
+    Rows and positions are one transaction; positions are in the table ``headrace_positions``,
+    which is made where there is none. Times without a zone are in UTC, and what goes into columns
+    of JSON is written as such.
+
+    Args:
+        conninfo: what libpq connects with, such as ``postgresql://host/shop``, or a function that
+            returns it, called with each connection. What it leaves out is taken from the
+            environment and from ``~/.pgpass``.
+        table: its name, with a schema in front if it is not found without.
+        columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name.
+        key: the columns that name a row, which must be its primary key or unique; without them rows
+            are appended.
+        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
+            in the value and in the key.
+        create: make the table where it is not there.
+        timeout: how long a connection, a statement or a lock is waited for.
+
+    Raises:
+        TopologyError: the columns and the key do not fit.
+
+    Example:
+        >>> columns = {"word": str, "n": int}
+        >>> sink = PostgresSink("postgresql://db/shop", "counts", columns, key="word")
+        >>> sink.keyed, sink
+        (True, PostgresSink('counts'))
+    """
+
+    def __init__(
+        self,
+        conninfo: Conninfo,
+        table: str,
+        columns: type | Types,
+        *,
+        key: str | Sequence[str] = (),
+        row: Row | None = None,
+        create: bool = False,
+        timeout: timedelta = timedelta(seconds=5),
+    ) -> None:
+        if not isinstance(conninfo, str) and not callable(conninfo):
+            raise TopologyError(
+                f"conninfo must be text such as 'postgresql://host/shop', not {type_of(conninfo)}"
+            )
+        self._conninfo = conninfo
+        self._columns = Columns(table, columns, key, row)
+        self._create = require_bool("create", create)
+        self._timeout_ms = duration_ms("timeout", timeout, at_least=1)
+        self._was_open = False
+
+    def __repr__(self) -> str:
+        # Who connects may have a password.
+        return f"PostgresSink({self._columns.table!r})"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it was given a key."""
+        return bool(self._columns.key)
+
+    def open(self, name: str, /) -> _Connection:
+        """Connect, and see that the table is there."""
+        psycopg = load_psycopg()
+        connection = self._connect(psycopg)
+        try:
+            with told(self._columns):
+                for setting, value in _settings(self._timeout_ms):
+                    connection.execute("SELECT set_config(%s, %s, false)", (setting, value))
+                if self._create:
+                    _make(
+                        connection,
+                        self._columns.table,
+                        definition(full(self._columns.table), self._columns, _TYPES, "jsonb"),
+                    )
+                _make(connection, POSITIONS, _POSITIONS)
+                types = self._types(connection)
+            self._was_open = True
+            return _Connection(connection, name, self._columns, types)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _connect(self, psycopg: Any) -> Any:
+        conninfo = self._conninfo() if callable(self._conninfo) else self._conninfo
+        try:
+            with told():
+                return bounded(psycopg, self._timeout_ms).connect(
+                    conninfo,
+                    autocommit=True,
+                    connect_timeout=max(2, self._timeout_ms // 1000),
+                    tcp_user_timeout=self._timeout_ms,
+                )
+        except psycopg.ProgrammingError as error:
+            # The rest of its text may quote a password.
+            option = OPTION.search(str(error))
+            said = f"has an {option[0]}" if option else "cannot be read"
+            raise SinkUnusableError(
+                f"the address {said}; write postgresql://USER@HOST:PORT/DATABASE, with what is "
+                "special in it percent-encoded"
+            ) from None
+        except SinkUnavailableError as error:
+            # Where it was there before, somebody may be about to bring it back.
+            remedy = None if self._was_open else remedy_of(str(error))
+            if remedy is None:
+                raise
+            raise SinkUnusableError(f"{error}; {remedy}") from error
+
+    def _types(self, connection: Any) -> list[str]:
+        """The database's own names of the columns' types."""
+        table = self._columns.table
+        found = dict(
+            connection.execute(
+                "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
+                "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
+                (full(table),),
+            ).fetchall()
+        )
+        missing = [name for name in self._columns.names if name not in found]
+        if missing:
+            raise SinkUnusableError(
+                f"table {table} has no column {', '.join(missing)}; it has {', '.join(found)}"
+            )
+        return [found[name] for name in self._columns.names]
+
+
+Named = tuple[SinkRow, Sequence[str], tuple[Any, ...]]
+"""A row, with names for its values."""
+
+
+class _Connection:
+    def __init__(self, connection: Any, name: str, columns: Columns, types: Sequence[str]) -> None:
+        self._connection = connection
+        self._name = name
+        self._columns = columns
+        self._types = types
+        self._encoders = _encoders(types)
+        self._of_key = _encoders([types[columns.names.index(name)] for name in columns.key])
+        names = ", ".join(map(quoted, columns.names))
+        table = full(columns.table)
+        self._copy = f"COPY {table} ({names}) FROM STDIN"
+        # What is an array itself cannot be a row of one.
+        self._by_row = any(kind.endswith("[]") for kind in types)
+        given = ", ".join(f"%s::{kind}[]" for kind in types)
+        marks = ", ".join(f"%s::{kind}" for kind in types)
+        what = f"VALUES ({marks})" if self._by_row else f"SELECT * FROM unnest({given})"  # noqa: S608
+        conflict = on_conflict(columns) if columns.key else ""
+        self._upsert = f"INSERT INTO {table} ({names}) {what}{conflict}"
+        kinds = dict(zip(columns.names, types, strict=True))
+        key = ", ".join(map(quoted, columns.key))
+        keys = ", ".join(f"%s::{kinds[name]}[]" for name in columns.key)
+        self._delete = f"DELETE FROM {table} WHERE ({key}) IN (SELECT * FROM unnest({keys}))"  # noqa: S608
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        with told():
+            rows = self._connection.execute(
+                f"{asking('%s')} AND partition = ANY(%s)",
+                (self._name, source, list(partitions)),
+            )
+            return dict(rows.fetchall())
+
+    def keepers(self) -> Sequence[str]:
+        """Return the names that positions are kept under, or none if the table is empty."""
+        errors = load_psycopg().errors
+        statement = keepers(full(self._columns.table))
+        with told():
+            try:
+                found = self._connection.execute(statement)
+            except errors.InsufficientPrivilege:  # to write rows takes no right to read them
+                found = self._connection.execute(KEEPERS)
+            return [name for (name,) in found]
+
+    def write(self, batch: SinkBatch, /) -> None:
+        columns = self._columns
+        there, gone = columns.last_of_each_key(batch.rows) if columns.key else (batch.rows, [])
+        values = self._all_encoded(there, columns.all_values(there))
+        keys = [self._encoded(row, columns.key_of(row), columns.key) for row in gone]
+
+        def culprit(*, is_client: bool) -> SinkRefusedError | None:
+            find = self._not_dumped if is_client else self._not_cast
+            named = [(row, columns.names, one) for row, one in zip(there, values, strict=True)]
+            named += [(row, columns.key, one) for row, one in zip(gone, keys, strict=True)]
+            return find(named)
+
+        try:
+            with (
+                told(columns, there, culprit),
+                self._connection.transaction(),
+                self._connection.cursor() as cursor,
+            ):
+                if columns.key:
+                    self._move(cursor, batch)
+                    self._put(cursor, values, keys)
+                else:
+                    # No time-out of the server ends a COPY whose client stands still: it must not
+                    # keep the position from others meanwhile.
+                    self._append(cursor, values)
+                    self._move(cursor, batch)
+        except SinkRefusedError as error:
+            # Who is behind may find its rows there, where they have to be unique.
+            if self.positions(batch.source, [batch.partition]).get(batch.partition) != (
+                batch.expected
+            ):
+                raise fenced(batch) from error
+            if error.column in columns.names and error.reason.endswith(("(22P02)", "(22007)")):
+                error.reason += f"; it is {self._types[columns.names.index(error.column)]}"
+            raise
+
+    def _append(self, cursor: Any, values: Sequence[tuple[Any, ...]]) -> None:
+        if values:
+            with cursor.copy(self._copy) as copy:
+                for one in values:
+                    copy.write_row(one)
+
+    def _put(
+        self, cursor: Any, values: Sequence[tuple[Any, ...]], keys: Sequence[tuple[Any, ...]]
+    ) -> None:
+        if values and self._by_row:
+            cursor.executemany(self._upsert, values)
+        elif values:
+            cursor.execute(self._upsert, list(map(as_array, zip(*values, strict=True))))
+        if keys:
+            cursor.execute(self._delete, list(map(as_array, zip(*keys, strict=True))))
+
+    def _all_encoded(
+        self, rows: Sequence[SinkRow], values: Sequence[tuple[Any, ...]]
+    ) -> Sequence[tuple[Any, ...]]:
+        """The values as the server takes them; mostly they are so already."""
+        for at, _, plain in self._encoders:
+            if not {plain, type(None)}.issuperset(map(type, map(itemgetter(at), values))):
+                return [self._encoded(*one) for one in zip(rows, values, strict=True)]
+        return values
+
+    def _encoded(
+        self, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
+    ) -> tuple[Any, ...]:
+        columns = self._columns
+        encoded: list[Any] | None = None
+        for at, encode, plain in self._of_key if names else self._encoders:
+            value = values[at]
+            if value is None or type(value) is plain:
+                continue
+            if encoded is None:
+                encoded = list(values)
+            try:
+                encoded[at] = encode(value)
+            except Exception as error:  # whatever the value's own class raises
+                raise columns.refused(said_of(error), (names or columns.names)[at], row) from error
+        return values if encoded is None else tuple(encoded)
+
+    def _not_dumped(self, rows: Sequence[Named]) -> SinkRefusedError | None:
+        """The first value that psycopg itself cannot hand over."""
+        adapt = load_psycopg().adapt
+        transformer = adapt.Transformer(self._connection)
+        for row, names, values in rows:
+            for name, value in zip(names, values, strict=True):
+                if value is None:
+                    continue
+                try:
+                    transformer.get_dumper(value, adapt.PyFormat.TEXT).dump(value)
+                except Exception as error:  # whatever it was, it stopped the batch
+                    return self._columns.refused(client_s(error), name, row)
+        return None
+
+    def _not_cast(self, rows: Sequence[Named]) -> SinkRefusedError | None:
+        """The value of a single row that the server cannot read; COPY alone names columns."""
+        if len(rows) != 1:
+            return None
+        ((row, names, values),) = rows
+        psycopg = load_psycopg()
+        for name, value in zip(names, values, strict=True):
+            kind = self._types[self._columns.names.index(name)]
+            try:
+                self._connection.execute(f"SELECT %s::{kind}", (value,))
+            except psycopg.DataError as error:
+                return self._columns.refused(reason_of(error), name, row)
+            except psycopg.Error:
+                return None
+        return None
+
+    def _move(self, cursor: Any, batch: SinkBatch) -> None:
+        """Move the position, if it is where it is believed to be; others wait for the row."""
+        cursor.execute(*moving(self._name, batch, "%s"))
+        if cursor.rowcount != 1:
+            raise fenced(batch)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+_POSITIONS = (
+    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name text, source text, partition integer, "
+    "next bigint NOT NULL, PRIMARY KEY (name, source, partition))"
+)
+
+
+def _settings(timeout_ms: int) -> Iterator[tuple[str, str]]:
+    """What a connection is bounded by: nobody who stands still keeps others from the positions."""
+    for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+        yield name, str(timeout_ms)
+    # A host that is gone says nothing, and keeps what its transactions hold until that is noticed.
+    yield "tcp_keepalives_idle", str(max(1, timeout_ms // 1000))
+    yield "tcp_keepalives_interval", "1"
+    yield "tcp_keepalives_count", "3"
+    yield "TimeZone", "UTC"
+
+
+def _make(connection: Any, table: str, statement: str) -> None:
+    """Make a table where it is not there, without a word of those who may not."""
+    name = table if table == POSITIONS else full(table)
+    if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()[0] is None:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+            connection.execute(statement)
+
+
+def _plain(kind: str) -> str:
+    return kind.partition("(")[0]
+
+
+def _number(value: Any) -> Any:
+    # A list of numbers is one of one kind of number.
+    return Decimal(str(value)) if isinstance(value, (int, float)) else value
+
+
+def _real(value: Any) -> Any:
+    return float(value) if isinstance(value, (int, Decimal)) else value
+
+
+_ENCODERS: Mapping[str, tuple[Callable[[Any], Any], type | None]] = {
+    "json": (as_json, None),
+    "jsonb": (as_json, None),
+    "numeric": (_number, Decimal),
+    "double precision": (_real, float),
+    "real": (_real, float),
+}
+"""What makes values of some types, and the class of those that are as they should be."""
+
+_Encoders = Sequence[tuple[int, Callable[[Any], Any], type | None]]
+
+
+def _encoders(types: Sequence[str]) -> _Encoders:
+    """The columns whose values may have to be made others, by their places."""
+    found = ((at, _ENCODERS.get(_plain(kind))) for at, kind in enumerate(types))
+    return [(at, *one) for at, one in found if one is not None]

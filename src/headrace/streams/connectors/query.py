@@ -1,0 +1,182 @@
+"""Rows of a database, by a column that increases: any driver of Python's DB-API."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from headrace.streams.connectors.source import Batch, Fields, Positions, Row, SourceError, size_of
+
+BATCH_ROWS = 100
+BATCH_BYTES = 64 << 10
+"""About so many bytes end a batch, too: a transaction takes whole batches."""
+_READ_ROWS = 1000
+PART = "rows"
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+_SECRETS = re.compile(r"[^\s/:@\"']+:[^\s@]*(?=@)|(?<=password=)[^\s;&]+", re.I)
+_MARKS = {"qmark": "?", "numeric": ":1", "named": ":after", "format": "%s", "pyformat": "%(after)s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The rows of a query, in the order of a column whose values increase and are not repeated.
+
+    A row that is committed with a smaller value than one that was read already is never read: let
+    the column be one that a single writer fills, or read behind what may still be open.
+
+    Args:
+        connect: called without arguments, returns a new connection of a DB-API driver.
+        sql: a SELECT without ORDER BY.
+        column: one of its columns.
+        key: the column that is the key, as text; None for no key.
+        timestamp: the column that is the time: milliseconds since 1970, or a date and time.
+        paramstyle: the driver's; None asks its module.
+    """
+
+    connect: Callable[[], Any]
+    sql: str
+    column: str
+    key: str | None = None
+    timestamp: str | None = None
+    paramstyle: str | None = None
+    _fields: Fields = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not _IDENTIFIER.fullmatch(self.column):
+            raise SourceError(f"column must be the name of a column, not {self.column!r}")
+        object.__setattr__(self, "_fields", Fields(self.key, self.timestamp))
+
+    def read(self, positions: Positions, /) -> Iterator[Batch]:
+        """The rows behind the position.
+
+        Raises:
+            SourceError: the database cannot be asked, a value is repeated or null, the largest
+                value went back, or a row cannot be read.
+        """
+        after = _read_back(positions.get(PART))
+        with closing(self._connected()) as connection, closing(connection.cursor()) as cursor:
+            text = f"SELECT * FROM ({self.sql}) AS headrace_rows"  # noqa: S608 - the user's own
+            order = f" ORDER BY {self.column}"
+            if after is None:
+                with _refused():
+                    cursor.execute(text + order)
+            else:
+                mark, given = self._parameter(connection, after)
+                with _refused():
+                    cursor.execute(f"{text} WHERE {self.column} > {mark}{order}", given)
+            names = [str(one[0]) for one in cursor.description]
+            begin = after
+            while found := _fetched(cursor):
+                rows: list[Row] = []
+                size = 0
+                for cells in found:
+                    value = dict(zip(names, cells, strict=True))
+                    after = self._next(value, after)
+                    rows.append(self._fields.row(value, f"the row with {self.column} {after}"))
+                    size += size_of(value)
+                    if len(rows) == BATCH_ROWS or size >= BATCH_BYTES:
+                        yield Batch(PART, _kept(after), rows)
+                        rows, size = [], 0
+                if rows:
+                    yield Batch(PART, _kept(after), rows)
+            if after is not None and after == begin:
+                self._require_largest(cursor, after)
+
+    def _require_largest(self, cursor: Any, after: Any) -> None:
+        """Require that no rows are left that come before the position alone, as after a restore."""
+        text = f"SELECT MAX({self.column}) FROM ({self.sql}) AS headrace_rows"  # noqa: S608 - as above
+        with _refused():
+            cursor.execute(text)
+        ((largest,),) = _fetched(cursor)
+        if largest is not None and largest != after:
+            raise SourceError(
+                f"the largest {self.column} is {largest}, and {after} was read: the table was "
+                "filled again or restored, or its newest rows were deleted; give the feed another "
+                f"name to read all rows again, or start it when there is a larger {self.column}"
+            )
+
+    def _connected(self) -> Any:
+        with _said("no connection to the database", "see that it runs, and what connect= does"):
+            made = self.connect()
+        if not callable(getattr(made, "cursor", None)):
+            raise SourceError(
+                f"connect= returns a {type(made).__name__}, and no connection of a driver with "
+                "Python's DB-API"
+            )
+        return made
+
+    def _next(self, value: dict[str, Any], after: Any) -> Any:
+        if self.column not in value:
+            raise SourceError(f"the query has no column {self.column!r}; it has {list(value)}")
+        found = value[self.column]
+        if found is None:
+            raise SourceError(f"{self.column} is null in a row, and null has no place in an order")
+        if after is not None and found == after:
+            raise SourceError(
+                f"{self.column} has {found} twice, so nothing tells which of both rows was read; "
+                "take a column without repeated values"
+            )
+        return found
+
+    def _parameter(self, connection: Any, after: Any) -> tuple[str, Any]:
+        style = self.paramstyle
+        if style is None:
+            module = type(connection).__module__.partition(".")[0].lstrip("_")
+            style = str(getattr(sys.modules.get(module), "paramstyle", "qmark"))
+        if style not in _MARKS:
+            raise SourceError(f"paramstyle must be one of {', '.join(_MARKS)}, not {style!r}")
+        named = style in ("named", "pyformat")
+        return _MARKS[style], {"after": after} if named else (after,)
+
+
+@contextmanager
+def _said(what: str, then: str) -> Iterator[None]:
+    """Say what a driver raises; drivers have errors of their own, and some quote addresses."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except Exception as error:
+        said = _SECRETS.sub("***", str(error)).strip() or "it says no more"
+        raise SourceError(f"{what}: {type(error).__name__}: {said}; {then}") from error
+
+
+def _refused() -> AbstractContextManager[None]:
+    return _said(
+        "the database refuses the query", "correct it: it stands in SELECT * FROM (…) ORDER BY"
+    )
+
+
+def _fetched(cursor: Any) -> Sequence[Any]:
+    with _said("the rows of the query end before their time", "begin again: it goes on from there"):
+        rows: Sequence[Any] = cursor.fetchmany(_READ_ROWS)
+    return rows
+
+
+def _kept(value: Any) -> Any:
+    """A value of the column as JSON has it."""
+    if isinstance(value, datetime):
+        return {"datetime": value.isoformat()}
+    if isinstance(value, date):
+        return {"date": value.isoformat()}
+    return {"decimal": str(value)} if isinstance(value, Decimal) else value
+
+
+def _read_back(kept: Any) -> Any:
+    """The value again.
+
+    >>> [_read_back(_kept(value)) for value in (5, "a", date(2024, 5, 1), Decimal("1.0"))]
+    [5, 'a', datetime.date(2024, 5, 1), Decimal('1.0')]
+    """
+    if not isinstance(kept, dict):
+        return kept
+    ((kind, text),) = kept.items()
+    if kind == "decimal":
+        return Decimal(text)
+    return datetime.fromisoformat(text) if kind == "datetime" else date.fromisoformat(text)

@@ -1,0 +1,523 @@
+"""Rows in a table of SQLite, with the positions in the same file."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any, cast
+from uuid import UUID
+
+from headrace.topology.external_sink import (
+    SinkBatch,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkRow,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
+from headrace.topology.operators.columns import (
+    Columns,
+    Row,
+    Types,
+    as_json,
+    require_bool,
+    said_of,
+    utc,
+)
+from headrace.topology.windows import duration_ms
+
+# What the sinks of databases share: names, tables that are made, and positions in a table of them.
+#
+# `mark` is how a statement names its parameters: ``?``, or ``%s`` of psycopg.
+
+
+POSITIONS = "headrace_positions"
+"""The table that positions are kept in."""
+
+
+def quoted(name: str) -> str:
+    """A name of SQL as it is."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def full(table: str) -> str:
+    """A table, of a schema where that is in front of its name."""
+    return ".".join(quoted(part) for part in table.split("."))
+
+
+def definition(table: str, columns: Columns, types: Mapping[type, str], otherwise: str) -> str:
+    """The statement that makes a table, where it is not there.
+
+    Args:
+        table: as SQL names it.
+        types: what the database calls types of Python.
+        otherwise: what it calls the others.
+    """
+    lines = [
+        f"{quoted(name)} {kind if isinstance(kind, str) else types.get(kind, otherwise)}"
+        f"{'' if name in columns.nullable or kind is object else ' NOT NULL'}"
+        for name, kind in columns.types.items()
+    ]
+    if columns.key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quoted, columns.key))})")
+    return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(lines)})"
+
+
+def on_conflict(columns: Columns) -> str:
+    """What an insert does where the key is there."""
+    key = ", ".join(map(quoted, columns.key))
+    if not columns.others:
+        return f" ON CONFLICT ({key}) DO NOTHING"
+    changes = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in columns.others)
+    return f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
+
+
+def asking(mark: str = "?") -> str:
+    """The statement that tells partitions and positions, given a sink's name and a source."""
+    return f"SELECT partition, next FROM {POSITIONS} WHERE name = {mark} AND source = {mark}"  # noqa: S608
+
+
+KEEPERS = f"SELECT DISTINCT name FROM {POSITIONS}"  # noqa: S608
+"""The statement that gives all names that positions are kept under."""
+
+
+def keepers(table: str) -> str:
+    """Return the statement that gives those names if a table has rows, and else none.
+
+    Args:
+        table: as SQL names it.
+    """
+    return f"{KEEPERS} WHERE EXISTS (SELECT 1 FROM {table})"  # noqa: S608
+
+
+def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:
+    """The statement that moves a position if it is where it is believed to be, and its parameters.
+
+    It changes one row, or the writer is wrong about that.
+    """
+    place = (name, batch.source, batch.partition)
+    if batch.expected is None:
+        marks = ", ".join([mark] * 4)
+        statement = f"INSERT INTO {POSITIONS} VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
+        return statement, (*place, batch.next)
+    statement = (
+        f"UPDATE {POSITIONS} SET next = {mark} WHERE name = {mark} AND source = {mark} "  # noqa: S608
+        f"AND partition = {mark} AND next = {mark}"
+    )
+    return statement, (batch.next, *place, batch.expected)
+
+
+def fenced(batch: SinkBatch, where: str = "") -> SinkFencedError:
+    """What a writer is told that is wrong about a position."""
+    return SinkFencedError(
+        f"partition {batch.partition} of {batch.source} is not at {batch.expected} in {POSITIONS}"
+        f"{where}: another worker has written, or an answer was lost"
+    )
+
+
+_TYPES: Mapping[type, str] = {
+    bool: "INTEGER",
+    int: "INTEGER",
+    float: "REAL",
+    bytes: "BLOB",
+    object: "",
+}
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_COLUMN = re.compile(r"constraint failed: .*?\.(\w+)$")
+
+
+class SqliteSink:
+    """Writes rows to a table of SQLite: appended, or under their keys.
+
+    Several workers may write to one file, in turns. What SQLite has no type for is written as text:
+    times as ISO 8601 in UTC, lists, mappings and values of classes with fields as JSON.
+
+    Args:
+        path: the file; it is made where there is none.
+        table: its name.
+        columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name.
+        key: the columns that name a row, which must be its primary key or unique; without them rows
+            are appended.
+        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
+            in the value and in the key.
+        create: make the table where it is not there.
+        timeout: how long an attempt waits for others who write to the file, and holds the worker;
+            it is repeated after a while.
+
+    Raises:
+        TopologyError: the columns and the key do not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
+        >>> path = tempfile.mkdtemp() + "/words.db"
+        >>> columns = {"word": str, "count": int}
+        >>> sink = SqliteSink(path, "counts", columns, key="word", create=True)
+        >>> builder = StreamsBuilder()
+        >>> words = builder.stream("words", key=serdes.string)
+        >>> words.group_by_key().count(store="counts").to_sink(sink, name="keep-counts")
+        >>> with TopologyTestDriver(builder.build(), real_sinks=True) as driver:
+        ...     driver.input("words").send_many([("rose", 1), ("is", 1), ("rose", 1)])
+        >>> sqlite3.connect(path).execute("SELECT * FROM counts ORDER BY word").fetchall()
+        [('is', 1), ('rose', 2)]
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        table: str,
+        columns: type | Types,
+        *,
+        key: str | Sequence[str] = (),
+        row: Row | None = None,
+        create: bool = False,
+        timeout: timedelta = timedelta(milliseconds=200),
+    ) -> None:
+        self._path = str(path)
+        self._columns = Columns(table, columns, key, row)
+        self._create = require_bool("create", create)
+        self._timeout_s = duration_ms("timeout", timeout, at_least=0) / 1000
+        self._was_open = False
+
+    def __repr__(self) -> str:
+        return f"SqliteSink({self._path!r}, {self._columns.table!r})"
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it was given a key."""
+        return bool(self._columns.key)
+
+    def open(self, name: str, /) -> _Connection:
+        """Open the file, and see that the table is there."""
+        if not self._was_open:
+            require_place(Path(self._path))
+        before = _identity(self._path)
+        with _told(self._path):
+            # Which thread uses it when is the worker's to know.
+            database = sqlite3.connect(
+                self._path,
+                timeout=self._timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                self._prepare(database)
+                files = _Files(self._path)
+                if before is not None:
+                    files.require(before)
+            except BaseException:
+                database.close()
+                raise
+        self._was_open = True
+        return _Connection(database, name, self._columns, files)
+
+    def _prepare(self, database: sqlite3.Connection) -> None:
+        # Readers and the one who writes do not wait for each other.
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute(
+            f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name TEXT, source TEXT, partition INTEGER, "
+            "next INTEGER NOT NULL, PRIMARY KEY (name, source, partition)) WITHOUT ROWID"
+        )
+        if self._create:
+            table = quoted(self._columns.table)
+            database.execute(definition(table, self._columns, _TYPES, "TEXT"))
+        table = self._columns.table
+        there = [row[1] for row in database.execute(f"PRAGMA table_info({quoted(table)})")]
+        if not there:
+            raise SinkUnusableError(
+                f"{self._path} has no table {table}; make it, or give create=True"
+            )
+        missing = [name for name in self._columns.names if name not in there]
+        if missing:
+            raise SinkUnusableError(
+                f"table {table} of {self._path} has no column {', '.join(missing)}; it has "
+                f"{', '.join(there)}"
+            )
+
+
+class _Connection:
+    def __init__(
+        self, database: sqlite3.Connection, name: str, columns: Columns, files: _Files
+    ) -> None:
+        self._database = database
+        self._name = name
+        self._columns = columns
+        self._files = files
+        self._path = files.path
+        names = ", ".join(map(quoted, columns.names))
+        marks = ", ".join("?" * len(columns.names))
+        self._insert = f"INSERT INTO {quoted(columns.table)} ({names}) VALUES ({marks})"  # noqa: S608
+        if columns.key:
+            self._insert += on_conflict(columns)
+        named = " AND ".join(f"{quoted(name)} = ?" for name in columns.key)
+        self._delete = f"DELETE FROM {quoted(columns.table)} WHERE {named}"  # noqa: S608
+
+    def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
+        with _told(self._path):
+            found = dict(self._database.execute(asking(), (self._name, source)).fetchall())
+        self._files.require_same()
+        return {partition: found[partition] for partition in partitions if partition in found}
+
+    def keepers(self) -> Sequence[str]:
+        """Return the names that positions are kept under, or none if the table is empty."""
+        statement = keepers(quoted(self._columns.table))
+        with _told(self._path):
+            return [name for (name,) in self._database.execute(statement)]
+
+    def write(self, batch: SinkBatch, /) -> None:
+        upserted, deleted = self._encoded(batch.rows)
+        with _told(self._path, self._columns, lambda: self._culprit(batch.rows)):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._files.require_same()
+                self._move(batch)
+                self._database.executemany(self._insert, upserted)
+                if deleted:
+                    self._database.executemany(self._delete, deleted)
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+
+    def _encoded(
+        self, rows: Sequence[SinkRow]
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        columns = self._columns
+        if not columns.key:
+            return [_encode(columns, row, columns.values(row)) for row in rows], []
+        upserted, deleted = columns.last_of_each_key(rows)
+        return (
+            [_encode(columns, row, columns.values(row)) for row in upserted],
+            [_encode(columns, row, columns.key_of(row), columns.key) for row in deleted],
+        )
+
+    def _culprit(self, rows: Sequence[SinkRow]) -> SinkRefusedError | None:
+        """The first value that cannot be handed to SQLite."""
+        columns = self._columns
+        for row in rows:
+            is_gone = bool(columns.key) and row.value is None
+            names = columns.key if is_gone else columns.names
+            values = columns.key_of(row) if is_gone else columns.values(row)
+            for name, value in zip(names, _encode(columns, row, values, names), strict=True):
+                reason = _unbound(value)
+                if reason is not None:
+                    return columns.refused(reason, name, row)
+        return None
+
+    def _move(self, batch: SinkBatch) -> None:
+        """Move the position, if it is where it is believed to be."""
+        if self._database.execute(*moving(self._name, batch)).rowcount != 1:
+            raise fenced(batch, f" of {self._path}")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+
+_Identity = tuple[int, int]
+"""The device and the inode of a file."""
+
+
+class _Files:
+    """The files that a connection has open: SQLite goes on writing to them if they are replaced."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._log_path = os.path.realpath(path) + "-wal"
+        self._identity = _identity(path)
+        self._log_identity = _identity(self._log_path)
+
+    def require(self, identity: _Identity) -> None:
+        """Require that the connection has opened this file.
+
+        Raises:
+            SinkUnavailableError: the file is another one by now.
+        """
+        if self._identity != identity:
+            raise self._replaced(self.path)
+
+    def require_same(self) -> None:
+        """Require that the files of these names are still those that are open.
+
+        Raises:
+            SinkUnavailableError: one was replaced or deleted; the positions must be read again.
+        """
+        now = _identity(self.path)
+        if now is None or now != self._identity:
+            raise self._replaced(self.path)
+        if self._log_identity not in (None, _identity(self._log_path)):
+            raise self._replaced(self._log_path)
+
+    def _replaced(self, path: str) -> SinkUnavailableError:
+        is_there = _identity(path) is not None
+        return SinkUnavailableError(
+            f"{path} was {'replaced' if is_there else 'deleted'} while it was open; stop the "
+            "application before another file takes its place"
+        )
+
+
+def _identity(path: str) -> _Identity | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def require_place(path: Path) -> None:
+    """See that there can be a file: where it was never there, nobody brings it back."""
+    place = path.absolute().parent
+    if path.is_dir():
+        raise SinkUnusableError(f"{path} is a directory; name a file")
+    if not place.is_dir():
+        raise SinkUnusableError(f"{path}: there is no directory {place}; make it")
+    writable = path if path.exists() else place
+    if not os.access(writable, os.W_OK):
+        raise SinkUnusableError(f"{path}: {writable} may not be written to; give the right")
+
+
+def _iso(moment: datetime) -> str:
+    return utc(moment).isoformat()
+
+
+_WRITTEN: Mapping[type, Callable[[Any], Any]] = {
+    bool: int,
+    datetime: _iso,
+    date: date.isoformat,
+    time: time.isoformat,
+    Decimal: str,
+    UUID: str,
+    dict: as_json,
+    list: as_json,
+    tuple: as_json,
+}
+_PLAIN = frozenset({type(None), int, float, str, bytes})
+_NUMBERS = frozenset({bool, int, float})
+_NO_NUMBERS = frozenset({str, bytes})
+
+
+def _writer_of(value: Any) -> Callable[[Any], Any] | None:
+    """What writes a value of a class; None where SQLite has no type for it."""
+    if isinstance(value, Enum):
+        return _of_enum
+    has_fields = dataclasses.is_dataclass(value) or hasattr(type(value), "__struct_fields__")
+    if has_fields or isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        return as_json
+    return None
+
+
+def _of_enum(value: Enum) -> Any:
+    inner = value.value
+    return _WRITTEN.get(type(inner), _same)(inner)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _encode(
+    columns: Columns, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
+) -> tuple[Any, ...]:
+    """Values as SQLite takes them, and as their columns are to have them."""
+    encoded = _bindable(columns, row, values, names)
+    for name, value in zip(names or columns.names, encoded, strict=True):
+        # SQLite itself would keep any value in any column, without a word.
+        if type(value) in _NO_NUMBERS and columns.types[name] in _NUMBERS and not _is_number(value):
+            kind = _TYPES[cast("type", columns.types[name])]
+            reason = f"a {type(value).__name__} that is no number does not fit into {kind}"
+            raise columns.refused(f"{reason}; {columns.advice(name)}", name, row)
+    return encoded
+
+
+def _is_number(value: str | bytes) -> bool:
+    """Whether SQLite makes a number of it."""
+    return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+
+
+def _bindable(
+    columns: Columns, row: SinkRow, values: tuple[Any, ...], names: Sequence[str]
+) -> tuple[Any, ...]:
+    if all(type(value) in _PLAIN and value == value for value in values):
+        return values
+    encoded = []
+    for name, value in zip(names or columns.names, values, strict=True):
+        write = _WRITTEN.get(type(value))
+        if write is None and type(value) not in _PLAIN:
+            write = _writer_of(value)
+        if write is not None:
+            try:
+                value = write(value)
+            except Exception as error:  # whatever the value's own class raises
+                raise columns.refused(said_of(error), name, row) from error
+        if not isinstance(value, (int, float, str, bytes, type(None))):
+            reason = f"SQLite has no type for a {type(value).__name__}; {columns.advice(name)}"
+            raise columns.refused(reason, name, row)
+        if value != value:
+            reason = f"SQLite has no NaN, and would take it for NULL; {columns.advice(name)}"
+            raise columns.refused(reason, name, row)
+        encoded.append(value)
+    return tuple(encoded)
+
+
+def _unbound(value: Any) -> str | None:
+    """Why a value cannot be handed to SQLite, if it cannot."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return "a number has more than 64 bits"
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            return said_of(error)
+    return None
+
+
+@contextmanager
+def _told(
+    path: str,
+    columns: Columns | None = None,
+    culprit: Callable[[], SinkRefusedError | None] | None = None,
+) -> Iterator[None]:
+    """Say what an error of SQLite asks for; its texts name columns, and quote no row.
+
+    Args:
+        culprit: finds the value that could not be handed over.
+    """
+    table = None if columns is None else columns.table
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        column = _COLUMN.search(str(error))
+        name = None if column is None else column[1]
+        raise SinkRefusedError(str(error), table=table, column=name) from error
+    except (sqlite3.DataError, OverflowError, UnicodeEncodeError) as error:
+        found = culprit() if culprit is not None else None
+        reason = str(error) if isinstance(error, sqlite3.DataError) else said_of(error)
+        raise found or SinkRefusedError(reason, table=table) from error
+    except sqlite3.OperationalError as error:
+        raise _of_file(error, path, columns) from error
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise  # of the program
+        text = f"{path}: {error}; name another file, or restore this one from a backup"
+        raise SinkUnusableError(text) from error
+
+
+def _of_file(error: sqlite3.OperationalError, path: str, columns: Columns | None) -> Exception:
+    text = str(error)
+    if "ON CONFLICT" in text and columns is not None:
+        key = ", ".join(columns.key)
+        return SinkUnusableError(
+            f"{path}: table {columns.table} needs a primary key or a unique index on {key}: {text}"
+        )
+    if "no such" in text or "ON CONFLICT" in text or "has no column" in text:
+        return SinkUnusableError(f"{path}: {text}")
+    return SinkUnavailableError(f"{path}: {text}")

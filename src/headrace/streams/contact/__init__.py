@@ -1,1 +1,0 @@
-"""Reaching a cluster: who answers, who is refused, and what is said of it."""

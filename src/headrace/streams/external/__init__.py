@@ -1,1 +1,0 @@
-"""Tables outside of Kafka: where their tasks begin, and how their rows are written."""

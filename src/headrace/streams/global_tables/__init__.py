@@ -1,1 +1,0 @@
-"""Tables whose rows are all everywhere."""

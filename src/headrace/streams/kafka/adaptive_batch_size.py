@@ -1,0 +1,214 @@
+"""How much to send at a time to a system whose speed is not known: a broker or a database.
+
+A batch of fixed size with a bound in time never ends on a system that is slow for it: it times out,
+is repeated, and times out again. So the size follows the measured rate.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.kafka.protocols import Clock, Log, Producer
+
+FIRST_RECORDS = 200
+"""How many records the first transaction takes: the brokers' speed is not known yet."""
+_GROWTH, _GROWTH_AFTER = 1.5, 1.25
+"""Factors by which a batch grows that was taken in time: until one was too large, and from then on.
+
+A Kafka quota lets ten seconds of its rate pass at once, which says nothing about the rate. When
+batches that grow by a factor g have used that up, the next one takes up to (g - 1) * 10 s: 5 s of
+the 10 s that a transaction has by default.
+"""
+_SHRINK_ABOVE = 1.5
+"""How far above its target a batch may take until it shrinks, so that the size settles."""
+_LEAST_PART = 4
+"""A single slow success divides the size by this at most; it may have been a pause."""
+_TIME_OUT_FACTOR = 4
+"""A time-out divides the target time by this: the rate may vary more than was expected.
+
+A Kafka quota counts the bytes of ten seconds. After a burst it takes hardly anything until the
+burst is that old, and what timed out counts, too.
+"""
+_LEAST_SHARE = 1 / 8
+_RECOVERY = 1.003
+"""Factor by which each batch in time raises a target that time-outs have lowered."""
+_LOWERED = (
+    "nothing is lost: less is sent at a time, so that it is taken in time, and more when it is "
+    "taken faster; act if the rate is too low: look for a quota, a slow disk, a lock or a trigger"
+)
+
+
+class AdaptiveBatchSize:
+    """Bounds a batch by what the other side takes within a target time.
+
+    Args:
+        target_s: seconds that a batch should take at most, well below its time-out.
+        size: of the first batch.
+        max_size: the largest size.
+        log: receives `batch_size_lowered` and `batch_size_raised`; None logs nothing.
+        fields: what these events have besides: what the batches are of, and the unit of the size.
+
+    Example:
+        >>> batch = AdaptiveBatchSize(target_s=3.0, size=1000)
+        >>> batch.timed_out(1000, 10.0, taken=600)
+        >>> batch.size
+        45
+        >>> batch.succeeded(45, 0.5)
+        >>> batch.size
+        56
+    """
+
+    __slots__ = (
+        "_fields",
+        "_has_shrunk",
+        "_last",
+        "_log",
+        "_lowered",
+        "_share",
+        "max_size",
+        "size",
+        "target_s",
+    )
+
+    def __init__(
+        self,
+        *,
+        target_s: float,
+        size: int,
+        max_size: int = sys.maxsize,
+        log: Log | None = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.target_s = target_s
+        self._share = 1.0
+        """Which part of the target batches are sized for; less after time-outs."""
+        self.max_size = max_size
+        self.size = min(size, max_size)
+        self._log = log
+        self._fields = fields or {}
+        self._last: tuple[int, float] | None = None
+        """Size and seconds of the last batch, unless it has timed out."""
+        self._lowered: int | None = None
+        """The size that it fell to, unless it has recovered since."""
+        self._has_shrunk = False
+        """Whether a batch was ever too large: from then on sizes grow slowly."""
+
+    def succeeded(self, size: int, seconds: float) -> None:
+        """Adjust the size after a batch that was taken within so many seconds."""
+        self._share = min(1.0, self._share * _RECOVERY)
+        target_s = self._share * self.target_s
+        before, last = self.size, self._last
+        if size:
+            self._last = size, seconds
+        if seconds <= target_s or self._has_fixed_time(size, seconds, last):
+            if size >= self.size:
+                self._grow(self.size, seconds)
+                self._log_raised(size, seconds)
+        elif size and seconds > _SHRINK_ABOVE * target_s:
+            if last and size < 0.8 * last[0] and 0.8 * last[1] < seconds < 1.25 * last[1]:
+                self._grow(last[0], seconds)  # the smaller batch took as long
+                return
+            wanted = max(int(size * target_s / seconds), size // _LEAST_PART, 1)
+            self.size = min(self.size, wanted)
+            self._has_shrunk = True
+            self._log_lowered(before, size, seconds)
+
+    def _has_fixed_time(self, size: int, seconds: float, last: tuple[int, float] | None) -> bool:
+        """Whether a batch may take its time whatever is in it, so that larger ones are better."""
+        if seconds > _SHRINK_ABOVE * self._share * self.target_s:
+            return False
+        return last is None or (size > last[0] and seconds < 1.2 * last[1])
+
+    def timed_out(self, size: int, seconds: float, *, taken: int = 0) -> None:
+        """Lower the size after a batch that was not taken in time.
+
+        One that failed before its target time has failed for another reason, and is ignored.
+
+        Args:
+            taken: how much of the batch was taken within these seconds; 0 if that is not known,
+                which is all of it at most.
+        """
+        if not size or seconds < self.target_s:
+            return
+        before = self.size
+        self._last = None
+        self._has_shrunk = True
+        self._share = max(_LEAST_SHARE, self._share / _TIME_OUT_FACTOR)
+        in_time = min((taken or size) * self._share * self.target_s / seconds, size / 2)
+        self.size = min(self.size, max(1, int(in_time)))
+        self._log_lowered(before, taken, seconds)
+
+    def _grow(self, size: int, seconds: float) -> None:
+        """Enlarge a size; to what the rate takes within the target, where that has been reached."""
+        target_s = self._share * self.target_s
+        factor = _GROWTH_AFTER if self._has_shrunk or seconds > target_s else _GROWTH
+        if seconds <= target_s < factor * seconds:
+            factor = target_s / seconds
+        self.size = min(self.max_size, max(size + 1, int(size * factor)))
+
+    def _log_lowered(self, before: int, taken: int, seconds: float) -> None:
+        if self.size >= before or (self._lowered is not None and self.size > self._lowered / 2):
+            return  # it settles
+        self._lowered = self.size
+        if self._log is None:
+            return
+        self._log.warning(
+            "batch_size_lowered",
+            **self._fields,
+            size=self.size,
+            before=before,
+            rate_per_s=round(taken / seconds, 1),
+            took_s=round(seconds, 1),
+            target_s=round(self._share * self.target_s, 1),
+            advice=_LOWERED,
+        )
+
+    def _log_raised(self, taken: int, seconds: float) -> None:
+        if self._lowered is None or self.size < 4 * self._lowered:
+            return
+        self._lowered = None
+        rate = round(taken / max(seconds, 0.001), 1)
+        if self._log is not None:
+            self._log.info("batch_size_raised", **self._fields, size=self.size, rate_per_s=rate)
+
+
+@contextmanager
+def adjusting(
+    batch: AdaptiveBatchSize,
+    size: int,
+    producer: Producer,
+    clock: Clock,
+    *,
+    waited_s: float = 0.0,
+) -> Iterator[None]:
+    """Adjust a batch size to a block that waits until the brokers have a transaction.
+
+    Args:
+        size: of the transaction.
+        waited_s: how long its records have waited for the brokers before.
+    """
+    begun_s, sent = clock.monotonic_s(), producer.in_flight
+    try:
+        yield
+    except StreamsError:
+        took_s = waited_s + clock.monotonic_s() - begun_s
+        batch.timed_out(size, took_s, taken=acknowledged(size, sent=sent, left=producer.in_flight))
+        raise
+    batch.succeeded(size, waited_s + clock.monotonic_s() - begun_s)
+
+
+def acknowledged(size: int, *, sent: int, left: int) -> int:
+    """Estimate how much of a batch was taken by the records that are still in flight.
+
+    Args:
+        sent: how many were in flight when it was all sent.
+        left: how many are in flight now.
+
+    >>> acknowledged(10, sent=50, left=20), acknowledged(10, sent=0, left=0)
+    (6, 0)
+    """
+    return int(size * (1 - min(left, sent) / sent)) if sent else 0

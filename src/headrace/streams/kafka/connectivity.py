@@ -1,0 +1,883 @@
+"""Names single brokers that are gone while others answer, and says when they are back.
+
+What is gone altogether is told by `headrace.streams.kafka.connectivity`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import confluent_kafka
+import confluent_kafka.admin
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.state.log import Say, get_logger
+from headrace.streams.config.secrets import revealed, written_as
+from headrace.streams.errors import (
+    ConfigError,
+    FatalClientError,
+    OutcomeUnknownError,
+    StopRequestedError,
+)
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.acls import principal_of
+from headrace.streams.kafka.clocks import SystemClock
+from headrace.streams.kafka.port_check import SAYS, advice_on, look, look_at_certificate, seen_in
+from headrace.streams.kafka.protocols import Clock, Log
+from headrace.streams.kafka.unreached import Unreached
+
+# What a client says of brokers that it cannot use, read from its own words.
+#
+# librdkafka tells it in two ways: errors with a code, and lines of its log, of which some carry the
+# reason that the error leaves out.
+
+
+Kind = Literal[
+    "refused",
+    "unresolved",
+    "tls",
+    "certificate",
+    "credentials",
+    "no_login",
+    "stranger",
+    "closed",
+    "unknown",
+]
+
+_LINE = re.compile(
+    r"(?:\[thrd:[^\]]*\]: )?(?:\w+://)?(?P<address>[^\s/]+:\d+)/\S+: (?P<reason>.*?)"
+    r"(?: \(after \d+ms in state (?P<state>\w+)(?:, [^)]*)?\))?(?: \(_\w+\))?$",
+    re.DOTALL,
+)
+_TRIED = {
+    "CONNECT": "to connect",
+    "SSL_HANDSHAKE": "the TLS handshake",
+    "APIVERSION_QUERY": "to ask for its versions",
+    "AUTH_HANDSHAKE": "to log in",
+    "AUTH_REQ": "to log in",
+    "AUTH_LEGACY": "to log in",
+}
+_ADVICE: dict[Kind, str] = {
+    "refused": "nothing listens there: start the brokers, or correct bootstrap.servers",
+    "unresolved": "the name has no address: correct bootstrap.servers, or the machine's DNS",
+    "tls": "see that the port speaks TLS, and look at security.protocol and the settings ssl.*",
+    "certificate": "set ssl.ca.location to the authority that signed the brokers' certificates, "
+    "and bootstrap.servers to a name that is in them",
+    "credentials": "correct sasl.mechanism, sasl.username and sasl.password",
+    "no_login": "it asks for no login: set security.protocol to PLAINTEXT or SSL",
+    "stranger": "correct bootstrap.servers",
+    "closed": "it may expect another security.protocol, with or without TLS",
+    "unknown": "see that the brokers are up and that no firewall is between",
+}
+_RESPONSE = re.compile(r"Invalid response size (\d+) ")
+"""What is no Kafka broker says something else where the size of an answer is to be."""
+_GUESS = re.compile(r":? (?:probably due to|might be caused by) .*broker version.*", re.DOTALL)
+"""Brokers that old are none that we work with; a look at the port says what there is."""
+_PASSING_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFailure:
+    """Why a broker cannot be used.
+
+    Args:
+        tried: what was going on.
+        reason: in librdkafka's words.
+    """
+
+    address: str
+    tried: str
+    reason: str
+    kind: Kind
+
+    def __str__(self) -> str:
+        return f"{self.address}, tried {self.tried}: {self.reason}"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether to try again would end the same, until a person has changed something."""
+        return self.kind in ("certificate", "credentials", "no_login")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says what is wrong; a look at the port may say more where it does not."""
+        return self.kind not in ("tls", "closed", "unknown")
+
+    @property
+    def advice(self) -> str:
+        """What to do next."""
+        return _ADVICE[self.kind]
+
+
+def read_failure(text: str) -> BrokerFailure | None:
+    """Read an error's text, or a line of the log; None where it is about no broker.
+
+    Example:
+        >>> failure = read_failure("kafka:9092/bootstrap: Connect to ipv4#10.0.0.7:9092 failed: "
+        ...     "Connection refused (after 0ms in state CONNECT)")
+        >>> print(failure, "-", failure.kind)
+        kafka:9092, tried to connect: Connect to ipv4#10.0.0.7:9092 failed: Connection refused - \
+refused
+        >>> read_failure("1/1 brokers are down") is None
+        True
+    """
+    found = _LINE.fullmatch(text.strip())
+    if found is None:
+        return None
+    reason = found["reason"]
+    connects = reason.startswith("Connect to ")  # whatever state it is told in
+    tried = _TRIED.get("CONNECT" if connects else found["state"] or "", "to use it")
+    kind = _kind(reason, found["state"] or "")
+    size = _RESPONSE.search(reason)
+    if size is not None:
+        kind, reason = "stranger", SAYS[seen_in(int(size[1]).to_bytes(4))]
+    return BrokerFailure(found["address"], tried, _GUESS.sub("", reason), kind)
+
+
+def _kind(reason: str, state: str) -> Kind:
+    low = reason.lower()
+    if "verify failed" in low or "certificate unknown" in low:
+        return "certificate"
+    if state == "SSL_HANDSHAKE" or ("handshake failed" in low and "ssl" in low):
+        return "tls"
+    if low.rstrip().endswith("supported mechanisms:"):
+        return "no_login"
+    if state.startswith("AUTH") and not _PASSING_LOGIN.search(low):
+        return "credentials" if "sasl" in low else "closed"
+    if "resolve" in low:
+        return "unresolved"
+    if "refused" in low:
+        return "refused"
+    if "disconnected" in low or "closed" in low:
+        return "closed"
+    return "unknown"
+
+
+# A client whose calls end in time, where the library's own calls may not.
+#
+# librdkafka does not keep the time-out of `send_offsets_to_transaction`: when the group's
+# coordinator
+# goes away at that moment, the call can wait for ever (its issues 5456 and 5511). The worker would
+# neither process nor give its tasks to others, since the client's heartbeats go on.
+#
+# The offsets may also wait behind records, on the connection to a broker that takes them slowly.
+# That
+# wait is not the call's: its time begins again as long as records are delivered. A broker that is
+# away delivers none.
+
+
+_MARGIN_S = 1.0
+"""The client's own time-out comes first, where it works."""
+
+
+class BoundedProducer(confluent_kafka.Producer):
+    """A transactional producer that does not wait for ever; see the module."""
+
+    def send_offsets_to_transaction(
+        self,
+        positions: Sequence[confluent_kafka.TopicPartition],
+        group_metadata: Any,
+        timeout: float = -1,
+    ) -> None:
+        """Add offsets to the transaction.
+
+        Args:
+            timeout: seconds, from the last delivery of a record.
+
+        Raises:
+            KafkaException: what the client says.
+            OutcomeUnknownError: it says nothing; it is of no more use then, and must not be closed.
+        """
+        send = super().send_offsets_to_transaction
+        in_flight = self._in_flight()
+
+        def delivers() -> bool:
+            nonlocal in_flight
+            before, in_flight = in_flight, self._in_flight()
+            return in_flight < before
+
+        in_time(
+            lambda: send(list(positions), group_metadata, timeout),
+            timeout + _MARGIN_S,
+            is_blocked=delivers,
+        )
+
+    def _in_flight(self) -> int:
+        self.poll(0)  # reports that were not served count as records in flight
+        return len(self)
+
+
+def in_time(
+    call: Callable[[], None], timeout_s: float, *, is_blocked: Callable[[], bool] = lambda: False
+) -> None:
+    """Make a call in a thread of its own, and give up waiting for it after `timeout_s` seconds.
+
+    Args:
+        is_blocked: whether the call waits behind something else that makes progress; asked each
+            time `timeout_s` has passed.
+
+    Raises:
+        OutcomeUnknownError: it has not come back. Its thread stays, and ends with the process.
+
+    Example:
+        >>> in_time(threading.Event().wait, 0.01)
+        Traceback (most recent call last):
+            ...
+        headrace.streams.errors.OutcomeUnknownError: the client does not come back from a \
+call within 0.01 s
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # handed over to whoever waits
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="headrace-producer-call", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    while thread.is_alive() and is_blocked():
+        thread.join(timeout_s)
+    if thread.is_alive():
+        raise OutcomeUnknownError(
+            f"the client does not come back from a call within {timeout_s:g} s"
+        )
+    if failures:
+        raise failures[0]
+
+
+# Makes Kafka's clients: all of them here, so that each is heard.
+#
+# A client says through a callback what it cannot do, and through its log why. Both go to a
+# `Hearing`;
+# what is no news of brokers becomes an event of ours. Callbacks run while a client is polled.
+
+
+# The package offers this class without declaring it, which a strict type check refuses.
+_AdminClient: Any = confluent_kafka.admin.AdminClient
+
+T = TypeVar("T")
+
+
+class Hearing(Protocol):
+    """Whom a client tells what is wrong."""
+
+    def heard(self, error: KafkaError) -> None:
+        """An error that belongs to no call."""
+
+    def logged(self, level: int, facility: str, text: str) -> None:
+        """A line of its log, with the level of Python's logging."""
+
+    def met(self) -> Sequence[str]:
+        """Brokers of the cluster that others have met, each as host:port."""
+
+
+def new_consumer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Consumer:
+    """Make a consumer.
+
+    Raises:
+        ConfigError: librdkafka does not take the settings.
+    """
+    with _settings_of("consumer."):
+        return confluent_kafka.Consumer(_listening(config, hearing))
+
+
+def new_producer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Producer:
+    """Make a producer without transactions (see `new_consumer`)."""
+    with _settings_of("producer."):
+        return confluent_kafka.Producer(_listening(config, hearing))
+
+
+def new_transactional_producer(config: Mapping[str, Any], hearing: Hearing) -> BoundedProducer:
+    """Make a producer with transactions (see `new_consumer`)."""
+    with _settings_of("producer."):
+        return BoundedProducer(_listening(config, hearing))
+
+
+def new_admin(config: Mapping[str, Any], hearing: Hearing) -> Any:
+    """Make an admin client (see `new_consumer`)."""
+    with _settings_of("admin."):
+        return _AdminClient(_listening(config, hearing))
+
+
+def answered(future: Future[T], within_s: float) -> T:
+    """What an admin client answers; an answer that never comes is an error as its own ones are.
+
+    Its requests have a time of their own, but behind the loss of a connection it may keep silent
+    beyond that.
+    """
+    try:
+        return future.result(within_s)
+    except FutureTimeoutError as error:
+        text = "no answer within the time of the request"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, text)) from error
+
+
+@contextmanager
+def _settings_of(prefix: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        raise ConfigError(f"{prefix}: {error.args[0].str()}") from error
+
+
+def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
+    """The settings with callbacks and with their secrets; a user's own hear everything too."""
+    found = revealed(config)
+    theirs = found.get("error_cb")
+
+    def heard(error: KafkaError) -> None:
+        hearing.heard(error)
+        if theirs is not None:
+            theirs(error)
+
+    found["error_cb"] = heard
+    if "bootstrap.servers" in found:
+        found["bootstrap.servers"] = ",".join(servers_of(found, hearing.met()))
+    if "logger" not in found:
+        found["logger"] = _Lines(hearing)
+    return found
+
+
+def servers_of(config: Mapping[str, Any], met: Sequence[str]) -> list[str]:
+    """By which brokers a client finds the cluster: those of its settings, and those that were met.
+
+    One that is new knows no others, and its settings may name the one that is down.
+    """
+    named = [server.strip() for server in str(config.get("bootstrap.servers", "")).split(",")]
+    return list(dict.fromkeys([*filter(None, named), *met]))
+
+
+class _Lines:
+    """What the client takes for a logger."""
+
+    def __init__(self, hearing: Hearing) -> None:
+        self._hearing = hearing
+
+    def log(self, level: int, _: str, facility: str, client: str, text: str) -> None:  # noqa: ARG002
+        self._hearing.logged(level, facility, text)
+
+
+_PAUSE_S = 0.5
+_SURE_AFTER_S = 3.0
+"""A connection may end and another begin; and by then it is known whether all of them are gone."""
+_GONE = (
+    "the others answer, and what it leads goes on when one of them leads it, within seconds where "
+    "there are replicas; start it again, or look at its machine and the way to it"
+)
+
+
+class AbsentBrokers:
+    """See the module.
+
+    Args:
+        warn: logs an event as a warning.
+        tell: logs an event of the level info.
+        probe: makes what asks one broker, by its address, and says whether it has answered.
+        all_gone: whether no broker at all can be reached.
+        ended: set when nobody is to look any more.
+    """
+
+    def __init__(
+        self,
+        *,
+        warn: Say,
+        tell: Say,
+        probe: Callable[[str], Callable[[], bool]],
+        all_gone: Callable[[], bool],
+        ended: threading.Event,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self._warn = warn
+        self._tell = tell
+        self._probe = probe
+        self._all_gone = all_gone
+        self._ended = ended
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._looked_at: set[str] = set()
+
+    def suspect(self, address: str, reason: str) -> None:
+        """Look at a broker that a client could not use, beside the worker."""
+        with self._lock:
+            if address in self._looked_at or self._ended.is_set():
+                return
+            self._looked_at.add(address)
+        threading.Thread(
+            target=self._look, args=(address, reason), name="headrace-absent", daemon=True
+        ).start()
+
+    def _look(self, address: str, reason: str) -> None:
+        begun_s, is_told = self._monotonic_s(), False
+        try:
+            answers = self._probe(address)
+            while not answers():
+                if self._ended.wait(_PAUSE_S):
+                    return
+                if not is_told and self._monotonic_s() - begun_s >= _SURE_AFTER_S:
+                    if self._all_gone():
+                        return
+                    is_told = True
+                    self._warn("broker_not_reached", broker=address, reason=reason, advice=_GONE)
+            if is_told:
+                after_s = round(self._monotonic_s() - begun_s, 1)
+                self._tell("broker_reached", broker=address, after_s=after_s)
+        finally:
+            with self._lock:
+                self._looked_at.discard(address)
+
+
+# Whether brokers can be reached: waiting for the first answer, and noticing when they are gone.
+#
+#     reach ─► answered ──heard that all are down──► asked again ─► answered
+#                                                        │ 2 s without an answer
+#                                                        ▼
+#                                                       lost: one warning, then with back-off
+#
+# While they are lost nothing ends: calls are repeated for as long as it takes. What a person has to
+# put right, such as a password, ends the application at once.
+
+
+FIRST_WARNING_S = 2.0
+LONGEST_PAUSE_S = 60.0
+STOP_PATIENCE_S = 5.0
+"""How long a stop waits for brokers that are gone."""
+TOOLS_WAIT_S = 3.0
+"""How long a command waits for brokers, at which somebody sits."""
+_SILENT_FACTOR = 3
+"""How much longer it waits while one of them has not failed yet."""
+_SLICE_MIN_S, _SLICE_MAX_S = 0.005, 0.2
+"""Brokers that are there answer in milliseconds."""
+_REQUEST_S = 5.0
+_CLIENT_S, _CLIENT_MAX_S = 1.0, 30.0
+"""How long a client is given to reach a broker, the next one twice as long: some are far away."""
+_BROKER_CONTACT_SURE_AFTER_S = 1.0
+"""One of several brokers may have a certificate that is wrong, and another one answer."""
+_DOUBT_EACH_S = 10.0
+_DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
+_SILENT = frozenset({"REQTMOUT", "SESSTMOUT"})
+"""Lines of the log on brokers that take requests and do not answer."""
+_TOLD = frozenset({"ADDOFFSETS", "ADDPARTS", "FATAL", "GETPID", "TXNERR"})
+"""Lines of the log on what a call raises too, or repeats by itself."""
+_ALARMING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError._RESOLVE,
+    }
+)
+
+
+class BrokerState:
+    """What clients have said (see `headrace.streams.kafka.connectivity.Hearing`).
+
+    Args:
+        log: where the clients' other lines go.
+        met: brokers of the cluster that were met, each as host:port.
+    """
+
+    def __init__(self, log: Log | None = None, met: Sequence[str] = ()) -> None:
+        self._log: Any = get_logger() if log is None else log
+        self._met = tuple(met)
+        self._failures: dict[str, BrokerFailure] = {}
+        self.denied_topic: str | None = None
+        """The last one that a transaction was not let write to; an error does not say it."""
+
+    def heard(self, error: KafkaError) -> None:
+        """An error that belongs to no call."""
+        self._note(error.str())
+
+    def logged(self, level: int, facility: str, text: str) -> None:
+        """A line of a client's log."""
+        denied = _DENIED_TOPIC.search(text)
+        if denied is not None:
+            self.denied_topic = denied[1]
+        if facility in ("FAIL", "ERROR"):
+            self._note(text)
+        elif facility in _SILENT:
+            self._log.debug("client_logged", facility=facility, text=text)
+            self._alarm()
+            silent = read_failure(text)
+            if silent is not None:
+                self._suspect(silent)
+        elif level >= logging.WARNING and facility not in _TOLD:
+            self._log.warning("client_warned", facility=facility, text=text)
+        else:
+            self._log.debug("client_logged", facility=facility, text=text)
+
+    def met(self) -> Sequence[str]:
+        """Brokers of the cluster that were met: those of the last answer."""
+        return self._met
+
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for the brokers any more."""
+        return False
+
+    def _alarm(self) -> None:
+        """Something says that brokers may be gone."""
+
+    def doubt(self) -> None:
+        """A call has had no answer in time: one of them may be silent."""
+
+    def _suspect(self, failure: BrokerFailure) -> None:
+        """Something says that one of them may be gone."""
+
+    def _note(self, text: str) -> None:
+        failure = read_failure(text)
+        if failure is not None:
+            self._failures[failure.address] = failure
+            self._suspect(failure)
+
+    @property
+    def failures(self) -> list[BrokerFailure]:
+        """The last one of each broker."""
+        return list(self._failures.copy().values())
+
+    def why(self) -> str:
+        """The failures as the end of a sentence; empty where none is known."""
+        found = "; ".join(map(str, self.failures))
+        return f" ({found})" if found else ""
+
+    def forget(self) -> None:
+        """They can be used again."""
+        self._failures.clear()
+
+
+class _Probe:
+    """Clients that ask, one after the other, until there is an answer, and what they say meanwhile.
+
+    A client that has just heard of a broker which is gone may try that one for ever, without a
+    pause, though others are there. So none is waited for for long.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], log: Log, clock: Clock, met: Sequence[str]
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._servers = servers_of(config, met)
+        self.heard = BrokerState(log, met)
+        self.nodes: tuple[str, ...] = ()
+        """The brokers of the answer."""
+        self._slice_s = _SLICE_MIN_S
+        self._final_s: float | None = None
+        self._client_s = _CLIENT_S
+        self._begin()
+
+    def _begin(self) -> None:
+        self._client = new_admin(self._config, self.heard)
+        self._future: Any = None
+        self._given_up_s = self._clock.monotonic_s() + self._client_s
+        self._client_s = min(2 * self._client_s, _CLIENT_MAX_S)
+
+    def answers(self) -> bool:
+        """Ask, wait a moment, and say whether there is an answer."""
+        if self._future is None:
+            self._future = self._client.describe_cluster(request_timeout=_REQUEST_S)
+        self._client.poll(self._slice_s)
+        self._slice_s = min(1.1 * self._slice_s, _SLICE_MAX_S)
+        if self._future.done():
+            future, self._future = self._future, None
+            try:
+                self.nodes = tuple(map(_address, future.result(0).nodes))
+            except KafkaException:
+                return False
+            return True
+        if self._clock.monotonic_s() >= self._given_up_s:
+            self._begin()
+        return False
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether none of them is left that may only be slow."""
+        return len(self.heard.failures) >= len(self._servers)
+
+    def final(self, now_s: float) -> BrokerFailure | None:
+        """What no further try would change, if that is sure."""
+        found = next((failure for failure in self.heard.failures if failure.is_final), None)
+        if found is None:
+            return None
+        if self._final_s is None:
+            self._final_s = now_s
+        sure = len(self._servers) == 1 or now_s - self._final_s >= _BROKER_CONTACT_SURE_AFTER_S
+        return found if sure else None
+
+
+def _address(node: Any) -> str:
+    host = f"[{node.host}]" if ":" in node.host else node.host
+    return f"{host}:{node.port}"
+
+
+class BrokerContact(BrokerState):
+    """See the module; one for the clients of an application.
+
+    Args:
+        config: librdkafka's settings, of any client.
+        say: says for several processes at once that none is reached; returns whether it does.
+        stopping: whether the application was told to stop.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        log: Log | None = None,
+        *,
+        on_lost: Callable[[], None] = lambda: None,
+        on_reached: Callable[[], None] = lambda: None,
+        say: Callable[[Unreached], bool] = lambda _: False,
+        stopping: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(log)
+        self._config = config
+        self._on_lost = on_lost
+        self._on_reached = on_reached
+        self._say = say
+        self._stopping = stopping
+        self._given_up_at_s = math.inf
+        self._clock = clock or SystemClock()
+        self._watching = threading.Lock()
+        self._ended = threading.Event()
+        self._was_reached = False
+        self._is_lost = False
+        self._found_again_s = -math.inf
+        self._final: Exception | None = None
+        self._doubt_again_s = -math.inf
+        self._absent = AbsentBrokers(
+            warn=self._log.warning,
+            tell=self._log.info,
+            probe=self._probe_of,
+            all_gone=self._watching.locked,
+            ended=self._ended,
+            monotonic_s=self._clock.monotonic_s,
+        )
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether none can be reached now."""
+        return self._is_lost
+
+    def was_lost(self, within_s: float) -> bool:
+        """Whether none can be reached now, or could be so long ago: calls are given time anew."""
+        now_s = self._clock.monotonic_s()
+        return self._is_lost or now_s - self._found_again_s < within_s
+
+    def is_given_up(self) -> bool:
+        """Whether a stop was asked for, and since then no broker could be reached for so long."""
+        if not (self._stopping() and self._is_lost):
+            self._given_up_at_s = math.inf
+            return False
+        now_s = self._clock.monotonic_s()
+        self._given_up_at_s = min(self._given_up_at_s, now_s + STOP_PATIENCE_S)
+        return now_s >= self._given_up_at_s
+
+    def turn(self) -> None:
+        """Raise what a person has to put right, if there is anything.
+
+        Raises:
+            AccessError: the brokers take this client's password or certificate no more.
+            Exception: what looks for brokers beside the worker has failed with it.
+        """
+        if self._final is not None:
+            raise self._final
+
+    def heard(self, error: KafkaError) -> None:
+        """An error that belongs to no call; if it may concern all brokers, look beside."""
+        super().heard(error)
+        if error.code() in _ALARMING:
+            self._alarm()
+
+    def _alarm(self) -> None:
+        if self._was_reached and self._watching.acquire(blocking=False):
+            threading.Thread(target=self._watch, name="headrace-contact", daemon=True).start()
+
+    def doubt(self) -> None:
+        """A call has had no answer in time: ask each broker, but not after each call."""
+        now_s = self._clock.monotonic_s()
+        if self._was_reached and len(self._met) > 1 and now_s >= self._doubt_again_s:
+            self._doubt_again_s = now_s + _DOUBT_EACH_S
+            for address in self._met:
+                self._absent.suspect(address, "it does not answer")
+
+    def _suspect(self, failure: BrokerFailure) -> None:
+        if self._was_reached and len(self._met) > 1:
+            self._absent.suspect(failure.address, f"tried {failure.tried}: {failure.reason}")
+
+    def _probe_of(self, address: str) -> Callable[[], bool]:
+        """What asks one broker: a client that is told of no other has no other's answer first."""
+        config = {**self._config, "bootstrap.servers": address}
+        return _Probe(config, self._log, self._clock, ()).answers
+
+    def close(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def reach(
+        self,
+        stopping: Callable[[], bool],
+        *,
+        within_s: float | None = None,
+        on_slow: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Wait until a broker answers.
+
+        Args:
+            within_s: for how long at most where no broker can be used, and three times as long
+                where one of them may be slow; None waits for as long as it takes.
+            on_slow: told once after `within_s` what is waited for, where it goes on.
+
+        Raises:
+            AccessError: the brokers do not let this client in, or it does not trust them.
+            FatalClientError: none has answered in time.
+            StopRequestedError: `stopping` said so.
+        """
+        self._await(stopping, within_s=within_s, on_late=lambda: None, on_slow=on_slow)
+        self._was_reached = True
+
+    def _watch(self) -> None:
+        """Find out whether they are gone, and wait until they are back; runs beside the worker."""
+        begun_s = self._clock.monotonic_s()
+        try:
+            self._await(self._ended.is_set, within_s=None, on_late=self._lose)
+            if self._is_lost:
+                waited_s = round(self._clock.monotonic_s() - begun_s, 1)
+                self._log.info("brokers_reached", after_s=waited_s)
+        except StopRequestedError:
+            pass
+        except Exception as error:  # raised where the worker turns
+            self._final = error
+        finally:
+            self.forget()
+            was_lost = self._is_lost
+            if was_lost:
+                self._found_again_s = self._clock.monotonic_s()
+            self._is_lost = False
+            self._watching.release()
+        if was_lost and self._final is None and not self._ended.is_set():
+            self._on_reached()
+
+    def _lose(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._on_lost()
+
+    def _await(
+        self,
+        stopping: Callable[[], bool],
+        *,
+        within_s: float | None,
+        on_late: Callable[[], None],
+        on_slow: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        probe = _Probe(self._config, self._log, self._clock, self._met)
+        is_told = False
+        begun_s, warn_after_s, pause_s = self._clock.monotonic_s(), FIRST_WARNING_S, 4.0
+        while not probe.answers():
+            now_s = self._clock.monotonic_s()
+            waited_s = now_s - begun_s
+            final = probe.final(now_s)
+            if final is not None:
+                raise not_admitted(final, self._config)
+            if stopping():
+                raise StopRequestedError("stopped while waiting for the brokers")
+            if within_s is not None and waited_s >= within_s:
+                said = self._unreached(probe.heard.failures, waited_s)
+                # Brokers that refuse nothing may be slow.
+                if probe.all_failed or waited_s >= _SILENT_FACTOR * within_s:
+                    raise FatalClientError(said)
+                if not is_told:
+                    is_told = True
+                    on_slow(f"{said}; waiting for up to {_SILENT_FACTOR * within_s:.0f} s")
+            if waited_s >= warn_after_s:
+                on_late()
+                if within_s is None:
+                    self._warn(probe.heard.failures, waited_s, pause_s)
+                warn_after_s = waited_s + pause_s
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._met = probe.nodes
+
+    def _warn(self, failures: list[BrokerFailure], waited_s: float, pause_s: float) -> None:
+        said, advice = self._found(failures)
+        unreached = Unreached(
+            servers=str(self._config.get("bootstrap.servers")),
+            reason=said,
+            waited_s=round(waited_s, 1),
+            again_in_s=pause_s,
+            advice=advice,
+        )
+        log = self._log.debug if self._say(unreached) else self._log.warning
+        log("brokers_not_reached", **unreached.fields())
+
+    def _unreached(self, failures: list[BrokerFailure], waited_s: float) -> str:
+        said, advice = self._found(failures)
+        servers = self._config.get("bootstrap.servers")
+        return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
+
+    def _found(self, failures: list[BrokerFailure]) -> tuple[str, str]:
+        """What was tried and what came of it, with a look where that does not say it; advice."""
+        said = list(map(str, failures))
+        advice = failures[0].advice if failures else _NOTHING_HEARD
+        told = {failure.address for failure in failures if failure.is_plain}
+        servers = str(self._config.get("bootstrap.servers", "")).split(",")
+        unclear = [s.strip() for s in servers if s.strip().rpartition("://")[2] not in told]
+        if unclear:
+            seen = look(unclear[0])
+            if seen != "nothing":
+                said.append(f"at {unclear[0]} {SAYS[seen]}")
+                protocol = str(self._config.get("security.protocol", "PLAINTEXT"))
+                advice = advice_on(seen, protocol) or advice
+        return "; ".join(said) or "nothing answers", advice
+
+
+def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
+    """What is raised of a failure that is final."""
+    if failure.kind == "certificate":
+        fault = look_at_certificate(failure.address, config)
+        said, advice = (
+            (failure.reason, failure.advice) if fault is None else (fault.said, fault.advice)
+        )
+        return AccessError(
+            f"the certificate of the broker {failure.address} cannot be verified: {said}; {advice}"
+        )
+    who = principal_of(config)
+    advice = failure.advice.replace("sasl.password", written_as(config, "sasl.password"))
+    return AccessError(
+        f"the broker {failure.address} does not let {who} in: {failure.reason}; {advice}",
+        principal=who,
+    )
+
+
+_NOTHING_HEARD = "see that the brokers are up and that no firewall is between"
+
+
+def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
+    """See that a tool's cluster answers, before anything is asked of it.
+
+    Where nothing is heard, the error output says so once before this gives up.
+
+    Args:
+        within_s: how long somebody waits, in seconds; three times as long for who may be slow.
+
+    Raises:
+        AccessError: the brokers do not let this client in, or it does not trust them.
+        FatalClientError: none has answered in time.
+    """
+    contact = BrokerContact(config)
+    contact.reach(lambda: False, within_s=within_s, on_slow=_say_to_somebody)
+
+
+def _say_to_somebody(said: str) -> None:
+    sys.stderr.write(f"{said}\n")
+    sys.stderr.flush()

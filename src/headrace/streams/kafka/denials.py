@@ -1,0 +1,93 @@
+"""What is said of a right that is missing: who lacks which right, on what."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError
+
+from headrace.streams.config.secrets import written_as
+from headrace.streams.kafka.access_errors import AccessError, GroupDeniedError
+from headrace.streams.kafka.acls import principal_of
+
+DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError._AUTHENTICATION,
+    }
+)
+_RIGHT = {
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Read",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "IdempotentWrite",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write",
+}
+_UNREAD = re.compile(
+    r"commit offsets to transaction.*?([\w.-]+)(?:\([^\[]*\))?\[\d+\]\(Broker: Topic authorization"
+)
+"""Offsets of a topic are taken of those who may read it; the text alone says which one it was."""
+_UNWRITTEN = re.compile(r"ProduceRequest for (\S+) \[\d+\] ")
+"""What a producer says that stood in a transaction when the right was taken away."""
+
+
+def denial(
+    error: KafkaError,
+    config: Mapping[str, object],
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    right: str | None = None,
+) -> AccessError:
+    """The error that names who lacks what.
+
+    Args:
+        config: its settings, which may say who it is, and its group.
+        group: the group, if it is not that of the settings.
+        right: the one that is missing, if the error alone does not tell.
+
+    Example:
+        >>> error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        >>> print(denial(error, {"sasl.username": "app"}, topic="orders", right="Read"))
+        User:app lacks the right Read on the topic orders: Broker: Topic authorization failed; \
+grant it, as headrace rights MODULE:APP --user app --grant does for all that an application needs
+    """
+    code, who = error.code(), principal_of(config)
+    if code in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
+        return AccessError(
+            f"the brokers do not let {who} in: {error.str()}; correct sasl.mechanism, "
+            f"sasl.username and {written_as(config, 'sasl.password')}",
+            principal=who,
+        )
+    unread = _UNREAD.search(error.str())
+    if unread is not None:
+        topic, right = unread[1], "Read"
+    unwritten = _UNWRITTEN.search(error.str())
+    if unwritten is not None:
+        topic, right = unwritten[1], "Write"
+    right = right or _RIGHT.get(code, "Write")
+    group = group or str(config.get("group.id") or "that it commits for")
+    resource = {
+        KafkaError.GROUP_AUTHORIZATION_FAILED: f"the group {group}",
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the cluster",
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+            f"the transactional id {config.get('transactional.id')}"
+        ),
+    }.get(code, f"the topic {topic}" if topic else "a topic that it uses")
+    kind = GroupDeniedError if code == KafkaError.GROUP_AUTHORIZATION_FAILED else AccessError
+    return kind(
+        f"{who} lacks the right {right} on {resource}: {error.str()}; grant it, as "
+        f"{_granting(who)} does for all that an application needs",
+        principal=who,
+        right=right,
+        resource=resource,
+    )
+
+
+def _granting(who: str) -> str:
+    user = who.removeprefix("User:") if who.startswith("User:") else "NAME"
+    return f"headrace rights MODULE:APP --user {shlex.quote(user)} --grant"

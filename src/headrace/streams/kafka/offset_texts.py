@@ -1,0 +1,241 @@
+"""The text beside a committed offset, as a client gives it.
+
+librdkafka hands it on without a terminator (its issue 4649), unless the one who committed it put
+one there, as this client does and Java's does not. What is read then goes on into other memory, up
+to the next zero. So nothing may be read of such a text but what its own form says is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicFacts, TopicPartition
+from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
+from headrace.topology.payload_time import span
+
+# Partitions and tasks in few words, for messages that name many.
+
+
+def named_places(places: Iterable[TopicPartition]) -> str:
+    """Name partitions.
+
+    Example:
+        >>> named_places(TopicPartition("a", p) for p in (0, 1, 2, 5))
+        'a-0..2,5'
+    """
+    return ", ".join(f"{topic}-{_ranges(some)}" for topic, some in _by_topic(places).items())
+
+
+def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
+    """Name the tasks of a sub-topology.
+
+    Example:
+        >>> named_tasks(1, [0, 1, 2]), named_tasks(1, [4])
+        ('tasks 1_0..2', 'task 1_4')
+    """
+    chosen = sorted(set(partitions))
+    return f"task{'s' if len(chosen) > 1 else ''} {sub_topology}_{_ranges(chosen)}"
+
+
+def topic_options(places: Iterable[TopicPartition], counts: Mapping[str, int]) -> str:
+    """The options that name partitions to ``headrace offsets set``.
+
+    Args:
+        counts: how many each topic has, where it is known; all of them need no numbers.
+
+    Example:
+        >>> both = [TopicPartition("a", 0), TopicPartition("a", 1)]
+        >>> topic_options([*both, TopicPartition("b", 1)], {"a": 2, "b": 2})
+        '--topic a --topic b:1'
+    """
+    options = []
+    for topic, partitions in _by_topic(places).items():
+        whole = len(partitions) > 1 and len(partitions) == counts.get(topic)
+        chosen = "" if whole else ":" + ",".join(map(str, partitions))
+        options.append(f"--topic {topic}{chosen}")
+    return " ".join(options)
+
+
+def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for place in sorted(set(places)):
+        found.setdefault(place.topic, []).append(place.partition)
+    return found
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    return ",".join(
+        str(first) if first == last else f"{first}..{last}" for first, last in _runs(numbers)
+    )
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of sorted numbers."""
+    first = last = None
+    for number in numbers:
+        if first is not None and last is not None and number > last + 1:
+            yield first, last
+            first = None
+        first, last = (number if first is None else first), number
+    if first is not None and last is not None:
+        yield first, last
+
+
+# Times that brokers refuse, mostly of other units than milliseconds: limits and descriptions.
+
+
+FAR_MS = 253_402_300_800_000
+"""The year 10000: no milliseconds of anything that has happened."""
+_400_YEARS_MS = 146_097 * 86_400_000
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ((1_000, "microseconds"), (1_000_000, "nanoseconds"))
+_PLAUSIBLE = range(1990, 2100)
+REFUSED = (
+    "refuses a record as its timestamp is too far from the broker's clock: ahead of it by more "
+    "than message.timestamp.after.max.ms (an hour by default), or behind it by more than "
+    "message.timestamp.before.max.ms"
+)
+
+
+def told(time_ms: int) -> str:
+    """A time as people read it, and what it looks like.
+
+    >>> told(1_700_000_000_000_000)
+    '1700000000000000 (in the year 55840; it looks like microseconds of 2023-11-14)'
+    >>> told(2_000_000_000_000)
+    '2000000000000 (in the year 2033)'
+    >>> told(2_082_758_400_000)
+    '2082758400000 (in the year 2036)'
+    """
+    for factor, unit in _UNITS:
+        if _year(time_ms // factor) in _PLAUSIBLE:
+            day = datetime.fromtimestamp(time_ms / factor / 1000, UTC).date()
+            return f"{time_ms} (in the year {_year(time_ms)}; it looks like {unit} of {day})"
+    return f"{time_ms} (in the year {_year(time_ms)})"
+
+
+def advice(topic: str | None) -> str:
+    """What to do about it."""
+    return (
+        "give milliseconds since 1970, such as by the timestamps= extractor of the source. Raise "
+        f"message.timestamp.after.max.ms of {topic or 'the topic'}, and of each that is written "
+        "behind it, only where such times are meant: they close all windows before them, and the "
+        "records of now are late then"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """The times that topics accept, as far as their configs are known.
+
+    Args:
+        ahead_ms: message.timestamp.after.max.ms of those topics that have a limit.
+        behind_ms: message.timestamp.before.max.ms of those topics that have a limit.
+    """
+
+    ahead_ms: Mapping[str, int] = field(default_factory=dict)
+    behind_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topics: Mapping[str, TopicFacts]) -> TimeLimits:
+        """Return the limits of topics."""
+        ahead = {name: facts.max_ahead_ms for name, facts in topics.items()}
+        behind = {name: facts.max_behind_ms for name, facts in topics.items()}
+        return cls(
+            {name: ms for name, ms in ahead.items() if ms is not None},
+            {name: ms for name, ms in behind.items() if ms is not None},
+        )
+
+    @property
+    def max_ahead_ms(self) -> int:
+        """How far ahead of the clock a time may be that all topics accept."""
+        return min(self.ahead_ms.values(), default=LAST_TIME_MS)
+
+    def highest_ms(self, now_ms: int) -> int:
+        """Return the largest time that needs no check: the clock only moves it up.
+
+        Where a topic has a limit for times of the past, each time needs one.
+        """
+        if self.behind_ms:
+            return -1
+        return now_ms + self.max_ahead_ms
+
+    def require(self, topic: str, time_ms: int, now_ms: int) -> int:
+        """Check a time by the clock of this worker; returns `highest_ms`.
+
+        Raises:
+            RefusedTimestampError: the topic does not accept it.
+
+        >>> TimeLimits({"out": 3_600_000}).require("out", 2_082_758_400_000, 1_700_000_000_000)
+        Traceback (most recent call last):
+        headrace.topology.errors.RefusedTimestampError: a record for out has the timestamp \
+2082758400000 (in the year 2036), which is 4430 days ahead of the clock, and \
+message.timestamp.after.max.ms of out is 3600000; give milliseconds since 1970, such as by the \
+timestamps= extractor of the source. Raise message.timestamp.after.max.ms of out, and of each that \
+is written behind it, only where such times are meant: they close all windows before them, and the \
+records of now are late then
+        """
+        ahead_ms = self.ahead_ms.get(topic, LAST_TIME_MS)
+        behind_ms = self.behind_ms.get(topic, LAST_TIME_MS)
+        is_ahead = time_ms - now_ms > ahead_ms
+        if not is_ahead and now_ms - time_ms <= behind_ms:
+            return self.highest_ms(now_ms)
+        name, limit_ms = ("after", ahead_ms) if is_ahead else ("before", behind_ms)
+        distance = f"{span(abs(time_ms - now_ms))} {'ahead of' if is_ahead else 'behind'} the clock"
+        setting = f"message.timestamp.{name}.max.ms"
+        fix = advice(topic) if is_ahead else f"raise {setting} where such old times are meant"
+        raise RefusedTimestampError(
+            topic,
+            time_ms,
+            f"a record for {topic} has the timestamp {told(time_ms)}, which is {distance}, and "
+            f"{setting} of {topic} is {limit_ms}; {fix}",
+        )
+
+
+def _year(time_ms: int) -> int:
+    """Return the year, also of times after the year 9999: the calendar repeats after 400 years."""
+    periods, rest_ms = divmod(time_ms, _400_YEARS_MS)
+    return 400 * periods + (_1970 + timedelta(milliseconds=rest_ms)).year
+
+
+class Position(Protocol):
+    """An offset of a partition, of confluent-kafka."""
+
+    @property
+    def metadata(self) -> str | None:
+        """The text beside it."""
+
+
+def text_of(position: Position) -> str:
+    """The text beside an offset, with anything behind it; it is ASCII, so bytes cannot part it."""
+    try:
+        return position.metadata or ""
+    except UnicodeDecodeError as error:
+        # All bytes are in the error, and those of the text come first.
+        return error.object[: error.start].decode()
+
+
+def without_mark(marks: Offsets, found: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
+    """The places that have another offset or text than a mark that was committed there.
+
+    Args:
+        marks: what was committed.
+        found: what was read back.
+
+    Example:
+        >>> place, mark = TopicPartition("orders", 0), CommittedOffset(7, "mark")
+        >>> without_mark({place: mark}, {place: CommittedOffset(7, "mark and what is behind it")})
+        []
+        >>> without_mark({place: mark}, {place: CommittedOffset(8, "mark")})
+        ['orders-0']
+    """
+    return [
+        str(place)
+        for place, mark in marks.items()
+        if place not in found
+        or found[place].offset != mark.offset
+        or not found[place].metadata.startswith(mark.metadata)
+    ]

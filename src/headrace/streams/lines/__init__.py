@@ -1,1 +1,0 @@
-"""Records as lines of JSON: what commands read from files and print."""

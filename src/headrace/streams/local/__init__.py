@@ -1,1 +1,0 @@
-"""A task's directory and its lock."""

@@ -1,0 +1,1 @@
+"""Counters and snapshots of a worker that any thread can read."""

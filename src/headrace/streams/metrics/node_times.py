@@ -1,0 +1,144 @@
+"""Where a worker's thread spends its time: looked at from beside it, each 50 ms by default.
+
+    worker's thread:  … the program's frame ─► a user's function ─► …
+    the sampler:            ▲ its line says which node      ▲ what it calls says whose code
+
+Nothing is done for each record. A look costs some microseconds; what a node took is its part of the
+looks times the time between them, so it is a good figure after minutes, and a rough one before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from headrace.streams.metrics.measures import NodeKey, Times
+from headrace.topology.compile.compiler import Program
+
+EVERY_S = 0.05
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_LIBRARIES = tuple(
+    {path + os.sep for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
+)
+_ACTIVITIES = {
+    "_poll": "poll",
+    "_advance": "restore",
+    "commit": "commit",
+    "finish": "commit",
+    "run": "process",
+    "update": "global_tables",
+}
+"""What the worker does, by the function that its loop has called."""
+_LOOP = ("turn", "_commit_if_due", "on_revoked")
+
+
+class NodeTimes:
+    """See the module.
+
+    Args:
+        programs: those that the worker runs.
+        every_s: seconds between two looks; 0 for none.
+        frames: gives the innermost frame of each thread.
+    """
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        *,
+        every_s: float = EVERY_S,
+        frames: Callable[[], Mapping[int, FrameType]] = sys._current_frames,
+    ) -> None:
+        self._programs = {program.filename: program for program in programs}
+        self._every_s = every_s
+        self._frames = frames
+        self._ended = threading.Event()
+        self._nodes: dict[NodeKey, float] = {}
+        self._busy: dict[str, float] = {}
+
+    def times(self) -> Times:
+        """About how long the thread was where until now."""
+        return Times(self._nodes.copy(), self._busy.copy())
+
+    @contextmanager
+    def watching(self, thread: int) -> Iterator[None]:
+        """Look at a thread, by its number, until the end of the block."""
+        if not self._every_s:
+            yield
+            return
+        looks = threading.Thread(
+            target=self._run, args=(thread,), name="headrace-node-times", daemon=True
+        )
+        looks.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            looks.join(10 * self._every_s)
+
+    def _run(self, thread: int) -> None:
+        last_s = time.monotonic()
+        while not self._ended.wait(self._every_s):
+            now_s = time.monotonic()
+            # What is between two looks counts, also where this thread was kept waiting.
+            self.look(self._frames().get(thread), now_s - last_s)
+            last_s = now_s
+
+    def look(self, frame: FrameType | None, seconds: float) -> None:
+        """Count some seconds for where a thread is.
+
+        Args:
+            frame: its innermost one; None for a thread that has ended.
+        """
+        inward: list[FrameType] = []
+        while frame is not None:
+            program = self._programs.get(frame.f_code.co_filename)
+            if program is not None:
+                line: int | None = frame.f_lineno  # None between two lines
+                node = program.line_nodes[line - 1] if line else ""
+                if node:
+                    key = NodeKey(program.sub_topology.id, node, _is_users(inward[::-1]))
+                    self._nodes[key] = self._nodes.get(key, 0.0) + seconds
+                    break
+            inward.append(frame)
+            frame = frame.f_back
+        self._be_busy(frame, inward, seconds)
+
+    def _be_busy(
+        self, frame: FrameType | None, inward: Sequence[FrameType], seconds: float
+    ) -> None:
+        what = "process" if frame is not None else _activity(inward)
+        if what is not None:
+            self._busy[what] = self._busy.get(what, 0.0) + seconds
+
+
+def _is_users(called: Sequence[FrameType]) -> bool:
+    """Whether what a program called is the user's: the first frame that is not of this library.
+
+    What the program calls itself is the user's wherever it is installed; behind a function of this
+    library, an installed one is what that needs.
+    """
+    for depth, frame in enumerate(called):
+        file = frame.f_code.co_filename
+        if file.startswith("<") and depth:
+            continue  # made by a library: whoever has called it tells more
+        if not file.startswith(_HERE):
+            return depth == 0 or not file.startswith(_LIBRARIES)
+    return False
+
+
+def _activity(inward: Sequence[FrameType]) -> str | None:
+    """What the loop has called, by its outermost frame that tells."""
+    called = None
+    for frame in reversed(inward):
+        name = frame.f_code.co_name
+        if called is not None and name not in _LOOP:
+            return _ACTIVITIES.get(name, "other")
+        if name in _LOOP and frame.f_code.co_filename.endswith("worker.py"):
+            called = name
+    return None if called is None else "other"

@@ -1,0 +1,513 @@
+"""What a changed topology does to the state and the topics of the deployed one: pure comparison.
+
+A change is refused at a start when what is stored would be lost or misread without a word: a store
+under another name begins empty, a repartition topic under another name is not read to its end, and
+serdes such as string and long do not read each other's bytes. Everything else is told, and starts:
+whether a serde of the user's own reads the bytes of another, nobody else can know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.streams.plan.deployment import (
+    DeployedSink,
+    DeployedStore,
+    DeployedTopic,
+    Deployment,
+    digest,
+    is_digest,
+)
+from headrace.topology.checks.dropped_fields import dropped_fields
+from headrace.topology.checks.unnamed import is_generated
+from headrace.topology.naming import repartition_topic
+from headrace.topology.serdes.serde_schemas import EXCLUSIVE, unreadable
+
+# The stores of joins of two streams: their names say the kind of join, and begin with its name.
+#
+# Another kind of join has other stores, so no name that one gives a join keeps the rows of another
+# kind.
+
+
+_STEPS = frozenset({"KeepSide", "join of streams"})
+_GIVEN = re.compile(r"(.+?)(?:-(outer|left))?-(this|other|shared)-join-store")
+_GENERATED = re.compile(r"KSTREAM-(JOIN|OUTER)(THIS|OTHER|SHARED)-([0-9]{10})-store")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinStores:
+    """A join and the names of its stores.
+
+    Args:
+        base: what the names begin with; None where they are generated.
+        number: of the join where they are generated.
+    """
+
+    base: str | None
+    number: int
+    names: frozenset[str]
+
+    @property
+    def kind(self) -> str:
+        """What it is called: an inner, a left or an outer join."""
+        if any(re.search("-outer-this-join-store$|-OUTERTHIS-", name) for name in self.names):
+            return "an outer"
+        if any(re.search("-outer-other-join-store$|-OUTEROTHER-", name) for name in self.names):
+            return "a left"
+        return "an inner"
+
+
+def join_of(store: DeployedStore) -> tuple[str | None, int] | None:
+    """The name or the number of the join that a store is of; None where it is of none.
+
+    >>> kept = DeployedStore("op-this-join-store", 0, "", "", "", "", True, (), step="KeepSide")
+    >>> join_of(kept)
+    ('op', 0)
+    """
+    if store.step not in _STEPS:
+        return None
+    generated = _GENERATED.fullmatch(store.name)
+    if generated:
+        # Both sides of a join have a number, one behind the other.
+        return None, int(generated[3]) - (generated[2] == "OTHER")
+    given = _GIVEN.fullmatch(store.name)
+    return (given[1], 0) if given else None
+
+
+def changed_joins(
+    before: Sequence[DeployedStore], after: Sequence[DeployedStore]
+) -> Iterator[tuple[JoinStores, JoinStores]]:
+    """The joins that are of another kind under the name or number that they had."""
+    old, new = _joins(before), _joins(after)
+    for join, was in old.items():
+        now = new.get(join)
+        if now is not None and now.kind != was.kind:
+            yield was, now
+
+
+def _joins(stores: Sequence[DeployedStore]) -> dict[tuple[str | None, int], JoinStores]:
+    names: dict[tuple[str | None, int], set[str]] = {}
+    for store in stores:
+        join = join_of(store)
+        if join is not None:
+            names.setdefault(join, set()).add(store.name)
+    return {join: JoinStores(*join, frozenset(found)) for join, found in names.items()}
+
+
+_NUMBER = re.compile(r"[0-9]{10}")
+
+T = TypeVar("T", DeployedStore, DeployedTopic)
+"""What is compared by name and shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is different.
+
+    Args:
+        what: what is different, and what comes of it.
+        lets_go: whether it starts, and something that is stored goes without an error.
+    """
+
+    refused: bool
+    what: str
+    way_out: str
+    lets_go: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.way_out}"
+
+
+def changes(
+    before: Deployment, after: Deployment, *, application_id: str = "<application.id>"
+) -> list[Change]:
+    """Compare what is deployed with what is about to start.
+
+    Args:
+        before: what the last version that started has stored.
+        after: what the program makes now.
+        application_id: what the names of its topics begin with.
+
+    Returns:
+        What is different, what is refused first.
+
+    Example:
+        >>> from headrace.streams.plan.deployment import DeployedTopic, Deployment
+        >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
+        >>> print(*changes(one, Deployment()))
+        repartition topic <application.id>-by-word-repartition is not read any more, and records \
+that are still in it are lost: let the deployed version read it to its end, with its input \
+stopped, and accept the change then
+    """
+    found = [*_store_changes(before.stores, after.stores, application_id)]
+    found += _topic_changes(before.topics, after.topics, application_id)
+    found += _filling_changes(before, after, application_id)
+    found += _sink_changes(before.sinks, after)
+    return sorted(found, key=lambda change: not change.refused)
+
+
+def _store_changes(
+    before: Sequence[DeployedStore], after: Sequence[DeployedStore], application_id: str
+) -> Iterator[Change]:
+    gone, new, both = _by_name(before, after)
+    for old, same in both:
+        yield from _differences(old, same, application_id)
+    for was, now in changed_joins(before, after):
+        gone = [store for store in gone if store.name not in was.names]
+        new = [store for store in new if store.name not in now.names]
+        yield _join_change(was, now)
+    for old, renamed in _pairs(gone, new):
+        yield Change(
+            True,
+            f"store {old.name} is called {renamed.name} now, so its state begins empty"
+            f"{_or_with_older(renamed, application_id)}",
+            _way_back(old),
+        )
+    for old in gone:
+        kept = f"; its topic {_changelog(old, application_id)} stays" if old.logged else ""
+        yield Change(
+            False, f"store {old.name} is gone{kept}", "headrace reset --all-internal deletes it"
+        )
+    for fresh in new:
+        yield Change(
+            False,
+            f"store {fresh.name} is new and begins empty{_or_with_older(fresh, application_id)}, "
+            "behind what is committed already",
+            "reset the application if it is to hold all of the input",
+        )
+
+
+def _changelog(store: DeployedStore, application_id: str) -> str:
+    return f"{application_id}-{store.name}-changelog"
+
+
+def _or_with_older(store: DeployedStore, application_id: str) -> str:
+    """The description is that of the last version alone; topics of others may be there still."""
+    if not store.logged or store.source:
+        return ""
+    topic = _changelog(store, application_id)
+    return f", or with the rows that an older version has left in {topic}"
+
+
+def _join_change(was: JoinStores, now: JoinStores) -> Change:
+    join = f'store="{was.base}"' if was.base else f"{', '.join(sorted(was.names))}"
+    return Change(
+        True,
+        f"the join of streams with {join} was {was.kind} one and is {now.kind} one, which has "
+        f"other stores ({', '.join(sorted(now.names))}), so it begins with empty windows",
+        "no name keeps them: give the join a new name and accept the change, or reset the "
+        "application",
+    )
+
+
+def _way_back(old: DeployedStore) -> str:
+    join = join_of(old)
+    if join is None:
+        return f'give it the name that is deployed, store="{old.name}"'
+    if join[0] is None:
+        return (
+            "no name gives a join this one back: keep the number of steps in front of it, or "
+            "name it and accept the change, or reset the application"
+        )
+    return f'give the join the name that is deployed, store="{join[0]}"'
+
+
+def _differences(old: DeployedStore, new: DeployedStore, application_id: str) -> Iterator[Change]:
+    name = old.name
+    if is_generated(name) and old.reads and not set(old.reads) & set(new.reads):
+        yield Change(
+            True,
+            f"store {name} belonged to a step behind {', '.join(old.reads)} and belongs to one "
+            f"behind {', '.join(new.reads)} now, which would take over the other's rows",
+            'give both steps names, store="..."',
+        )
+    if old.layout != new.layout:
+        yield Change(
+            True,
+            f"store {name} keeps its rows as a {old.layout} store and would read them as a "
+            f"{new.layout} one",
+            "name the store anew, or reset the application",
+        )
+    yield from _serde_changes(
+        f"store {name}", old, new, "name the store anew, or reset the application"
+    )
+    yield from _step_changes(old, new)
+    yield from _schema_changes(f"store {name}", old, new)
+    if old.logged != new.logged:
+        lost = "has no changelog any more" if old.logged else "has a changelog now, which is empty"
+        yield Change(
+            True, f"store {name} {lost}, so its state begins empty", "keep logged= as it was"
+        )
+    elif old.source and not new.source:
+        yield Change(
+            True,
+            f"store {name} was restored from the topic that it is read from, and has a changelog "
+            "of its own now, which is empty or old, so its state begins wrong",
+            "keep reuse.ktable.source.topics in topology.optimization, or reset the application",
+        )
+    elif new.source and not old.source:
+        yield Change(
+            False,
+            f"store {name} is restored from the topic that it is read from; its topic "
+            f"{_changelog(old, application_id)} is not written any more",
+            "headrace reset --all-internal deletes it",
+        )
+    elif not new.logged and (old.kind, old.sub) != (new.kind, new.sub):
+        yield Change(
+            True,
+            f"store {name} has no changelog, and its rows of {old.kind} in tasks {old.sub}_* are "
+            f"not found as {new.kind} in tasks {new.sub}_*",
+            "keep the store's kind and the order of what comes before it, or log the store",
+        )
+    elif old.sub != new.sub:
+        yield Change(
+            False,
+            f"store {name} is in tasks {new.sub}_* instead of {old.sub}_*",
+            "nothing is to be done; its local rows are restored from its changelog once",
+        )
+
+
+_READ_TO_ITS_END = (
+    "let the deployed version read it to its end, with its input stopped, and accept the change "
+    "then"
+)
+
+
+def _topic_changes(
+    before: Sequence[DeployedTopic], after: Sequence[DeployedTopic], application_id: str
+) -> Iterator[Change]:
+    gone, new, both = _by_name(before, after)
+    for old, same in both:
+        where = f"repartition topic {application_id}-{old.name}"
+        yield from _serde_changes(where, old, same, _READ_TO_ITS_END)
+        yield from _schema_changes(where, old, same)
+    for old, renamed in _pairs(gone, new):
+        yield Change(
+            True,
+            f"repartition topic {application_id}-{old.name} is called {renamed.name} now, and "
+            "records that are still in the old one are lost",
+            f'give the step the name that is deployed, name="{old.name}"',
+        )
+    for old in gone:
+        yield Change(
+            True,
+            f"repartition topic {application_id}-{old.name} is not read any more, and records "
+            "that are still in it are lost",
+            _READ_TO_ITS_END,
+        )
+
+
+def _filling_changes(
+    before: Deployment, after: Deployment, application_id: str
+) -> Iterator[Change]:
+    """Stores that other topics fill now, while somebody else reads on what has filled them.
+
+    So it is where two steps share a repartition topic in one version and not in the other.
+    """
+    topics = {topic.name for topic in before.topics}
+    kept = topics & {topic.name for topic in after.topics}
+    now = {store.name: store for store in after.stores}
+    for old in before.stores:
+        new = now.get(old.name)
+        filled_from = topics.intersection(old.reads)
+        # Without another topic it was but beside those that the old one is for, as in a join.
+        if new is None or filled_from.intersection(new.reads) or {*new.reads} <= {*old.reads}:
+            continue
+        for name in sorted(filled_from & kept):
+            yield Change(
+                True,
+                f"store {old.name} was filled from repartition topic {application_id}-{name} and "
+                f"is filled from {', '.join(new.reads)} now, and records that are still in the old "
+                "one are lost for it",
+                _READ_TO_ITS_END,
+            )
+
+
+def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator[Change]:
+    """Sinks that begin where the group is, which may be behind what they have written."""
+    same = {sink.name for sink in after.sinks}
+    gone = [sink for sink in before if sink.name not in same]
+    new = [sink for sink in after.sinks if sink.name not in {one.name for one in before}]
+    fronts = {topic.name for topic in after.topics}
+    for sink in gone:
+        reads = ", ".join(sink.reads)
+        renamed = next((one.name for one in new if one.reads == sink.reads), None)
+        if repartition_topic(sink.name) in fronts:
+            now = f"to_sink({sink.name!r}) read {reads} itself, and has a topic in front of it now"
+        elif renamed is not None:
+            now = f"to_sink({sink.name!r}), which reads {reads} itself, is called {renamed!r} now"
+        else:
+            continue
+        yield Change(
+            True,
+            f"{now}, so it begins where the group is, and may write rows again that were written "
+            "since the last commit",
+            "keep it as it is, or stop the deployed version in order, so that its last commit has "
+            "all rows, and accept the change",
+        )
+
+
+def _serde_changes(
+    where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic, else_: str
+) -> Iterator[Change]:
+    """Serdes that are called otherwise; of some it is known that they do not read each other."""
+    for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
+        if one == other:
+            continue
+        told = f"the {what} of {where} were written by serde {one} and are read by {other}"
+        if _exclude(one, other):
+            # Other bytes are other keys, though they can be read.
+            then = "does not find them" if what == "keys" else "cannot read their bytes"
+            yield Change(True, f"{told}, which {then}", f"keep serdes.{one} there, or {else_}")
+        else:
+            yield Change(
+                False, told, f"see that it reads the old bytes, else keep {one}, or {else_}"
+            )
+
+
+_TOLD_BY_OP = frozenset({"count", "reduce", "aggregate", "TableSource"})
+_ANEW = "name the store anew, or reset the application"
+
+
+def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
+    """What another kind of step, or one with other spans, does to the rows."""
+    before, after = _kind(old), _kind(new)
+    if before and after and before != after and old.layout == new.layout:
+        yield Change(
+            True,
+            f"store {old.name} was filled by {before} in the version that started last, and is "
+            f"filled by {after} now, which would misread the rows that the other has written",
+            f"go back to {before}, {_ANEW}; if that version has written no row, such as one that "
+            "was started and failed, accept the change",
+        )
+        return
+    unsaid = dict(new.unsaid)
+    was, now = unsaid | dict(old.spans), unsaid | dict(new.spans)
+    # What an older description has left out altogether tells nothing.
+    is_whole = bool(before and after) and old.layout == new.layout
+    for span in sorted(was.keys() | now.keys() if is_whole else was.keys() & now.keys()):
+        if was.get(span) != now.get(span):
+            yield _span_change(new, span, was.get(span), now.get(span))
+
+
+def _kind(store: DeployedStore) -> str:
+    """What fills a store, or "" where an older description does not say."""
+    return store.step or (store.op if store.op in _TOLD_BY_OP else "")
+
+
+def _span_change(store: DeployedStore, span: str, before: int | None, after: int | None) -> Change:
+    was, now = ("not said" if ms is None else f"{ms} ms" for ms in (before, after))
+    told = f"the {span} of store {store.name} was {was} and is {now}"
+    # The version that is deployed may have had it without saying so.
+    if span in store.fixed and before is not None:
+        return Change(True, f"{told}, so what its rows say would be misread", _ANEW)
+    if before is None or after is None:
+        return Change(
+            False,
+            f"{told}; rows from before stay as they are",
+            "nothing is to be done, if so meant",
+        )
+    if after > before:
+        return Change(
+            False,
+            f"{told}; what was let go already stays gone",
+            "nothing is to be done, unless late records are to find all of it: then reset",
+        )
+    return Change(
+        False, f"{told}; what is older is let go", "nothing is to be done, if that is meant"
+    )
+
+
+def _schema_changes(
+    where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic
+) -> Iterator[Change]:
+    """What of the old keys and values the new serdes cannot read."""
+    parts = (
+        ("keys", old.key_schema, new.key_schema),
+        ("values", old.value_schema, new.value_schema),
+    )
+    for what, before, after in parts:
+        if is_digest(before):
+            if after != before and digest(after) != before:
+                yield Change(
+                    False,
+                    f"the schema of the {what} of {where} has changed, and was too large to keep",
+                    "see that it reads the old bytes",
+                )
+            continue
+        why = None if is_digest(after) else unreadable(after, before)
+        if why is not None:
+            yield Change(
+                True,
+                f"not all {what} of {where} can be read any more: {why}",
+                "have the class or schema read the old ones, such as by a default, or name it anew",
+            )
+        elif not is_digest(after):
+            yield from _field_changes(what, where, before, after)
+
+
+def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[Change]:
+    """What goes without an error, as the old bytes can be read."""
+    gone = ", ".join(f"`{name}`" for name in dropped_fields(after, before))
+    if what == "keys":
+        new = ", ".join(f"`{name}`" for name in dropped_fields(before, after))
+        if gone or new:
+            told = f"have no field {gone} any more" if gone else f"have a new field {new}"
+            yield Change(
+                bool(gone),
+                f"the keys of {where} {told}, so equal keys have other bytes and do not find what "
+                "is stored under the old ones",
+                "keep the fields of the keys, or reset the application",
+                lets_go=True,
+            )
+    elif gone:
+        when = (
+            "as they are read"
+            if where.startswith("repartition")
+            else ("at the next write of each row")
+        )
+        yield Change(
+            False,
+            f"the values of {where} have no field {gone} any more: what is stored in it is "
+            f"dropped {when}",
+            "nothing is to be done, if that is meant; a field with another name keeps its values "
+            "by msgspec.field(name=...) of a Struct, or an alias in Avro",
+            lets_go=True,
+        )
+
+
+def _exclude(written: str, read: str) -> bool:
+    return written != read and {written, read} <= EXCLUSIVE
+
+
+def _by_name(before: Sequence[T], after: Sequence[T]) -> tuple[list[T], list[T], list[tuple[T, T]]]:
+    """What is gone, what is new, and what is there under the same name."""
+    old, new = {x.name: x for x in before}, {x.name: x for x in after}
+    both = [(old[name], new[name]) for name in old if name in new]
+    return (
+        [x for x in before if x.name not in new],
+        [x for x in after if x.name not in old],
+        both,
+    )
+
+
+def _pairs(gone: list[T], new: list[T]) -> Iterator[tuple[T, T]]:
+    """Take out of both lists what is the same under another name, by number alone if possible."""
+    for alike in (_differ_by_number, _have_one_shape):
+        for old in list(gone):
+            found = next((fresh for fresh in new if alike(old, fresh)), None)
+            if found is not None:
+                gone.remove(old)
+                new.remove(found)
+                yield old, found
+
+
+def _have_one_shape(a: T, b: T) -> bool:
+    return a.shape == b.shape
+
+
+def _differ_by_number(a: T, b: T) -> bool:
+    return _have_one_shape(a, b) and _NUMBER.sub("", a.name) == _NUMBER.sub("", b.name)

@@ -1,0 +1,258 @@
+"""Keeps two versions of a topology from owning the same partitions at the same time.
+
+Each worker reports to the group, in its client.id, a digest of what its version owns (see
+`headrace.streams.plan.ownership`); the description of the deployed topology has the whole of
+it. A worker compares both twice:
+
+1. before it creates a topic or joins: workers of a version that conflicts may still be members, so
+   it waits until the sessions of killed ones have ended, and refuses to start then.
+2. when it is a member, before a task begins: two versions may have started at the same moment. Both
+   see each other then, and the one with the larger digest refuses to start.
+
+A worker whose membership has ended is compared again before its tasks begin. So no task begins
+while a member of a conflicting version is in the group. Workers of older releases compare nothing:
+one that joins later stops the workers that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.endpoints import version_of
+from headrace.streams.errors import FatalClientError, StopRequestedError, VersionConflictError
+from headrace.streams.kafka.access_errors import GroupDeniedError
+from headrace.streams.kafka.protocols import Clock, GroupState, Log, Member, TopicFacts
+from headrace.streams.plan.deployed import DeployedTopology
+from headrace.streams.plan.deployment import Deployment
+from headrace.streams.plan.ownership import (
+    OLDER_RELEASE,
+    OlderOwnership,
+    Ownership,
+    keep_subscribed,
+    older_reads,
+)
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.topic_plan import TopicPlan
+from headrace.streams.plan.topics import TopicAdmin
+
+WAIT_MORE_S = 5.0
+"""How much longer than a session to wait for members that were killed."""
+DESCRIBED_S = 3.0
+"""How long a version that runs already may take to write its description."""
+_ASK_AGAIN_S = 0.2
+_UNSETTLED = "the group is rebalancing, and the members' older release reports no version"
+_UNKNOWN = "which partitions they own is not known, as no description of their version is kept"
+_PREDECESSOR = "the group still has the worker that had this worker.id before"
+_ASKED_LATER = "nothing is lost: it asks again when the group has changed"
+_ADVICE = (
+    "if they were stopped, it starts when their sessions have ended; if they run, stop all of them"
+)
+
+
+class LiveVersions:
+    """See the module.
+
+    Args:
+        plans: the sub-topologies of this version.
+        deployed: the description on the cluster.
+    """
+
+    def __init__(
+        self,
+        config: StreamsConfig,
+        plans: Sequence[SubPlan],
+        deployed: DeployedTopology,
+        *,
+        clock: Clock,
+        log: Log,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._group = config.application_id
+        self._wait_s = config.session_timeout_ms / 1000 + WAIT_MORE_S
+        self.plans = plans
+        """The sub-topologies, with the subscribed topics of the deployed version once settled."""
+        self._deployed = deployed
+        self._clock = clock
+        self._log = log
+        self._stopping = stopping
+        self._admin: TopicAdmin | None = None
+        self._own = Ownership({}, {}, {}, {})
+        self._identity = ""
+        self._reported_within_s = config.task_timeout_ms / 1000
+        self._absent_since_s: float | None = None
+        self._waits_since_s: float | None = None
+
+    @property
+    def version(self) -> str:
+        """What this worker reports to the group."""
+        return self._own.version
+
+    def settle(self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]) -> None:
+        """Choose the subscribed topics, and wait until no member conflicts with them.
+
+        Raises:
+            VersionConflictError: members of a conflicting version stay.
+            StopRequestedError: the application was asked to stop meanwhile.
+        """
+        self._admin = admin
+        partitions = {name: found.partitions for name, found in facts.items()}
+        partitions |= {topic.name: topic.partitions for topic in plan.create}
+        before = self._deployed.before
+        if before is not None:
+            known = (
+                Ownership.of(before, self._group)
+                if before.subs
+                else self._older(before, GroupState("", {})).known
+            )
+            self.plans = keep_subscribed(self.plans, known)
+        self._deployed.describe_subscriptions(self.plans, partitions)
+        self._own = Ownership.of(self._deployed.present, self._group)
+        while found := self._conflicts(state := self._state()):
+            self._wait_once(self._error(state, found))
+        self._waits_since_s = None
+
+    def take(self, identity: str) -> None:
+        """Wait until the group has no member of this identity that ran another version.
+
+        The broker would give this worker what that one was assigned, of topics that it may not
+        subscribe to, and go on to report that one's version.
+
+        Raises:
+            VersionConflictError: it stays a member.
+            StopRequestedError: the application was asked to stop meanwhile.
+        """
+        self._identity = identity
+        while self._reported(self._state()) not in (None, self.version):
+            self._wait_once(VersionConflictError(self._group, [identity], [_PREDECESSOR]))
+        self._waits_since_s = None
+
+    def _reported(self, state: GroupState) -> str | None:
+        """The version of the member with this worker's identity, if there is one."""
+        own = (_version(member) for member in state.members if member.id == self._identity)
+        return next(own, None)
+
+    def _wait_once(self, conflict: VersionConflictError) -> None:
+        self._wait(conflict, self._wait_s)
+        if self._stopping():
+            raise StopRequestedError(f"stopped while waiting: {conflict}")
+        self._clock.sleep(_ASK_AGAIN_S)
+
+    def _wait(self, conflict: VersionConflictError, at_most_s: float) -> None:
+        """Raise the conflict if it has lasted for so long."""
+        now_s = self._clock.monotonic_s()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+            self._log.warning(
+                "start_waits_for_other_version",
+                members=list(conflict.members),
+                reasons=list(conflict.reasons),
+                at_most_s=round(at_most_s),
+                advice=_ADVICE,
+            )
+        if now_s - self._waits_since_s >= at_most_s:
+            raise conflict
+
+    def may_begin(self) -> bool:
+        """Whether tasks may begin, now that this worker is a member; else ask again soon.
+
+        Raises:
+            VersionConflictError: they may not.
+        """
+        state = self._state()
+        if self._reported(state) != self.version:
+            self._wait_to_be_reported()
+            return False
+        self._absent_since_s = None
+        found = self._conflicts(state)
+        if not found:
+            self._waits_since_s = None
+            return True
+        gives_up = min(found) < self.version
+        is_known = any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in found.values())
+        at_most_s = (0.0 if is_known else DESCRIBED_S) if gives_up else self._wait_s
+        self._wait(self._error(state, found), at_most_s)
+        return False
+
+    def _wait_to_be_reported(self) -> None:
+        """Raise if the group has lacked this worker for long, and not only as it rebalances."""
+        now_s = self._clock.monotonic_s()
+        if self._absent_since_s is None:
+            self._absent_since_s = now_s
+        elif now_s - self._absent_since_s > self._reported_within_s:
+            raise FatalClientError(
+                f"the brokers do not report this worker as a member of group {self._group} that "
+                f"runs its version ({self._identity}, version {self.version}). See that no other "
+                "worker has its worker.id, and that its user may describe the group"
+            )
+
+    def refuse_older(self) -> None:
+        """Stop where a member of an older release conflicts, as it does not compare versions.
+
+        Raises:
+            VersionConflictError: one does.
+        """
+        try:
+            state = self._state()
+        except FatalClientError as error:
+            self._log.warning("versions_unknown", reason=str(error), advice=_ASKED_LATER)
+            return
+        found = self._conflicts(state).get(OLDER_RELEASE, [_UNSETTLED])
+        if OLDER_RELEASE in map(_version, state.members) and found != [_UNSETTLED]:
+            raise self._error(state, {OLDER_RELEASE: found})
+
+    def _state(self) -> GroupState:
+        assert self._admin is not None, "asked before it was settled"
+        return self._admin.group_state(self._group)
+
+    def _error(self, state: GroupState, found: Mapping[str, Sequence[str]]) -> VersionConflictError:
+        members = [member.id for member in state.members if _version(member) in found]
+        reasons = dict.fromkeys(reason for some in found.values() for reason in some)
+        return VersionConflictError(self._group, members, list(reasons))
+
+    def _conflicts(self, state: GroupState) -> dict[str, list[str]]:
+        """What conflicts with this version, by the version of live members."""
+        others = {_version(member) for member in state.members} - {self.version}
+        others -= self._deployed.alongside - {OLDER_RELEASE}
+        if not others:
+            return {}
+        try:
+            described = self._deployed.read()
+        except GroupDeniedError:
+            described = None
+        found = {other: self._compare(other, described, state) for other in others}
+        self._deployed.alongside |= {other for other, reasons in found.items() if not reasons}
+        return {other: reasons for other, reasons in found.items() if reasons}
+
+    def _compare(self, version: str, described: Deployment | None, state: GroupState) -> list[str]:
+        """What conflicts with a version, by the description that is deployed now."""
+        if described is None:
+            return [_UNKNOWN]
+        if not described.subs:
+            if version != OLDER_RELEASE:
+                return [_UNKNOWN]
+            if state.state != "stable":
+                return [_UNSETTLED]
+            return self._older(described, state).conflicts(self._own)
+        other = Ownership.of(described, self._group)
+        if other.version == version:
+            return self._own.conflicts(other)
+        is_known = other.version == self.version and version in described.alongside
+        return [] if is_known else [_UNKNOWN]
+
+    def _older(self, described: Deployment, state: GroupState) -> OlderOwnership:
+        assert self._admin is not None, "asked before it was settled"
+        assigned = {
+            place.topic
+            for member, places in state.members.items()
+            if _version(member) == OLDER_RELEASE
+            for place in places
+        }
+        names = {topic for reads in older_reads(described, self._group) for topic in reads}
+        facts = self._admin.describe(names | assigned | self._own.subscribed.keys())
+        partitions = {name: found.partitions for name, found in facts.items()}
+        return OlderOwnership.of(described, self._group, assigned, partitions)
+
+
+def _version(member: Member) -> str:
+    return version_of(member.client_id)

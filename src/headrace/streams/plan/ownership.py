@@ -1,0 +1,176 @@
+"""Which subscribed topic decides who owns a topic's partitions, and whether two versions agree.
+
+The group assigns one topic of each sub-topology. Whoever has a partition of it owns the task, and
+with it the same partition of all inputs and changelogs of the sub-topology. Brokers check that a
+commit comes from a member, not that the member owns the partition. So workers of two versions may
+be members of the group at once only if both versions have the same subscribed topic for everything
+that both read or restore from; otherwise a partition has two owners, and each record two results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from headrace.streams.plan.deployment import DeployedStore, Deployment
+from headrace.streams.plan.plan import SubPlan
+
+OLDER_RELEASE = ""
+"""The version of a worker whose release does not report one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What a version owns.
+
+    Args:
+        subscribed: for each topic that it reads the one that the group assigns for it.
+        stores: for each changelog name the subscribed topic of its store, or why it has none.
+        sinks: for each external sink that reads its topic itself, the subscribed topic.
+        settings: those that live workers must have in common.
+    """
+
+    subscribed: Mapping[str, str]
+    stores: Mapping[str, str]
+    sinks: Mapping[str, str]
+    settings: Mapping[str, str]
+
+    @classmethod
+    def of(cls, deployment: Deployment, application_id: str) -> Ownership:
+        """What a described version owns; the description must have sub-topologies."""
+        by_id = {sub.id: sub.subscribed for sub in deployment.subs}
+        by_topic = {topic: sub.subscribed for sub in deployment.subs for topic in sub.reads}
+        return cls(
+            by_topic,
+            {
+                f"{application_id}-{store.name}-changelog": _kept_by(store, by_id[store.sub])
+                for store in deployment.stores
+            },
+            {
+                sink.name: by_topic[_full(sink.reads, deployment, application_id)[0]]
+                for sink in deployment.sinks
+            },
+            dict(deployment.settings),
+        )
+
+    @property
+    def version(self) -> str:
+        """A digest of it, which workers report to the group."""
+        both = [self.subscribed, self.stores, self.sinks, self.settings]
+        text = json.dumps(both, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def conflicts(self, other: Ownership) -> list[str]:
+        """What would have two owners while workers of both versions are members."""
+        kinds = (
+            ("topic", self.subscribed, other.subscribed),
+            ("changelog", self.stores, other.stores),
+            ("external sink", self.sinks, other.sinks),
+        )
+        found = [
+            f"{kind} {name} is assigned with {own[name]} here and with {others[name]} there"
+            for kind, own, others in kinds
+            for name in sorted(own.keys() & others.keys())
+            if own[name] != others[name]
+        ]
+        return found + [
+            f"{name} is {value} here and {other.settings[name]} there"
+            for name, value in self.settings.items()
+            if other.settings.get(name, value) != value
+        ]
+
+
+def _kept_by(store: DeployedStore, subscribed: str) -> str:
+    if not store.logged:
+        return "no changelog"
+    return "its source topic" if store.source else subscribed
+
+
+def keep_subscribed(plans: Sequence[SubPlan], deployed: Ownership) -> tuple[SubPlan, ...]:
+    """Let each sub-topology keep the subscribed topic of the deployed version, if it reads it."""
+
+    def kept(plan: SubPlan) -> str | None:
+        read = {deployed.subscribed.get(topic) for topic in plan.topics.all_sources}
+        found = sorted({topic for topic in read if topic in plan.topics.all_sources})
+        return found[0] if found else None
+
+    return tuple(replace(plan, kept_lead=kept(plan)) for plan in plans)
+
+
+@dataclass(frozen=True, slots=True)
+class OlderOwnership:
+    """What is known of a version whose release did not describe its sub-topologies.
+
+    Such a release subscribed to the topic with the most partitions, the last by name of several.
+
+    Args:
+        known: what follows from the described stores, repartition topics and sinks.
+        assigned: the topics that its live workers were assigned.
+        partitions: the partition counts of topics.
+    """
+
+    known: Ownership
+    assigned: AbstractSet[str]
+    partitions: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        deployment: Deployment,
+        application_id: str,
+        assigned: AbstractSet[str],
+        partitions: Mapping[str, int],
+    ) -> OlderOwnership:
+        """What is known of a version; see `older_reads` for the topics to count partitions of."""
+        subscribed: dict[str, str] = {}
+        for reads in older_reads(deployment, application_id):
+            there = [topic for topic in reads if topic in partitions]
+            if there:
+                lead = max(there, key=lambda t: (partitions[t], t))
+                subscribed |= dict.fromkeys(there, lead)
+        stores = {}
+        for store in deployment.stores:
+            reads = _full(store.reads, deployment, application_id)
+            lead = next((subscribed[topic] for topic in reads if topic in subscribed), "nothing")
+            stores[f"{application_id}-{store.name}-changelog"] = _kept_by(store, lead)
+        return cls(Ownership(subscribed, stores, {}, {}), assigned, partitions)
+
+    def conflicts(self, own: Ownership) -> list[str]:
+        """What would or may have two owners while workers of both versions are members."""
+        found = own.conflicts(self.known)
+        for topic, lead in sorted(own.subscribed.items()):
+            others = set(self._may_be_assigned_by(topic)) - {lead}
+            if topic not in self.known.subscribed and others:
+                named = " or ".join(sorted(others))
+                found.append(
+                    f"topic {topic} is assigned with {lead} here and perhaps with {named} there"
+                )
+        return found
+
+    def _may_be_assigned_by(self, topic: str) -> Iterator[str]:
+        """By which topics one that no description names may be assigned, if it is read at all."""
+        if topic in self.assigned:
+            yield topic
+            return
+        size = (self.partitions.get(topic, 0), topic)
+        for other in self.assigned - {*self.known.subscribed.values()}:
+            if (self.partitions.get(other, 0), other) > size:
+                yield other
+
+
+def older_reads(deployment: Deployment, application_id: str) -> set[tuple[str, ...]]:
+    """What each sub-topology reads, by full names, as far as an older release described it."""
+    described: list[tuple[str, ...]] = [
+        *(store.reads for store in deployment.stores),
+        *(topic.reads for topic in deployment.topics),
+        *(sink.reads for sink in deployment.sinks),
+    ]
+    return {_full(reads, deployment, application_id) for reads in described if reads}
+
+
+def _full(reads: Sequence[str], deployment: Deployment, application_id: str) -> tuple[str, ...]:
+    internal = {topic.name for topic in deployment.topics}
+    return tuple(f"{application_id}-{name}" if name in internal else name for name in reads)

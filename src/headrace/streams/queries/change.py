@@ -1,0 +1,117 @@
+"""A change of a row, as JSON has it: made once, however many follow it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.streams.kafka.protocols import ReceivedMessage
+from headrace.streams.queries.errors import WrongQueryError
+from headrace.streams.queries.origin import Origin
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.documents import as_base64, to_document
+
+# How far somebody has been told of a store's changes, as text: ``0:1500,1:1498``.
+#
+# For each partition the offset of the changelog that comes next: what is before was told. It is the
+# number that a `Place` of a query has, so that changes can be followed from an answer on.
+
+
+LENGTH_MAX = 20_000
+_ONE = re.compile(r"(\d{1,6}):(\d{1,18})", re.ASCII)
+
+
+def text_of(positions: Mapping[int, int]) -> str:
+    """Positions as text.
+
+    >>> text_of({1: 7, 0: 12})
+    '0:12,1:7'
+    """
+    return ",".join(f"{partition}:{positions[partition]}" for partition in sorted(positions))
+
+
+def positions_of(text: str) -> dict[int, int]:
+    """Read positions.
+
+    Raises:
+        WrongQueryError: they are none.
+
+    >>> positions_of("0:12,1:7")
+    {0: 12, 1: 7}
+    """
+    found: dict[int, int] = {}
+    for one in text[:LENGTH_MAX].split(","):
+        match = _ONE.fullmatch(one.strip())
+        if match is None:
+            raise WrongQueryError(
+                "a position is PARTITION:OFFSET,PARTITION:OFFSET…, as events have it as their id, "
+                f"and not {text[:80]!r}"
+            )
+        found[int(match[1])] = int(match[2])
+    return found
+
+
+class Change:
+    """A record of a changelog.
+
+    Args:
+        origin: how its bytes are read.
+        record: what was read.
+    """
+
+    __slots__ = ("_data", "_error", "_origin", "key", "offset", "partition", "timestamp", "value")
+
+    def __init__(self, origin: Origin, record: ReceivedMessage) -> None:
+        self._origin = origin
+        self._data: bytes | None = None
+        self._error: str | None = None
+        self.partition = record.partition()
+        self.offset = record.offset()
+        self.key: bytes | None
+        self.value: bytes | None
+        self.timestamp = record.timestamp()[1]
+        try:
+            row = origin.read(record)
+        except Exception as error:  # a serde of the user's may raise anything
+            self.key, self.value = record.key(), record.value()
+            self._error = f"{type(error).__name__}: {error}"
+        else:
+            self.key, self.value, self.timestamp = row or (None, None, self.timestamp)
+
+    @property
+    def bare_key(self) -> bytes:
+        """Whose row it is: the key without its window or session."""
+        return self._origin.bare_key(self.key or b"")
+
+    @property
+    def data(self) -> bytes:
+        """The JSON of it."""
+        if self._data is None:
+            self._data = msgspec.json.encode(self.document())
+        return self._data
+
+    def document(self) -> dict[str, Any]:
+        """What is told of it; what a serde refuses is told as it is, with the reason."""
+        store, errors = self._origin.store, [self._error] if self._error else []
+        found = {
+            "key": _shown(self.key, store.key, errors),
+            "value": _shown(self.value, store.value, errors),
+            "deleted": self.value is None,
+            "timestamp": self.timestamp,
+            "partition": self.partition,
+            "offset": self.offset,
+        }
+        return {**found, "error": "; ".join(errors)} if errors else found
+
+
+def _shown(data: bytes | None, serde: Serde[Any], errors: list[str]) -> Any:
+    if data is None:
+        return None
+    try:
+        return to_document(serde.deserialize(data))
+    except Exception as error:  # as above
+        errors.append(f"{serde.name}: {type(error).__name__}: {error}")
+        return as_base64(data)

@@ -1,0 +1,92 @@
+"""Where the changes of a store are read from, and how records become changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from headrace.state.codec import decode_timestamped
+from headrace.state.layout import TIMES_BYTES
+from headrace.streams.kafka.protocols import ReceivedMessage
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.source_rows import SourceRows
+from headrace.streams.queries.errors import NoChangelogError
+from headrace.streams.queries.kept import Kind, StoreDescriptor
+from headrace.streams.tasks.global_state import row_of
+
+Raw = tuple[bytes, bytes | None, int]
+"""The key of a row, its value or None where it was deleted, and the timestamp."""
+
+_TIMES_BYTES: Mapping[Kind, int] = {
+    "key-value": TIMES_BYTES["plain"],
+    "versioned": TIMES_BYTES["versioned"],
+    "window": TIMES_BYTES["window"],
+    "session": TIMES_BYTES["session"],
+}
+"""So many bytes of a row's key are no part of the key itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """See the module.
+
+    Args:
+        topic: the changelog, or the topic that takes its place.
+        read: makes a change of a record; None where it is none. It raises what serdes raise.
+    """
+
+    store: StoreDescriptor
+    topic: str
+    read: Callable[[ReceivedMessage], Raw | None]
+
+    def bare_key(self, row_key: bytes) -> bytes:
+        """The key of a row without its window, version or session."""
+        times = _TIMES_BYTES[self.store.kind]
+        return row_key[: len(row_key) - times]
+
+
+def origin_of(
+    store: StoreDescriptor, plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan]
+) -> Origin:
+    """Where the changes of a store are.
+
+    Raises:
+        NoChangelogError: nowhere.
+    """
+    for plan in plans:
+        if plan.id != store.sub_topology:
+            continue
+        if store.name in plan.changelogs:
+            return Origin(store, plan.changelogs[store.name], _as_it_is)
+        if store.name in plan.source_rows:
+            rows = plan.source_rows[store.name]
+            return Origin(store, rows.topic, partial(_of_source, rows))
+    for table in global_plans:
+        if store.is_global and table.store.name == store.name:
+            return Origin(store, table.topic, partial(_of_table, table))
+    raise NoChangelogError(
+        f"store {store.name!r} keeps no changelog, so nobody can be told of its changes; leave out "
+        "logged=False where it is made, or ask for its rows"
+    )
+
+
+def _as_it_is(record: ReceivedMessage) -> Raw | None:
+    key = record.key()
+    return None if key is None else (key, record.value(), record.timestamp()[1])
+
+
+def _of_source(rows: SourceRows, record: ReceivedMessage) -> Raw | None:
+    return next(iter(rows.changes([record])), None)
+
+
+def _of_table(table: GlobalPlan, record: ReceivedMessage) -> Raw | None:
+    row = row_of(table, record)
+    if row is None:
+        return None
+    key, stored = row
+    if stored is None:
+        return key, None, record.timestamp()[1]
+    timestamp, value = decode_timestamped(stored)
+    return key, value, timestamp

@@ -1,0 +1,211 @@
+"""Questions from the supervisor to a worker's process, over a socket of their own.
+
+    supervisor ── length (4), msgpack of [number, question] ─► worker
+               ◄─ length (4), msgpack of [number, outcome] ───
+
+Each end has a thread that reads and one that writes, begun when somebody asks first; neither the
+worker's thread nor who asks waits for the socket. A question whose answer nobody waits for any more
+is answered all the same, and the answer dropped by its number.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+
+import msgspec
+
+from headrace.streams.queries.query_queue import (
+    Awaited,
+    Outcome,
+    QueryQueue,
+    Refused,
+    StateQueryRequest,
+    StateQueryResponse,
+)
+
+_LENGTH = struct.Struct(">I")
+FRAME_MAX = 64 << 20
+"""A row may be as large as a record can be; what is larger ends the line."""
+UNSENT_MAX = 64
+"""So many questions wait to be written to a worker that reads none."""
+_ENDED = Refused("its worker has ended; ask again later")
+_FULL = Refused("its worker reads no questions now; ask again later")
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Asked(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    question: StateQueryRequest
+
+
+class _Said(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    told: StateQueryResponse | None = None
+    refused: Refused | None = None
+
+
+def question_channel() -> tuple[socket.socket, socket.socket]:
+    """Make the supervisor's end and the worker's."""
+    return socket.socketpair()
+
+
+class _Writer:
+    """Writes messages in a thread of its own, in their order."""
+
+    def __init__(self, ours: socket.socket, name: str) -> None:
+        self._socket = ours
+        self._name = name
+        self._messages: SimpleQueue[object | None] = SimpleQueue()
+        self._begin = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def send(self, message: object) -> bool:
+        """Have a message written; returns whether there was room."""
+        if self._messages.qsize() >= UNSENT_MAX:
+            return False
+        self._messages.put(message)
+        with self._begin:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        return True
+
+    def end(self) -> None:
+        """End the thread."""
+        self._messages.put(None)
+
+    def _run(self) -> None:
+        while (message := self._messages.get()) is not None:
+            frame = _encode(message)
+            try:
+                self._socket.sendall(_LENGTH.pack(len(frame)) + frame)
+            except OSError:  # the other end is gone
+                return
+
+
+def _frame(ours: socket.socket) -> bytes | None:
+    """Read a frame; None where there are no more."""
+    head = _exactly(ours, _LENGTH.size)
+    if head is None:
+        return None
+    length = _LENGTH.unpack(head)[0]
+    return None if length > FRAME_MAX else _exactly(ours, length)
+
+
+def _exactly(ours: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        try:
+            part = ours.recv(min(size - len(parts), 1 << 20))
+        except OSError:
+            return None
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+class QueryChannel:
+    """The supervisor's end. Any thread may ask.
+
+    Args:
+        ours: the socket, which belongs to this from now on.
+    """
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
+        self._writer = _Writer(ours, "headrace-asks")
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._waiting: dict[int, Callable[[Outcome], None]] = {}
+        self._has_begun = False
+        self._is_over = False
+
+    def ask(self, question: StateQueryRequest, within_s: float) -> StateQueryResponse:
+        """Ask the worker, and wait for the answer.
+
+        Raises:
+            UnansweredError: there is none.
+        """
+        awaited = Awaited()
+        number = self._send(question, awaited.bring)
+        try:
+            return awaited.wait(within_s)
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+    def _send(self, question: StateQueryRequest, done: Callable[[Outcome], None]) -> int:
+        with self._lock:
+            number = next(self._numbers)
+            if self._is_over:
+                done(_ENDED)
+                return number
+            self._waiting[number] = done
+            if not self._has_begun:
+                self._has_begun = True
+                threading.Thread(target=self._read, name="headrace-answers", daemon=True).start()
+        if not self._writer.send(_Asked(number, question)):
+            done(_FULL)
+        return number
+
+    def _read(self) -> None:
+        decode = msgspec.msgpack.Decoder(_Said).decode
+        while (frame := _frame(self._socket)) is not None:
+            try:
+                said = decode(frame)
+            except msgspec.DecodeError:
+                break
+            with self._lock:
+                done = self._waiting.pop(said.number, None)
+            outcome = said.told or said.refused
+            if done is not None and outcome is not None:
+                done(outcome)
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._is_over = True
+            left, self._waiting = self._waiting, {}
+        for done in left.values():
+            done(_ENDED)
+        self._writer.end()
+
+    def close(self) -> None:
+        """Let go of the socket; who waits is told that the worker has ended."""
+        self._end()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # the thread that reads notices
+        self._socket.close()
+
+
+def serve_questions(desk: QueryQueue, theirs: socket.socket) -> None:
+    """Have a desk's worker answer what comes over a socket, from a thread of its own."""
+    writer = _Writer(theirs, "headrace-answers")
+
+    def answer(number: int, outcome: Outcome) -> None:
+        if isinstance(outcome, StateQueryResponse):
+            writer.send(_Said(number, told=outcome))
+        else:
+            writer.send(_Said(number, refused=outcome))
+
+    def read() -> None:
+        decode = msgspec.msgpack.Decoder(_Asked).decode
+        while (frame := _frame(theirs)) is not None:
+            try:
+                asked = decode(frame)
+            except msgspec.DecodeError:
+                break
+            desk.submit(asked.question, partial(answer, asked.number))
+        writer.end()
+        theirs.close()
+
+    threading.Thread(target=read, name="headrace-questions", daemon=True).start()

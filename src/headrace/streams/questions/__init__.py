@@ -1,1 +1,0 @@
-"""Questions to a worker about rows in its memory: asked by others, answered between batches."""

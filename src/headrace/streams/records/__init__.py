@@ -1,1 +1,0 @@
-"""What becomes of a record that fails."""

@@ -1,1 +1,0 @@
-"""Stores of an application that runs elsewhere, asked over HTTP: by programs, and by its hosts."""

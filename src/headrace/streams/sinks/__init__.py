@@ -1,1 +1,0 @@
-"""Sinks that come along: tables and files outside of Kafka, one kind a file."""

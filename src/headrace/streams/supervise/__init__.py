@@ -1,1 +1,0 @@
-"""Several worker processes: started, watched, restarted, reported on."""

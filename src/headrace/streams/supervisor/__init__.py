@@ -1,0 +1,1 @@
+"""Worker processes: start, watch, restart, report, and commands to a running application."""

@@ -1,0 +1,250 @@
+"""Finds the application that `headrace run` names: ``package.module:app`` or ``file.py:app``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from headrace.streams.config.loading import ApplicationError, loading_of
+from headrace.streams.errors import StreamsError
+from headrace.streams.tasks.failures import is_the_users
+from headrace.topology.errors import TopologyError
+
+if TYPE_CHECKING:
+    from headrace.streams.app import KafkaStreams
+
+
+# Where an application is imported from: behind Python's own modules, before what is installed.
+#
+# Python puts the current directory in front of all, so a user's ``token.py`` stands in for the
+# module of that name that Python's own parts need.
+
+
+def add_import_path(directory: Path) -> None:
+    """Let modules be imported from a directory, unless they can be already.
+
+    Args:
+        directory: its absolute path.
+    """
+    if str(directory) not in sys.path:
+        sys.path.insert(_behind_standard_library(), str(directory))
+
+
+def standard_module(name: str) -> bool:
+    """Whether Python itself has a module of this name.
+
+    Example:
+        >>> standard_module("token"), standard_module("word_count")
+        (True, False)
+    """
+    return name in sys.stdlib_module_names
+
+
+def _behind_standard_library() -> int:
+    own = {Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib")}
+    own |= {place / "lib-dynload" for place in own}
+    last = [index for index, place in enumerate(sys.path) if Path(place) in own]
+    return max(last, default=len(sys.path) - 1) + 1
+
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_AN_APP = "a KafkaStreams, or a function without arguments that returns one"
+
+
+def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
+    """Import a module and return its application, with its own settings if they are enough.
+
+    The attribute is a `KafkaStreams`, or a function without arguments that returns one. The
+    current directory can be imported from, as with ``python -m``, though not in place of Python's
+    own modules; where a file is named by its path, its own directory comes before that.
+
+    Args:
+        target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
+        beside: what is to be laid over its settings; it has them at once where it lacks required
+            ones that are among these.
+
+    Raises:
+        ApplicationError: there is no such application; the message says what is wrong.
+        StreamsError: it is there, and refuses its settings, for example.
+    """
+    place, path = _halves(target, "application", "module:attribute, such as word_count:app")
+    with loading_of(target, beside):
+        return _as_app(_found(place, path, _AN_APP), target)
+
+
+def load_function(target: str) -> Callable[[], Any]:
+    """Import a function without arguments, from where applications are imported.
+
+    Args:
+        target: ``package.module:function`` or ``path/to/file.py:function``.
+
+    Raises:
+        ApplicationError: there is none; the message says what is wrong.
+    """
+    place, path = _halves(target, "function", "module:function or path/to/file.py:function")
+    found = _found(place, path, "a function without arguments")
+    if not callable(found):
+        raise ApplicationError(
+            f"{target} is a {type(found).__name__}; name a function without arguments"
+        )
+    made: Callable[[], Any] = found
+    return made
+
+
+def _halves(target: str, what: str, how: str) -> tuple[str, str]:
+    place, colon, path = target.rpartition(":")
+    if not (place and colon and path):
+        raise ApplicationError(f"{target!r} names no {what}; write {how}")
+    return place, path
+
+
+def _found(place: str, path: str, what: str) -> object:
+    module = _import(place)
+    found: object = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ApplicationError(
+                f"{place}{_whose(place)} has no attribute {path!r}; it must be {what}"
+            )
+        found = getattr(found, name)
+    return found
+
+
+def _whose(place: str) -> str:
+    is_python_s = standard_module(place.partition(".")[0])
+    return (
+        ", which is a module of Python itself: give yours another name; it" if is_python_s else ""
+    )
+
+
+def _as_app(found: object, target: str) -> KafkaStreams:
+    from headrace.streams.app import KafkaStreams
+
+    made = found
+    if callable(found):
+        try:
+            made = found()
+        except SystemExit as error:
+            raise ApplicationError(
+                f"{target} ends the interpreter when it is called (status {_status(error)}); "
+                "return a KafkaStreams, or raise an exception that says what is wrong"
+            ) from error
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise  # raised inside of it
+            raise ApplicationError(
+                f"{target} cannot be called without arguments ({error}); name a KafkaStreams, or "
+                "a function without arguments that returns one"
+            ) from error
+    if not isinstance(made, KafkaStreams):
+        what = "returned" if callable(found) else "is"
+        raise ApplicationError(
+            f"{target} {what} a {type(made).__name__}, not a KafkaStreams; name a KafkaStreams, or "
+            "a function without arguments that returns one"
+        )
+    return made
+
+
+def _import(place: str) -> ModuleType:
+    if place.endswith(".py") or os.sep in place:
+        return _import_file(Path(place))
+    add_import_path(Path.cwd())
+    try:
+        return importlib.import_module(place)
+    except SystemExit as error:
+        raise _ends_the_interpreter(place, error) from error
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+            raise _broken(place, error) from error
+        raise ApplicationError(
+            f"there is no module {place!r} in {Path.cwd()} or among what is installed; start in "
+            "its directory, or name the file: path/to/file.py:app"
+        ) from error
+    except (StreamsError, TopologyError):
+        raise
+    except Exception as error:
+        raise _broken(place, error) from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ApplicationError(f"there is no file {path} in {Path.cwd()}")
+    # The later one comes first.
+    add_import_path(Path.cwd())
+    add_import_path(path.parent.absolute())
+    if standard_module(path.stem):
+        raise ApplicationError(
+            f"{path} has the name of a module of Python itself, which it would stand in for; give "
+            "the file another name"
+        )
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ApplicationError(f"{path} is not a Python file; its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except SystemExit as error:
+        raise _ends_the_interpreter(str(path), error) from error
+    except (StreamsError, TopologyError):
+        raise
+    except Exception as error:
+        raise _broken(str(path), error) from error
+    return module
+
+
+def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:
+    return ApplicationError(
+        f"{place} ends the interpreter when it is imported (status {_status(error)}); put what "
+        'only the program itself does behind: if __name__ == "__main__":'
+    )
+
+
+def _status(error: SystemExit) -> object:
+    """The text of one that is no number is the user's, and says why."""
+    return 0 if error.code is None else error.code
+
+
+def _broken(place: str, error: Exception) -> ApplicationError:
+    """An error of the user's own code: no record was read yet, so its text quotes none."""
+    every = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in every if is_the_users(frame.filename)] or [
+        frame for frame in every if not frame.filename.startswith("<frozen")
+    ]
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    said: object = error
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
+        said, line = error.msg, "" if error.lineno is None else f":{error.lineno}"
+        where = f" at {error.filename}{line}"  # of what was never run, so that no frame has it
+    what = _shadowed(error, place) or "correct the code"
+    return ApplicationError(
+        f"{place} cannot be imported: {type(error).__name__}: {said}{where}; {what}"
+    )
+
+
+def _shadowed(error: Exception, place: str) -> str | None:
+    """What to do where the user's module was meant, and Python's own of that name was there."""
+    name = None
+    if isinstance(error, ImportError):
+        name = error.name
+    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        name = error.obj.__name__
+    top = (name or "").partition(".")[0]
+    if not standard_module(top):
+        return None
+    for directory in (Path(place).absolute().parent, Path.cwd()):
+        for mine in (directory / f"{top}.py", directory / top):
+            if mine.exists():
+                return (
+                    f"{top} is a module of Python itself, which comes before {mine}: give yours "
+                    "another name"
+                )
+    return None

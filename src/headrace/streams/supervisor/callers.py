@@ -1,0 +1,91 @@
+"""The caller's end: finds the `headrace run` that is meant, and asks it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.supervisor.control_server import ANSWER_WITHIN_S, FOLDER, is_live, short_name
+
+
+class ControlError(StreamsError):
+    """A running application cannot be told what to do; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A `headrace run` on this host.
+
+    Args:
+        process: its number.
+        path: of its socket.
+    """
+
+    application: str
+    process: int
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.application} (process {self.process})"
+
+    def ask(self, request: Mapping[str, object]) -> str:
+        """Ask for something; returns what follows, in words.
+
+        Raises:
+            ControlError: it is refused, or nobody answers.
+        """
+        line = json.dumps(request).encode() + b"\n"
+        try:
+            with socket.socket(socket.AF_UNIX) as caller, short_name(self.path) as name:
+                caller.settimeout(2 * ANSWER_WITHIN_S)
+                caller.connect(name)
+                caller.sendall(line)
+                answer = json.loads(caller.makefile().readline() or "{}")
+        except (OSError, ValueError) as error:
+            raise ControlError(f"{self} does not answer: {error}; try it again") from error
+        if "said" not in answer:
+            why = answer.get("refused", "it ended meanwhile")
+            raise ControlError(f"{self} does not do it: {why}")
+        return f"{self}: {answer['said']}"
+
+
+def find_running(
+    state_dir: Path, *, application: str | None = None, process: int | None = None
+) -> Running:
+    """Find the one `headrace run` that is meant.
+
+    Args:
+        state_dir: the setting state.dir of the application.
+        application: its application.id; None where one application runs there.
+        process: the number of its supervisor; None where one runs it.
+
+    Raises:
+        ControlError: there is none, or more than one.
+    """
+    found = []
+    for path in sorted(state_dir.glob(f"{application or '*'}/{FOLDER}/*.sock")):
+        one = Running(path.parents[1].name, int(path.name.partition("-")[0]), path)
+        try:
+            if process in (None, one.process) and is_live(path):
+                found.append(one)
+        except PermissionError as error:
+            raise ControlError(
+                f"{one} is another user's: call this as the user that runs it"
+            ) from error
+    if not found:
+        what = "application" if application is None else application
+        of = "" if process is None else f" as process {process}"
+        raise ControlError(
+            f"no {what} is run{of} by `headrace run` on this host with its state in {state_dir}; "
+            "its setting state.dir may be another one: give it as --state-dir"
+        )
+    if len(found) > 1:
+        raise ControlError(
+            f"several run here: {', '.join(map(str, found))}; say which one with --application "
+            "or --process"
+        )
+    return found[0]

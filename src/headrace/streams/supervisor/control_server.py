@@ -1,0 +1,165 @@
+"""The supervisor's end: a socket in the application's state directory, for its user alone.
+
+    <state.dir>/<application.id>/control/<process>-<random>.sock
+
+Who may open the directory may command: its mode is 0700. A caller sends one line of JSON, such as
+``{"scale": 3}``, and gets one: ``{"said": "…"}``, or ``{"refused": "…"}`` with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from headrace.streams import logs
+from headrace.streams.kafka.protocols import Log
+from headrace.streams.supervisor.supervisor import RefusedError, Supervisor
+
+FOLDER = "control"
+ANSWER_WITHIN_S = 5.0
+"""Until the supervisor has had a turn, and for a caller to say what it wants."""
+_LINE_MAX = 4_096
+_WAITING_MAX = 8
+
+Wish = Callable[[Supervisor], str]
+
+
+class ControlServer:
+    """Takes requests in a thread of its own, one after the other; see the module.
+
+    Args:
+        ask: has a wish done by the supervisor's thread.
+    """
+
+    def __init__(self, ask: Callable[[Wish], Future[str]], log: Log) -> None:
+        self._ask = ask
+        self._log = log
+        self._socket: socket.socket | None = None
+        self._path: Path | None = None
+
+    def open(self, home: Path) -> None:
+        """Take requests from now on; a directory that cannot be used is said and left at that.
+
+        Args:
+            home: the application's own part of its state directory.
+        """
+        folder = home / FOLDER
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.chmod(0o700)
+            self._remove_dead(folder)
+            self._listen(folder / f"{os.getpid()}-{secrets.token_hex(3)}.sock")
+        except OSError as error:
+            self._log.warning(
+                "control_unavailable",
+                reason=f"{folder}: {error.strerror}",
+                advice="headrace scale and log-level do not reach this process; the rest goes on",
+            )
+
+    def close(self) -> None:
+        """Take no more."""
+        if self._socket is not None and self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._socket.close()
+
+    def _listen(self, path: Path) -> None:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            with short_name(path) as name:
+                made.bind(name)
+            made.listen(_WAITING_MAX)
+        except OSError:
+            made.close()
+            raise
+        self._socket, self._path = made, path
+        threading.Thread(
+            target=self._serve, args=(made,), name="headrace-control", daemon=True
+        ).start()
+
+    def _serve(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                caller, _ = listening.accept()
+            except OSError:  # closed
+                return
+            with caller, suppress(OSError):
+                caller.settimeout(ANSWER_WITHIN_S)
+                answer = self._answer(_line(caller))
+                caller.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _answer(self, line: bytes) -> dict[str, str]:
+        try:
+            wish = _wish(line)
+            return {"said": self._ask(wish).result(ANSWER_WITHIN_S)}
+        except (RefusedError, ValueError) as error:
+            return {"refused": str(error)}
+        except TimeoutError:
+            return {"refused": "the supervisor does not answer; it may be stopping"}
+
+    def _remove_dead(self, folder: Path) -> None:
+        """Sockets of supervisors that were killed."""
+        for path in folder.glob("*.sock"):
+            with suppress(OSError):
+                if not is_live(path):
+                    path.unlink()
+
+
+def is_live(path: Path) -> bool:
+    """Whether somebody listens at a socket.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    with socket.socket(socket.AF_UNIX) as caller, short_name(path) as name:
+        caller.settimeout(ANSWER_WITHIN_S)
+        try:
+            caller.connect(name)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        return True
+
+
+@contextmanager
+def short_name(path: Path) -> Iterator[str]:
+    """A name for a socket's path: its own may be longer than the system takes for sockets."""
+    if not Path("/proc/self/fd").is_dir():
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _line(caller: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LINE_MAX:
+        more = caller.recv(_LINE_MAX)
+        if not more:
+            break
+        line += more
+    return line
+
+
+def _wish(line: bytes) -> Wish:
+    """What is asked for.
+
+    Raises:
+        ValueError: it is nothing that is known.
+    """
+    asked = json.loads(line)
+    match asked:
+        case {"scale": int(workers)}:
+            return lambda supervisor: supervisor.scale(workers)
+        case {"log_level": str(level)}:
+            logs.level_number(level)
+            return lambda supervisor: supervisor.change_log_level(level)
+    raise ValueError("this version of headrace does not know what is asked of it")

@@ -1,0 +1,192 @@
+"""The exit codes of `headrace run` and of its workers, in one table.
+
+A code says who has to act. Crashes are the supervisor's: it starts the worker again. After every
+other error a restart would end the same, so a person has to act first; the page docs/operations.md
+shows the table, made by `python -m headrace.streams.supervisor.exit_codes`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from headrace.streams.config.loading import ApplicationError
+from headrace.streams.errors import (
+    BackfillOpenError,
+    ChangelogUnfinishedError,
+    ConfigError,
+    FatalClientError,
+    IdentityError,
+    LocalStateError,
+    MisconfiguredTopicError,
+    MissingTopicError,
+    OffsetLostError,
+    ProcessorFailedError,
+    RecordError,
+    ResetUnfinishedError,
+    ShutDownError,
+    TopologyChangedError,
+    VersionConflictError,
+)
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
+from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
+from headrace.streams.tasks.sink_connections import UnusableSinkError
+from headrace.topology.errors import TopologyError
+
+
+class ExitCode(IntEnum):
+    """What a worker, or the whole of them, ended with."""
+
+    STOPPED = 0
+    CRASHED = 1
+    USAGE = 2
+    CONFIGURATION = 3
+    TOPICS = 4
+    RECORD = 5
+    IDENTITY = 6
+    OFFSETS = 7
+    LOCAL_STATE = 8
+    CLIENT = 9
+    RESTARTS = 10
+    STOP_TIMEOUT = 11
+    BACKFILL = 12
+    ACCESS = 13
+    SHUT_DOWN = 14
+    VERSIONS = 15
+    INTERRUPTED = 130
+
+
+_CRASHES = frozenset({ExitCode.CRASHED, ExitCode.CLIENT})
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """One row of the table.
+
+    Args:
+        error: what the worker raised, or None for an ending that has no error.
+        again: whether the supervisor starts the worker again, or what has to come first.
+    """
+
+    error: type[BaseException] | None
+    when: str
+    code: ExitCode
+    again: str
+
+
+TABLE: tuple[Ending, ...] = (
+    Ending(ConfigError, "settings are wrong; all of them are named", ExitCode.CONFIGURATION,
+           "after correcting them"),
+    Ending(TopologyError, "the topology as written cannot run", ExitCode.CONFIGURATION,
+           "after correcting the code"),
+    Ending(TopologyChangedError, "the topology would lose or misread state that is deployed",
+           ExitCode.CONFIGURATION, "after [following the message](#changed-topologies)"),
+    Ending(ApplicationError, "`headrace run` finds no application where it was told to look",
+           ExitCode.CONFIGURATION, "after correcting the name or the code"),
+    Ending(UnusableSinkError, "a table outside of Kafka cannot be used as it is",
+           ExitCode.CONFIGURATION, "after [following the message](beyond.md)"),
+    Ending(MissingTopicError,
+           "a source or an output topic does not exist, or was deleted; to look at, too",
+           ExitCode.TOPICS, "after creating it"),
+    Ending(MisconfiguredTopicError, "topics do not fit the topology or each other",
+           ExitCode.TOPICS, "after following the message"),
+    Ending(RecordError, "a record cannot be processed", ExitCode.RECORD,
+           "after [dealing with the record](#bad-records)"),
+    Ending(ProcessorFailedError,
+           "a processor fails outside of any record: when it is made, in `init`, in a punctuator",
+           ExitCode.RECORD, "after correcting the code"),
+    Ending(IdentityError, "another live worker has this identity", ExitCode.IDENTITY,
+           "after giving each its own"),
+    Ending(OffsetLostError, "the next offset is not on the broker any more", ExitCode.OFFSETS,
+           "after deciding where to go on"),
+    Ending(TopicReplacedError, "an input topic was deleted and created anew", ExitCode.OFFSETS,
+           "after deciding where to begin"),
+    Ending(ChangelogLostError, "a changelog is gone, and what it was made from counts as read",
+           ExitCode.OFFSETS, "after [writing it anew](#a-changelog-that-is-gone)"),
+    Ending(ChangelogUnfinishedError, "changelogs were to be written from local rows, and are not",
+           ExitCode.OFFSETS, "after `headrace changelog restore-from-local`, again"),
+    Ending(StateWithoutOffsetsError, "there is state, but the group lacks offsets of inputs",
+           ExitCode.OFFSETS, "after following the message"),
+    Ending(ResetUnfinishedError, "a reset of the application was begun and not finished",
+           ExitCode.OFFSETS, "after `headrace reset`, again"),
+    Ending(BackfillOpenError, "a backfill is being handed over, or was left half way",
+           ExitCode.BACKFILL, "after finishing or dropping it"),
+    Ending(VersionConflictError,
+           "live workers run another version, which cannot share tasks with this one",
+           ExitCode.VERSIONS, "after [stopping all workers](#rolling-upgrades)"),
+    Ending(AccessError,
+           "the cluster does not let this client in, denies it a right, or is not trusted by it",
+           ExitCode.ACCESS, "after correcting password, certificate or [rights](#rights)"),
+    Ending(ShutDownError, "another process had the application shut down everywhere",
+           ExitCode.SHUT_DOWN, "after putting right what that process says"),
+    Ending(LocalStateError,
+           "the state directory cannot be used, or its files are of another format",
+           ExitCode.LOCAL_STATE, "after following the message"),
+    Ending(FatalClientError, "a Kafka client cannot go on, or the brokers do not answer",
+           ExitCode.CLIENT, "yes, by the supervisor"),
+    Ending(None, "any other error, or a signal or `os._exit` ended a worker", ExitCode.CRASHED,
+           "yes, by the supervisor"),
+    Ending(None, "a crash to which the `uncaught_error_handler` has answered to shut down",
+           ExitCode.SHUT_DOWN, "after finding out why"),
+    Ending(None, "stopped cleanly: SIGTERM, SIGHUP, Ctrl-C or `close`", ExitCode.STOPPED, "no"),
+    Ending(None, "the command line is wrong", ExitCode.USAGE, "after correcting it"),
+    Ending(None, "a worker crashed too often within ten minutes", ExitCode.RESTARTS,
+           "after finding out why"),
+    Ending(None, "a worker did not stop within `shutdown.timeout.ms` and was killed",
+           ExitCode.STOP_TIMEOUT, "no"),
+    Ending(None, "a second Ctrl-C killed the workers", ExitCode.INTERRUPTED, "no"),
+)  # fmt: skip
+
+
+def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitCode:
+    """What a process should end with that was stopped by `error`.
+
+    Example:
+        >>> from headrace.streams.errors import ConfigError
+        >>> exit_code_of(ConfigError("poll.ms must be at least 0, not -1")).name
+        'CONFIGURATION'
+        >>> exit_code_of(ZeroDivisionError()).name
+        'CRASHED'
+    """
+    for kind in type(error).__mro__:
+        for ending in table:
+            if ending.error is kind:
+                return ending.code
+    return ExitCode.CRASHED
+
+
+def is_crash(code: int) -> bool:
+    """Whether a worker that ended with this code is started again.
+
+    Args:
+        code: as `subprocess` has it: negative for a signal. An unknown one is a crash: user code
+            or a library ended the process.
+
+    Example:
+        >>> is_crash(-9), is_crash(ExitCode.CLIENT), is_crash(42), is_crash(ExitCode.RECORD)
+        (True, True, True, False)
+    """
+    try:
+        return ExitCode(code) in _CRASHES
+    except ValueError:
+        return True
+
+
+def rows(table: Sequence[Ending] = TABLE, again: str = "start it again?") -> Iterator[str]:
+    """The lines of a table as Markdown.
+
+    Args:
+        again: the title of the last column.
+    """
+    yield f"| raised | when | exit code | {again} |"
+    yield "|---|---|---|---|"
+    for ending in table:
+        raised = "" if ending.error is None else f"`{ending.error.__name__}`"
+        yield f"| {raised} | {ending.when} | {int(ending.code)} | {ending.again} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(rows()) + "\n")

@@ -1,0 +1,236 @@
+"""Shows how the workers are doing: a live table on a terminal, events in the log elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TextIO, cast
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from headrace.streams.bounded_writer import BoundedWriter
+from headrace.streams.kafka.protocols import Log
+from headrace.streams.metrics.snapshots import WorkerSnapshot, WorkerView
+from headrace.streams.supervisor.worker_reports import Status
+
+# How one worker is doing, as its supervisor knows it.
+
+
+RATE_OVER_S = 5.0
+
+
+@dataclass(slots=True)
+class WorkerStatus:
+    """The last known facts of one worker, with rates over the last seconds.
+
+    Args:
+        index: the worker's number, from 0.
+    """
+
+    index: int
+    state: str = "waiting"
+    pid: int | None = None
+    restarts: int = 0
+    last: Status | None = None
+    facts: WorkerSnapshot | None = None
+    """The last that it told in numbers, of a process that has ended, too."""
+    heard_s: float = 0.0
+    """When `last` arrived, in seconds of the supervisor's clock."""
+    _window: list[Status] = field(default_factory=list)
+
+    def started(self, pid: int) -> None:
+        """Note that a process was started."""
+        self.state, self.pid = "starting", pid
+        self.last = self.facts = None
+        self._window.clear()
+
+    def reported(self, status: Status, now_s: float) -> None:
+        """Note what the process reported."""
+        if self.state != "stopping":
+            self.state = status.state
+        self.last, self.heard_s = status, now_s
+        self._window.append(status)
+        while len(self._window) > 2 and status.at_s - self._window[1].at_s >= RATE_OVER_S:
+            self._window.pop(0)
+
+    def told(self, facts: WorkerSnapshot) -> None:
+        """Note what the process told in numbers."""
+        self.facts = facts
+
+    def view(self) -> WorkerView:
+        """What is known of the worker now."""
+        return WorkerView(
+            index=self.index,
+            state=self.state,
+            pid=self.pid,
+            restarts=self.restarts,
+            facts=self.facts,
+        )
+
+    def ended(self, outcome: str) -> None:
+        """Note that the process is gone."""
+        self.state, self.pid = outcome, None
+        self.last = None
+        self._window.clear()
+
+    def records_per_s(self, now_s: float) -> float:
+        """Records processed per second; 0 of a worker that is not heard of any more."""
+        return self._rate([status.processed for status in self._window], now_s)
+
+    def commits_per_s(self, now_s: float) -> float:
+        """Commits per second; 0 of a worker that is not heard of any more."""
+        return self._rate([status.commits for status in self._window], now_s)
+
+    @property
+    def restored_percent(self) -> int | None:
+        """How far the restores under way are, or None when there are none."""
+        if self.last is None or not self.last.to_restore:
+            return None
+        return 100 * self.last.restored // self.last.to_restore
+
+    def commit_age_s(self, now_s: float) -> float | None:
+        """How long ago the last commit was, in seconds, or None when none is known."""
+        if self.last is None or self.last.commit_age_s is None:
+            return None
+        return self.last.commit_age_s + max(0.0, now_s - self.heard_s)
+
+    def _rate(self, counts: list[int], now_s: float) -> float:
+        if len(counts) < 2 or now_s - self.heard_s > RATE_OVER_S:
+            return 0.0
+        seconds = self._window[-1].at_s - self._window[0].at_s
+        return (counts[-1] - counts[0]) / seconds if seconds > 0 else 0.0
+
+
+REDRAW_S = 0.5
+
+
+class LoggedStatus:
+    """Logs `status_reported` for each worker, now and then.
+
+    Args:
+        every_s: seconds between two of them; 0 for none.
+    """
+
+    def __init__(self, log: Log, every_s: float) -> None:
+        self._log = log
+        self._every_s = every_s
+        self._next_s: float | None = None
+
+    def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+        """Log them, if it is time to."""
+        if self._next_s is None:
+            self._next_s = now_s + self._every_s
+        if not self._every_s or now_s < self._next_s:
+            return
+        self._next_s = now_s + self._every_s
+        for worker in workers:
+            self._log.info("status_reported", worker_index=worker.index, **fields(worker, now_s))
+
+
+def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
+    """What there is to say of a worker; what is not known is left out."""
+    facts: dict[str, object] = {"state": worker.view().state_at(now_s), "pid": worker.pid}
+    if worker.last is not None:
+        facts |= {
+            "tasks": worker.last.tasks,
+            "records": worker.last.processed,
+            "records_per_s": round(worker.records_per_s(now_s)),
+            "commits_per_s": round(worker.commits_per_s(now_s), 1),
+        }
+        age_s = worker.commit_age_s(now_s)
+        facts["commit_age_s"] = None if age_s is None else round(age_s, 1)
+        if worker.last.to_restore:
+            facts |= {"restored": worker.last.restored, "to_restore": worker.last.to_restore}
+    if worker.restarts:
+        facts["restarts"] = worker.restarts
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+class StatusLine:
+    """A table at the bottom of a terminal; what is written to it goes above.
+
+    A terminal that is gone is no error: the workers are to close cleanly all the same.
+
+    Args:
+        width: of the table, for tests.
+    """
+
+    def __init__(self, terminal: TextIO | BoundedWriter, *, width: int | None = None) -> None:
+        self._terminal = terminal
+        self._console = Console(
+            file=cast(TextIO, terminal), width=width, force_terminal=True, highlight=False
+        )
+        self._live = Live(console=self._console, auto_refresh=False, transient=True,
+                          redirect_stdout=False, redirect_stderr=False)  # fmt: skip
+        self._next_s: float | None = None
+
+    def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+        """Draw the table, if it is time to."""
+        if self._next_s is not None and now_s < self._next_s:
+            return
+        with suppress(OSError):
+            if self._next_s is None:
+                self._live.start()
+            self._live.update(table(workers, now_s), refresh=True)
+        self._next_s = now_s + REDRAW_S
+
+    def print(self, line: str) -> None:
+        """Write a line above the table, with the colors that it has."""
+        with suppress(OSError):
+            self._console.print(Text.from_ansi(line), soft_wrap=True)
+
+    def write(self, text: str, /) -> int:
+        """Write lines above the table."""
+        for line in text.splitlines():
+            self.print(line)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def isatty(self) -> bool:
+        """It is drawn on one."""
+        return True
+
+    def close(self) -> None:
+        """Take the table away and leave the terminal as it was."""
+        with suppress(OSError):
+            self._live.stop()
+        if isinstance(self._terminal, BoundedWriter):
+            self._terminal.close()
+
+
+def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:
+    """Lay out a row for each worker."""
+    found = Table(box=None, pad_edge=False)
+    for heading in ("worker", "pid", "state"):
+        found.add_column(heading, no_wrap=True)
+    for heading in ("tasks", "restored", "records/s", "commits/s", "last commit", "restarts"):
+        found.add_column(heading, justify="right", no_wrap=True)
+    for worker in workers:
+        found.add_row(*cells(worker, now_s))
+    return found
+
+
+def cells(worker: WorkerStatus, now_s: float) -> list[str]:
+    """The texts of a worker's row."""
+    age_s, percent = worker.commit_age_s(now_s), worker.restored_percent
+    return [
+        str(worker.index),
+        _known(worker.pid),
+        worker.view().state_at(now_s),
+        _known(worker.last and worker.last.tasks),
+        "" if percent is None else f"{percent} %",
+        f"{worker.records_per_s(now_s):,.0f}" if worker.last else "",
+        f"{worker.commits_per_s(now_s):,.1f}" if worker.last else "",
+        "" if age_s is None else f"{age_s:.1f} s ago",
+        str(worker.restarts) if worker.restarts else "",
+    ]
+
+
+def _known(fact: object | None) -> str:
+    return "" if fact is None else str(fact)

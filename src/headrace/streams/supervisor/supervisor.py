@@ -1,0 +1,565 @@
+"""The supervisor: keeps worker processes running, and ends them together.
+
+    one worker:  waiting ─► running ─► ended
+                    ▲          │ crash, within the limits
+                    └──────────┘
+
+It runs no user code and no Kafka client. A crash is its own to mend, by a restart after a pause.
+After any other error all workers stop, as the same record or setting would stop the next one too.
+A worker that hangs is left alone: the group gives its tasks away when it no longer polls, and what
+hangs may be a user's slow function; to kill that would only begin it again.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from random import Random
+from typing import Protocol
+
+from headrace import __version__
+from headrace.streams import logs
+from headrace.streams.kafka.protocols import Log
+from headrace.streams.kafka.unreached import Unreached
+from headrace.streams.metrics.snapshots import SILENT, SILENT_S, ApplicationSnapshot, HealthSnapshot
+from headrace.streams.supervisor.exit_codes import TABLE, ExitCode, is_crash
+from headrace.streams.supervisor.status_line import WorkerStatus
+from headrace.streams.supervisor.worker_reports import Ended, Failed, Loaded, Report, Told
+from headrace.streams.tasks.failures import Failure, log_failure
+from headrace.streams.worker.restarts import RestartLimits, Restarts
+from headrace.topology.describe.picture import Picture
+
+# Says which worker has fallen silent, and when it is heard of again.
+
+
+_ASLEEP_S = 2.0
+"""Whoever looks ten times a second and has not for so long was held up itself."""
+_ADVICE = (
+    "its process is stopped, or a function of yours, a commit or the machine takes that long; its "
+    "tasks go to other workers when consumer.session.timeout.ms is over, or, where only the work "
+    "stands still, consumer.max.poll.interval.ms. It is left alone; one that never comes back is "
+    "started again after kill -9 of its pid"
+)
+
+
+class HeartbeatMonitor:
+    """Remembers whose silence was told; each is told once."""
+
+    def __init__(self, log: Log, now_s: float) -> None:
+        self._log = log
+        self._looked_s = self._awake_s = now_s
+        self._silent: dict[int, tuple[int | None, float]] = {}
+        """The process, and when it was heard of last."""
+
+    def look(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+        """Say what has changed since the last look."""
+        if now_s - self._looked_s > _ASLEEP_S:
+            self._awake_s = now_s  # nobody could have been heard meanwhile
+        self._looked_s = now_s
+        for worker in workers:
+            is_silent = worker.view().state_at(now_s) == SILENT
+            known = self._silent.get(worker.index)
+            if known is not None and (not is_silent or known[0] != worker.pid):
+                self._end(worker, known)
+            elif known is None and is_silent and now_s - self._awake_s > SILENT_S:
+                self._begin(worker, now_s)
+
+    def _begin(self, worker: WorkerStatus, now_s: float) -> None:
+        assert worker.facts is not None, "what has never told anything is not silent"
+        self._silent[worker.index] = worker.pid, worker.facts.at_s
+        self._log.warning(
+            "worker_silent",
+            worker_index=worker.index,
+            worker=worker.facts.id,
+            pid=worker.pid,
+            silent_s=round(worker.facts.age_s(now_s), 1),
+            advice=_ADVICE,
+        )
+
+    def _end(self, worker: WorkerStatus, known: tuple[int | None, float]) -> None:
+        pid, since_s = known
+        del self._silent[worker.index]
+        if worker.pid != pid or worker.facts is None:
+            return  # it has ended, which is said
+        self._log.info(
+            "worker_heard",
+            worker_index=worker.index,
+            worker=worker.facts.id,
+            pid=pid,
+            silent_s=round(worker.facts.at_s - since_s, 1),
+        )
+
+
+WORKERS_MAX = 1_000
+SHUTDOWN_TIMEOUT_S = 30.0
+"""Until a worker has said what its settings are."""
+REACHED = frozenset({"rebalancing", "running", "paused"})
+"""States of an application whose brokers answer."""
+EARLY = 0.75
+"""Of the time until a worker says something again; those that began later do not count."""
+AGAIN_AFTER_S = 0.25
+"""Programs between a terminal and this one pass on a Ctrl-C that has already come directly."""
+
+
+_NOT_REPORTED = (
+    "the process ended with exit code {code} and had not closed: look for os._exit in the "
+    "application, or for a library that ends the process"
+)
+_NOT_CLOSED = "it did not close within shutdown.timeout.ms"
+
+
+class WorkerProcess(Protocol):
+    """A worker's process, as the supervisor sees it."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal, or None while it runs."""
+
+    def reports(self) -> Iterable[Report]:
+        """What it reported since the last call."""
+
+    def last_words(self) -> Sequence[str]:
+        """The end of what it wrote before it could log, line by line."""
+
+    def stop(self) -> None:
+        """Ask it to close cleanly; called once."""
+
+    def leave(self) -> None:
+        """Ask it to close cleanly and to leave the group for good; called in place of `stop`."""
+
+    def set_log_level(self, level: str) -> None:
+        """Have it log from this level on."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def close(self) -> None:
+        """Let go of what belongs to an ended process."""
+
+
+class StatusDisplay(Protocol):
+    """Shows people how the workers are doing."""
+
+    def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
+        """Show this, if it is time to."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One of the workers, over its restarts."""
+
+    status: WorkerStatus
+    restarts: Restarts
+    start_at_s: float | None
+    """When to start it; None while it runs and when it has ended for good."""
+    process: WorkerProcess | None = None
+    started_s: float = 0.0
+    killed: bool = False
+    reported_end: int | None = None
+    """The exit code that its process has reported before it ended."""
+    leave_by_s: float | None = None
+    """When to kill it, of one that was told to leave."""
+
+    @property
+    def index(self) -> int:
+        return self.status.index
+
+    @property
+    def is_over(self) -> bool:
+        return self.process is None and self.start_at_s is None
+
+
+class RefusedError(Exception):
+    """What was asked of the supervisor cannot be done now; the message says why."""
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Runs workers until they have ended, or it is told to stop.
+
+    The first worker starts alone, and the others as soon as it has loaded the application: a
+    mistake in the code or the settings is found, and said, once.
+
+    Args:
+        start: starts the worker of an index; an OSError counts as its crash.
+        monotonic: seconds of a clock that never goes back.
+        loaded: called once, when it is known what the application is.
+        set_log_level: of the supervisor's own log.
+    """
+
+    workers: int
+    start: Callable[[int], WorkerProcess]
+    monotonic: Callable[[], float]
+    random: Random
+    limits: RestartLimits
+    display: StatusDisplay
+    log: Log
+    loaded: Callable[[Loaded], None] = lambda _: None
+    set_log_level: Callable[[str], None] = lambda _: None
+    _slots: list[_Slot] = field(init=False)
+    board: HealthSnapshot = field(init=False)
+    """How everything was at the last turn; replaced as one, so that any thread reads it."""
+    _application: str = field(init=False, default="")
+    _topology: str = field(init=False, default="")
+    _picture: Picture | None = field(init=False, default=None)
+    _loaded: bool = field(init=False, default=False)
+    _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
+    _code: ExitCode | None = field(init=False, default=None)
+    """What to end with; None until something decides that it ends."""
+    _why: str = field(init=False, default="")
+    """What has decided it, where that is no wish."""
+    _kill_at_s: float | None = field(init=False, default=None)
+    _asked: list[tuple[int, float]] = field(init=False, default_factory=list)
+    """Signals that no turn has looked at yet."""
+    _signalled_s: float | None = field(init=False, default=None)
+    _unreached_again_s: float = field(init=False, default=0.0)
+    """When it may be said again that no broker is reached."""
+    _waiting: set[int] = field(init=False, default_factory=set)
+    """The workers that reach none."""
+    _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
+    """Failures of workers that are in the log."""
+    _wishes: SimpleQueue[_Wish] = field(init=False, default_factory=SimpleQueue)
+    _silences: HeartbeatMonitor = field(init=False)
+    _level: str | None = field(init=False, default=None)
+    """What the log's level was changed to."""
+
+    def __post_init__(self) -> None:
+        now_s = self.monotonic()
+        self._slots = [
+            _Slot(WorkerStatus(index), Restarts(self.limits, self.random), now_s)
+            for index in range(self.workers)
+        ]
+        self._silences = HeartbeatMonitor(self.log, now_s)
+        self.board = self._board(now_s)
+
+    def run(self, wait: Callable[[], None]) -> ExitCode:
+        """Go on until all workers have ended.
+
+        Args:
+            wait: returns when a worker reported something, or after a moment.
+
+        Returns:
+            What the process should end with.
+        """
+        while not self.turn():
+            wait()
+        code = ExitCode.STOPPED if self._code is None else self._code
+        self.log.info("supervisor_ended", exit_code=int(code), outcome=code.name.lower())
+        return code
+
+    def signalled(self, number: int) -> None:
+        """Note a signal; the next turn acts on it. May be called from a signal's handler."""
+        self._asked.append((number, self.monotonic()))
+
+    def turn(self) -> bool:
+        """Look at everything once; returns whether all workers have ended."""
+        self._obey_signals()
+        self._fulfil_wishes()
+        for slot in self._slots:
+            if slot.process is not None:
+                self._look_at(slot, slot.process)
+        now_s = self.monotonic()
+        for slot in self._slots:
+            if slot.start_at_s is not None and now_s >= slot.start_at_s and self._may_start(slot):
+                self._start(slot)
+        if self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self._kill_all(_NOT_CLOSED)
+        self._see_off(now_s)
+        statuses = [slot.status for slot in self._slots]
+        self._silences.look(statuses, now_s)
+        self.display.show(statuses, now_s)
+        self.board = self._board(now_s)
+        return all(slot.is_over for slot in self._slots)
+
+    def _board(self, now_s: float) -> HealthSnapshot:
+        return HealthSnapshot(
+            facts=ApplicationSnapshot(
+                application=self._application,
+                version=__version__,
+                topology=self._topology,
+                workers=tuple(slot.status.view() for slot in self._slots),
+            ),
+            turned_s=now_s,
+            is_loaded=self._loaded,
+            is_given_up=self._code not in (None, ExitCode.STOPPED, ExitCode.INTERRUPTED),
+            why=self._why,
+            picture=self._picture,
+        )
+
+    # -- one worker ----------------------------------------------------------------------------
+
+    def _may_start(self, slot: _Slot) -> bool:
+        if self._code is not None:
+            return False
+        return self._loaded or slot is next(slot for slot in self._slots if not slot.is_over)
+
+    def _start(self, slot: _Slot) -> None:
+        slot.start_at_s = None
+        slot.reported_end = None
+        slot.started_s = self.monotonic()
+        try:
+            slot.process = self.start(slot.index)
+        except OSError as error:  # the machine has no room for one more process, perhaps not yet
+            self._crashed(slot, {"worker_index": slot.index, "outcome": f"not started: {error}"})
+            return
+        slot.status.started(slot.process.pid)
+        if self._level is not None:
+            slot.process.set_log_level(self._level)
+        self.log.info("worker_started", worker_index=slot.index, pid=slot.process.pid)
+
+    def _look_at(self, slot: _Slot, process: WorkerProcess) -> None:
+        code = process.poll()
+        # In this order, so that the reports of an ended process are all there.
+        for report in process.reports():
+            if isinstance(report, Loaded):
+                if not self._loaded:
+                    self.loaded(report)
+                self._loaded = True
+                self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
+                self._application, self._topology = report.application, report.topology
+                self._picture = report.picture
+            elif isinstance(report, Failed):
+                self._failed(slot, report.failure())
+            elif isinstance(report, Unreached):
+                self._unreached(slot, report)
+            elif isinstance(report, Ended):
+                slot.reported_end = report.code
+            elif isinstance(report, Told):
+                slot.status.told(report.facts)
+            else:
+                if report.state in REACHED:
+                    self._reached(slot)
+                slot.status.reported(report, self.monotonic())
+        if code is not None:
+            process.close()
+            slot.process = None
+            self._reached(slot)
+            self._ended(slot, code, process.last_words())
+
+    def _ended(self, slot: _Slot, code: int, last_words: Sequence[str]) -> None:
+        log_fields: dict[str, object] = {"worker_index": slot.index, "exit_code": code}
+        outcome = _outcome(code)
+        if not is_crash(code) and slot.reported_end != code:
+            outcome = "ended without closing"
+            log_fields["advice"] = _NOT_REPORTED.format(code=code)
+            code = ExitCode.CRASHED
+        log_fields["outcome"] = outcome
+        if last_words:
+            log_fields["said"] = list(last_words)
+        slot.status.ended(outcome)
+        if code == ExitCode.STOPPED or slot.killed:
+            self.log.info("worker_ended", **log_fields)
+        elif self._code is not None or slot.leave_by_s is not None:
+            self.log.warning("worker_ended", **log_fields)
+            if self._code is ExitCode.STOPPED and code != -signal.SIGTERM:
+                self._code = _as_exit_code(code)
+                self._why = f"worker {slot.index} did not close cleanly ({outcome})"
+        elif is_crash(code):
+            self._crashed(slot, log_fields)
+        else:
+            self.log.error("worker_failed", **log_fields, start_again=_again(code))
+            self._why = f"worker {slot.index} failed ({outcome}), and all are stopped"
+            if code == ExitCode.SHUT_DOWN:
+                self._why = "the application was shut down after an error"
+            self._stop_all(_as_exit_code(code), f"worker {slot.index} failed")
+
+    def _failed(self, slot: _Slot, failure: Failure) -> None:
+        """Say it, unless another worker has failed in the same place in the same way."""
+        if failure.kind not in self._said:
+            self._said.add(failure.kind)
+            log_failure(self.log, failure, worker_index=slot.index)
+
+    def _unreached(self, slot: _Slot, report: Unreached) -> None:
+        """Say it once for all workers, and again when the first of them would."""
+        now_s = self.monotonic()
+        self._waiting.add(slot.index)
+        if now_s >= self._unreached_again_s:
+            self._unreached_again_s = now_s + EARLY * report.again_in_s
+            self.log.warning("brokers_not_reached", **report.fields())
+
+    def _reached(self, slot: _Slot) -> None:
+        """The next time is another one, once no worker waits any more; some notice it later."""
+        if slot.index in self._waiting:
+            self._waiting.remove(slot.index)
+            if not self._waiting:
+                self._unreached_again_s = 0.0
+
+    def _crashed(self, slot: _Slot, log_fields: dict[str, object]) -> None:
+        now_s = self.monotonic()
+        pause_s = slot.restarts.pause_s(started_s=slot.started_s, ended_s=now_s)
+        if pause_s is None:
+            self.log.error(
+                "worker_given_up",
+                **log_fields,
+                restarts_max=self.limits.most,
+                within_s=self.limits.within_s,
+            )
+            self._why = f"worker {slot.index} crashed too often and is given up"
+            self._stop_all(ExitCode.RESTARTS, f"worker {slot.index} crashed too often")
+            return
+        self.log.warning("worker_crashed", **log_fields, restart_in_s=round(pause_s, 3))
+        slot.start_at_s = now_s + pause_s
+        slot.status.restarts += 1
+
+    # -- all workers ---------------------------------------------------------------------------
+
+    def _obey_signals(self) -> None:
+        while self._asked:
+            number, at_s = self._asked.pop(0)
+            name = signal.Signals(number).name
+            again = self._signalled_s is not None and at_s - self._signalled_s >= AGAIN_AFTER_S
+            self._signalled_s = at_s
+            if self._code is None:
+                self._stop_all(ExitCode.STOPPED, name)
+            elif number == signal.SIGINT and again:
+                if self._code is ExitCode.STOPPED:
+                    self._code = ExitCode.INTERRUPTED
+                self._kill_all(f"a second {name} came while it was closing")
+
+    def _stop_all(self, code: ExitCode, reason: str) -> None:
+        """Ask every worker to close; the first reason decides the exit code."""
+        assert self._code is None
+        self._code = code
+        self._kill_at_s = self.monotonic() + self._shutdown_timeout_s
+        self.log.info("workers_stopping", reason=reason, within_s=self._shutdown_timeout_s)
+        for slot in self._slots:
+            slot.start_at_s = None
+            if slot.process is not None and slot.leave_by_s is None:
+                slot.status.state = "stopping"
+                slot.process.stop()
+
+    def _kill_all(self, reason: str) -> None:
+        self._kill_at_s = None
+        if self._code is ExitCode.STOPPED:
+            self._code, self._why = ExitCode.STOP_TIMEOUT, f"a worker was killed: {_NOT_CLOSED}"
+        for slot in self._slots:
+            self._kill(slot, reason)
+
+    def _kill(self, slot: _Slot, reason: str) -> None:
+        if slot.process is not None:
+            slot.killed = True
+            pid = slot.process.pid
+            self.log.error("worker_killed", worker_index=slot.index, pid=pid, reason=reason)
+            slot.process.kill()
+
+    # -- what is asked of it -------------------------------------------------------------------
+
+    def ask(self, wish: Callable[[Supervisor], str]) -> Future[str]:
+        """Have something done by the next turn; may be called from any thread.
+
+        Args:
+            wish: called with this; what it returns or raises is the future's.
+        """
+        answer: Future[str] = Future()
+        self._wishes.put((wish, answer))
+        return answer
+
+    def _fulfil_wishes(self) -> None:
+        while True:
+            try:
+                wish, answer = self._wishes.get_nowait()
+            except Empty:
+                return
+            try:
+                answer.set_result(wish(self))
+            except (RefusedError, ValueError) as error:
+                answer.set_exception(error)
+
+    def scale(self, workers: int) -> str:
+        """Have so many workers from now on; returns what follows, in words.
+
+        Those that are too many commit, close and leave the group, the last one first; the others
+        get their tasks.
+
+        Raises:
+            RefusedError: the supervisor stops.
+        """
+        if self._code is not None:
+            raise RefusedError("all workers are being stopped")
+        if not 1 <= workers <= WORKERS_MAX:
+            raise RefusedError(f"there are 1 to {WORKERS_MAX} workers; SIGTERM stops all of them")
+        staying = [slot for slot in self._slots if slot.leave_by_s is None]
+        now_s = self.monotonic()
+        taken = {slot.index for slot in self._slots}
+        free = (index for index in range(workers + len(taken)) if index not in taken)
+        for _ in range(workers - len(staying)):
+            restarts = Restarts(self.limits, self.random)
+            self._slots.append(_Slot(WorkerStatus(next(free)), restarts, now_s))
+        for slot in staying[workers:]:
+            slot.start_at_s = None
+            slot.leave_by_s = now_s + self._shutdown_timeout_s
+            if slot.process is not None:
+                slot.status.state = "stopping"
+                slot.process.leave()
+        self._slots.sort(key=lambda slot: slot.index)
+        self.log.info("workers_scaled", before=len(staying), workers=workers)
+        if workers == len(staying):
+            return f"there {_are(workers)} {_counted(workers)} already"
+        more = abs(workers - len(staying))
+        words = ("starts", "start")
+        if workers < len(staying):
+            words = ("closes and gives its tasks away", "close and give their tasks away")
+        what = words[more > 1]
+        return (
+            f"{_counted(more)} {what}; there {_are(workers)} {_counted(workers)} from now on, "
+            f"{len(staying)} before"
+        )
+
+    def change_log_level(self, level: str) -> str:
+        """Log from this level on, here and in all workers; returns what follows, in words."""
+        self.set_log_level(level)
+        self._level = level
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.set_log_level(level)
+        return logs.LEVEL_SAID.format(level=level)
+
+    def _see_off(self, now_s: float) -> None:
+        """Forget those that have left, and end those that do not."""
+        for slot in self._slots:
+            if slot.leave_by_s is not None and now_s >= slot.leave_by_s and not slot.killed:
+                self._kill(slot, _NOT_CLOSED)
+        self._slots = [s for s in self._slots if s.leave_by_s is None or not s.is_over]
+
+
+_Wish = tuple[Callable[[Supervisor], str], Future[str]]
+
+
+def _counted(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def _are(workers: int) -> str:
+    return "is" if workers == 1 else "are"
+
+
+def _as_exit_code(code: int) -> ExitCode:
+    try:
+        return ExitCode(code)
+    except ValueError:
+        return ExitCode.CRASHED
+
+
+def _outcome(code: int) -> str:
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    try:
+        return ExitCode(code).name.lower().replace("_", " ")
+    except ValueError:
+        return "crashed"
+
+
+def _again(code: int) -> str:
+    """What has to come first, in words: the links are the documentation's."""
+    again = next(ending.again for ending in TABLE if ending.code == code)
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", again)

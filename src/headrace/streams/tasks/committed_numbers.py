@@ -1,0 +1,265 @@
+"""The numbers that a task commits beside its offsets: of its operators, and of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.state.codec import decode_timestamped
+from headrace.state.store import CommittedStore
+from headrace.streams.kafka.protocols import Log, ReceivedMessage, TopicPartition
+from headrace.streams.plan.changelog_identity import changelog_numbers, numbers_that_fit
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.plan.progress import (
+    COMMIT_ID,
+    HELD,
+    INPUTS,
+    SHIFT,
+    OffsetMetadata,
+    inputs_number,
+    left_out,
+    left_out_values,
+    without_left_out,
+)
+from headrace.streams.plan.topic_identity import committed_id, id_values, without_ids
+from headrace.streams.plan.upstream import Writers
+from headrace.topology.context.context import Number, Operator
+from headrace.topology.context.environment import Headers, Send
+from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import TopologyError
+from headrace.topology.operators.last_changes import held_from, holds_results
+
+# The committed rows of a store, decoded.
+
+
+def committed_rows(
+    store: CommittedStore,
+    decode: Callable[[bytes], Any],
+    start: bytes | None = None,
+    end: bytes | None = None,
+) -> Iterable[tuple[bytes, Any, int]]:
+    """Yield ``(key bytes, value, timestamp)`` of committed rows in the order of the keys."""
+    for key, row in store.scan(start, end):
+        timestamp, data = decode_timestamped(row)
+        yield key, decode(data), timestamp
+
+
+# The records of one task that somebody has said are to be left out.
+#
+# Hot path: `of` is called with every batch, and does nothing where no record is to be left out.
+
+
+class PassedOver:
+    """See the module.
+
+    Args:
+        progress: what was committed, by input partition.
+        log: told of each record.
+    """
+
+    def __init__(
+        self, progress: Mapping[TopicPartition, OffsetMetadata], task_id: str, log: Log | None
+    ) -> None:
+        found = {place: frozenset(left_out(p.values)) for place, p in progress.items()}
+        self._offsets = {place: offsets for place, offsets in found.items() if offsets}
+        self._task_id = task_id
+        self._log = log
+
+    def of(
+        self, place: TopicPartition, records: Sequence[ReceivedMessage]
+    ) -> Sequence[ReceivedMessage]:
+        """A batch without them."""
+        if not self._offsets:
+            return records
+        offsets = self._offsets.get(place, frozenset())
+        kept = [record for record in records if record.offset() not in offsets]
+        if len(kept) == len(records):
+            return records
+        for record in records:
+            if record.offset() in offsets and self._log is not None:
+                self._log.warning(
+                    "record_left_out",
+                    task=self._task_id,
+                    topic=place.topic,
+                    partition=place.partition,
+                    offset=record.offset(),
+                    reason="headrace skip said so",
+                )
+        return kept
+
+    def values(self, place: TopicPartition, offset: int) -> dict[str, int]:
+        """The numbers to commit beside an offset: of those that are still to come."""
+        if not self._offsets:
+            return {}
+        return left_out_values(o for o in self._offsets.get(place, ()) if o >= offset)
+
+
+# How early the results of a task may be, for those that read them after a repartition topic.
+#
+# Most steps give a result the time of its record. Two kinds do not: steps that hold results back,
+# as
+# windows do until they close, and processors, which choose. Of the first kind it is known what they
+# hold. Of a processor it is seen, from commit to commit, how much earlier its results are than
+# their
+# records; as long as it writes nothing, what was seen last is assumed.
+
+
+@dataclass(slots=True)
+class _Shift:
+    """How much earlier results are than their records; `seen` since the last commit."""
+
+    number: Number
+    seen: int | None = None
+
+
+class TimesWritten:
+    """See the module.
+
+    Args:
+        written: the repartition topics whose readers follow the task's times.
+    """
+
+    def __init__(self, written: Mapping[str, Writers], facts: TaskFacts) -> None:
+        self._written = written
+        self._facts = facts
+        self._held: Sequence[tuple[Number, Sequence[Operator]]] = ()
+        self._shifts: dict[str, _Shift] = {}
+
+    def begin(
+        self, sub: int, operators: Mapping[str, Operator], number: Callable[[str], Number]
+    ) -> None:
+        """Take the operators of the task, and the numbers that it commits."""
+        held: list[tuple[Number, Sequence[Operator]]] = []
+        for topic, writers in self._written.items():
+            nodes = writers.holders[sub]
+            holding = [op for name, op in operators.items() if name in nodes and holds_results(op)]
+            if holding:
+                held.append((number(f"{HELD}.{writers.name}"), holding))
+            if nodes & writers.processors:
+                self._shifts[topic] = _Shift(number(f"{SHIFT}.{writers.name}"))
+        self._held = held
+
+    def following(self, send: Send) -> Send:
+        """Return what sends and sees how early results are, where that is not known."""
+        if not any(writers.processors for writers in self._written.values()):
+            return send
+
+        def following(
+            topic: str,
+            value: bytes | None,
+            key: bytes | None,
+            partition: int,
+            timestamp: int,
+            headers: Headers | None,
+        ) -> None:
+            shift = self._shifts.get(topic)
+            if shift is not None:
+                self._see(shift, timestamp)
+            send(topic, value, key, partition, timestamp, headers)
+
+        return following
+
+    def _see(self, shift: _Shift, timestamp: int) -> None:
+        facts = self._facts
+        if facts.is_punctuating:
+            own = facts.stream_time
+        elif facts.record is not None:
+            own = facts.record.timestamp()[1]
+        else:
+            return  # of a cache: its row has the time of its record
+        shift.seen = max(own - timestamp, shift.seen or 0)
+
+    def note(self) -> None:
+        """Set the numbers for a commit."""
+        for number, operators in self._held:
+            times = [time for time in map(held_from, operators) if time is not None]
+            number.value = min(times, default=-1)
+        for shift in self._shifts.values():
+            if shift.seen is not None:
+                shift.number.value, shift.seen = shift.seen or -1, None
+
+
+class CommittedNumbers:
+    """See the module.
+
+    Args:
+        progress: what was committed, by input partition.
+    """
+
+    def __init__(
+        self, progress: Mapping[TopicPartition, OffsetMetadata], topic_ids: Mapping[str, str]
+    ) -> None:
+        # Numbers that another writer of this group put there stay there.
+        self._extra_values: dict[str, int] = {}
+        for p in progress.values():
+            for name, value in without_left_out(without_ids(p.values)).items():
+                if name not in (COMMIT_ID, INPUTS):
+                    self._extra_values[name] = max(value, self._extra_values.get(name, value))
+        ids = {place.topic: committed_id(place.topic, p.values) for place, p in progress.items()}
+        ids |= topic_ids
+        self._id_values = {name: id_values(name, i) if i else {} for name, i in ids.items()}
+        self._numbers: dict[str, Number] = {}
+        self._changelog_numbers: dict[str, int] = {}
+
+    def number(self, name: str) -> Number:
+        """A number of the operators, as it was committed."""
+        known = self._numbers.get(name)
+        if known is None:
+            known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
+        return known
+
+    def forget(self, *prefixes: str) -> None:
+        """Do not commit numbers again that begin so and that no operator has asked for."""
+        kept = self._extra_values.items()
+        self._extra_values = {n: value for n, value in kept if not n.startswith(prefixes)}
+
+    def require_room(
+        self,
+        task_id: TaskId,
+        changelog_ids: Mapping[str, str],
+        log: Log | None,
+        *,
+        of_inputs: Iterable[str] = (),
+    ) -> None:
+        """Refuse, before the first record, more numbers than fit beside an offset.
+
+        Of the changelogs' ids those are committed that find room beside all else.
+
+        Args:
+            of_inputs: numbers of single inputs.
+        """
+        own = dict.fromkeys((*self._numbers, *of_inputs, INPUTS, COMMIT_ID), 0)
+        values = {**self._extra_values, **own, **id_values("", "")}
+        try:
+            OffsetMetadata(0, values).encode()
+        except ValueError as error:
+            raise TopologyError(
+                f"sub-topology {task_id.sub_topology} has {len(self._numbers)} times and other "
+                f"numbers of its windows, joins and processors to commit: {error}, or give their "
+                "steps and stores shorter names"
+            ) from error
+        fitting = numbers_that_fit(values, changelog_numbers(changelog_ids))
+        left_out = [
+            topic
+            for topic, topic_id in changelog_ids.items()
+            if not changelog_numbers({topic: topic_id}).keys() <= fitting.keys()
+        ]
+        # Its other tasks have as much room.
+        if left_out and log is not None and task_id.partition == 0:
+            log.warning(
+                "changelog_identity_left_out", task=str(task_id), changelogs=sorted(left_out)
+            )
+        self._changelog_numbers = fitting
+
+    def values(self, inputs: Iterable[str], commit_id: int) -> dict[str, int]:
+        """What to commit at every place."""
+        numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
+        own = {INPUTS: inputs_number(inputs), COMMIT_ID: commit_id, **self._changelog_numbers}
+        return {**self._extra_values, **numbers, **own}
+
+    def progress(
+        self, topic: str, partition_time: int, values: Mapping[str, int]
+    ) -> OffsetMetadata:
+        """What to commit beside an offset of one input."""
+        return OffsetMetadata(partition_time, {**values, **self._id_values.get(topic, {})})

@@ -1,0 +1,143 @@
+"""The disk of a topology under test: where local state survives the worker that wrote it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.state.memory import MemoryTaskState
+from headrace.state.store import TaskState
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.kafka.protocols import Log
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.task_home import TaskHome
+from headrace.topology.processors.store import Store
+
+if TYPE_CHECKING:
+    from headrace.streams.tasks.home import LocalHome
+
+
+class Disk(Protocol):
+    """Where local state survives the worker that wrote it."""
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
+        """Open a task's state, or return it where it is open already."""
+
+    def open_global(self, stores: Sequence[Store]) -> TaskHome:
+        """Open the state of global tables, or return it where it is open already."""
+
+    def process_ended(self) -> None:
+        """The worker is gone: close what it had open; stores of kind "memory" are lost."""
+
+    def lose(self) -> None:
+        """Lose everything."""
+
+
+@dataclass(slots=True)
+class _MemoryHome:
+    state: TaskState
+    memory: MemoryTaskState
+    """The same object; the protocol's attribute cannot have a narrower type."""
+    stores: Sequence[Store]
+
+    def wipe(self) -> None:
+        self.memory.cancel_restore()
+        for store in self.stores:
+            self.state.drop_store(store.name)
+
+    def close(self) -> None:
+        """Nothing: the rows outlive the worker."""
+
+
+class MemoryDisk:
+    """Keeps each task's state as an object."""
+
+    def __init__(self) -> None:
+        self._homes: dict[TaskId | None, _MemoryHome] = {}
+        """By task; the one of global tables by None."""
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
+        """Open a task's state."""
+        return self._open(task_id, stores)
+
+    def open_global(self, stores: Sequence[Store]) -> TaskHome:
+        """Open the state of global tables."""
+        return self._open(None, stores)
+
+    def _open(self, task_id: TaskId | None, stores: Sequence[Store]) -> TaskHome:
+        if task_id not in self._homes:
+            state = MemoryTaskState([store.spec for store in stores])
+            self._homes[task_id] = _MemoryHome(state, state, stores)
+        return self._homes[task_id]
+
+    def process_ended(self) -> None:
+        """Drop stores of kind "memory"."""
+        for home in self._homes.values():
+            home.memory.cancel_restore()  # the object outlives the worker that restored it
+            for store in home.stores:
+                if store.spec.kind == "memory":
+                    home.state.drop_store(store.name)
+
+    def lose(self) -> None:
+        """Lose everything."""
+        self._homes.clear()
+
+
+class RocksDisk:
+    """Keeps each task's state in RocksDB, as the live runtime does.
+
+    Args:
+        config: the application's name and the memory that RocksDB may take.
+    """
+
+    def __init__(self, directory: Path, config: StreamsConfig, log: Log) -> None:
+        # Nobody needs RocksDB who does not ask for it.
+        from headrace.state.directory import StateDirectory
+        from headrace.state.rocks import RocksMemory
+
+        self._make_directory = partial(StateDirectory, directory, config.application_id)
+        self._directory = self._make_directory()
+        self._files = directory / config.application_id
+        self._log = log
+        self._memory = RocksMemory(
+            block_cache_bytes=config.rocksdb_block_cache_bytes,
+            write_buffer_bytes=config.rocksdb_write_buffer_bytes,
+        )
+        self._homes: dict[TaskId | None, LocalHome] = {}
+        """By task; the one of global tables by None."""
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
+        """Open a task's state."""
+        from headrace.streams.tasks.home import LocalHome
+
+        home = self._homes.get(task_id)
+        if home is None or not home.is_open:
+            directory = self._directory.acquire_task(str(task_id), wait_ms=0)
+            home = LocalHome(directory, stores, self._memory, self._log)
+            self._homes[task_id] = home
+        return home
+
+    def open_global(self, stores: Sequence[Store]) -> TaskHome:
+        """Open the state of global tables."""
+        from headrace.streams.tasks.home import open_global_home
+
+        home = self._homes.get(None)
+        if home is None or not home.is_open:
+            home = open_global_home(self._directory, "driver", stores, self._memory, self._log)
+            self._homes[None] = home
+        return home
+
+    def process_ended(self) -> None:
+        """Close everything."""
+        for home in self._homes.values():
+            if home.is_open:
+                home.close()
+
+    def lose(self) -> None:
+        """Delete all files."""
+        shutil.rmtree(self._files)
+        self._directory = self._make_directory()

@@ -1,0 +1,400 @@
+"""What is said of the error that stopped an application: its reason, and the user's own lines.
+
+The text of an error that is not ours may quote a record, so it is said where people look on, or
+where the setting `log.errors` has it. Frames of ours and of libraries tell a user nothing and are
+left out, unless there is no other.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from headrace.state.errors import StateError
+from headrace.streams.config.dead_letter_headers import fitted, letter_size, user_error
+from headrace.streams.config.handlers import (
+    Continue,
+    DeadLetter,
+    HandlerFailedError,
+    Handlers,
+    NodeRecord,
+    Stage,
+)
+from headrace.streams.config.handlers import (
+    Failure as _record_errors_Failure,
+)
+from headrace.streams.errors import LetterTooLargeError, RecordTooLargeError, StreamsError
+from headrace.streams.kafka.protocols import Log
+from headrace.topology.compile.compiler import Program
+from headrace.topology.context.environment import Answered, Headers, Part, Send
+from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import (
+    BadRecordError,
+    BufferFullError,
+    CallError,
+    DeadLetterRequested,
+    EarlierRecordError,
+    InvalidTimeError,
+    RefusedTimestampError,
+    RegistryError,
+    ReturnedError,
+    SerdeError,
+    TopologyError,
+)
+from headrace.topology.external_sink import SinkRefusedError, SinkRow
+
+_OURS = (
+    StreamsError,
+    TopologyError,
+    SerdeError,
+    RegistryError,
+    BadRecordError,
+    SinkRefusedError,
+    StateError,
+)
+_OWN = Path(__file__).parents[2]
+"""As frames name it: through the links, where there are some."""
+_GENERATED = re.compile(r"<.* sub-topology \d+ \w+>|<frozen .*>")
+_CAUSES_MAX = 4
+_PLACES_MAX = 12
+_TEXT_MAX = 800
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """See the module; small enough for a worker's report.
+
+    Args:
+        reason: its text, where no record can be quoted by it or people look on.
+        cause: the type of what is behind it, such as what a user's function raised.
+        places: file, line and function, outermost first.
+        traceback: the user's lines and the texts of errors, as Python prints them.
+    """
+
+    error: str
+    reason: str
+    cause: str
+    places: list[str] = field(default_factory=list)
+    traceback: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> tuple[str, str, str]:
+        """The same for workers that fail in the same place in the same way."""
+        where = self.places[-1] if self.places else self.reason
+        return self.error, self.cause, where
+
+
+def describe_failure(error: BaseException, *, full: bool) -> Failure:
+    """Say what there is to say.
+
+    Args:
+        full: whether texts that may quote a record are said too.
+    """
+    chain = list(_chain(error))
+    cause = chain[-1]
+    told = is_ours(error) or full
+    name = type(error).__name__
+    reason = str(error) if told else f"{name}; set log.errors=full to have its text in the log"
+    return Failure(
+        error=name,
+        reason=reason[: 2 * _TEXT_MAX],
+        cause=type(cause).__name__,
+        places=_places(chain),
+        traceback=_lines(chain) if full else [],
+    )
+
+
+def log_failure(log: Log, failure: Failure, **fields: object) -> None:
+    """Write it to a log: what happened, and where in the user's code."""
+    log.error("application_failed", error=failure.error, reason=failure.reason, **fields)
+    if failure.places or failure.traceback:
+        shown: dict[str, Any] = {"traceback": failure.traceback} if failure.traceback else {}
+        log.error("failure_located", error=failure.cause, places=failure.places, **shown, **fields)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and what is behind it, the first cause last."""
+    seen: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if seen is None:
+            return
+        yield seen
+        hidden = seen.__suppress_context__
+        seen = seen.__cause__ or (None if hidden else seen.__context__)
+
+
+def _places(chain: list[BaseException]) -> list[str]:
+    """The user's frames of what is furthest behind; ours for an error that nobody foresaw."""
+    for error in reversed(chain):
+        functions = _called(chain) if isinstance(error, StreamsError) else []
+        if functions:
+            return functions[-_PLACES_MAX:]
+        found = [f for f in traceback.extract_tb(error.__traceback__) if is_the_users(f.filename)]
+        if found:
+            return [f"{f.filename}:{f.lineno} {f.name}" for f in found][-_PLACES_MAX:]
+    if isinstance(chain[0], _OURS):
+        return []
+    frames = traceback.extract_tb(chain[-1].__traceback__)
+    return [f"{f.filename}:{f.lineno} {f.name}" for f in frames][-_PLACES_MAX:]
+
+
+def _called(chain: list[BaseException]) -> list[str]:
+    """The functions of the node, where what failed is the call of one, or what it returned."""
+    cause = chain[-1]
+    if isinstance(cause, _OURS) and not isinstance(cause, (ReturnedError, CallError)):
+        return []
+    failed = next((error for error in chain if isinstance(error, StreamsError)), None)
+    functions = () if failed is None else failed.functions
+    node = getattr(failed, "node", None)
+    return [
+        f"{function.whole} (called by {node})"
+        for function in functions
+        if function.file is not None and is_the_users(function.file)
+    ]
+
+
+def _lines(chain: list[BaseException]) -> list[str]:
+    """The user's frames with their source, and the texts, as Python shows them."""
+    lines: list[str] = []
+    for error in reversed(chain):
+        frames = traceback.extract_tb(error.__traceback__)
+        users = [frame for frame in frames if is_the_users(frame.filename)]
+        if isinstance(error, _OURS) and len(chain) > 1:
+            continue  # it stands in the reason
+        for frame in users[-_PLACES_MAX:]:
+            lines.append(f'File "{frame.filename}", line {frame.lineno}, in {frame.name}')
+            source = linecache.getline(frame.filename, frame.lineno or 0).strip()
+            lines += [f"  {source}"] if source else []
+        if not isinstance(error, _OURS):
+            text = "".join(traceback.format_exception_only(error)).strip()[:_TEXT_MAX]
+            lines += text.splitlines()
+    return lines
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error's text is written here, and quotes no record."""
+    return isinstance(error, _OURS)
+
+
+def is_the_users(filename: str) -> bool:
+    """Whether a frame of this file is neither ours, nor generated, nor of a library."""
+    if _GENERATED.fullmatch(filename):
+        return False
+    path = Path(filename)
+    return not any(path.is_relative_to(place) for place in _not_the_users())
+
+
+def _not_the_users() -> list[Path]:
+    paths = sysconfig.get_paths()
+    libraries = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return [_OWN, *(Path(place) for place in libraries)]
+
+
+# Asks the handlers about the records of one task that fail (see
+# `headrace.streams.config.handlers`).
+#
+# Only errors about a record are asked about: those of the clients, of local state and of a schema
+# registry have reactions of their own, and letting a record go would not put them right.
+
+
+_REASONS: dict[Stage, str] = {
+    "deserialization": "it cannot be decoded",
+    "processing": "the node failed",
+    "production": "it cannot be written",
+}
+_ASKED_FOR = "sent to the dead letters"
+_INVALID_TIME = "invalid event time"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordErrors:
+    """See the module.
+
+    Args:
+        send: writes dead letters, in the task's transaction.
+        dropped: counts what is let go, by node and reason.
+        refuse: raises what stops the application, given the error, the node and the message.
+        facts: what the task's processors share: whether one of their punctuators runs now.
+        record_limit: returns the bytes of the largest record that a topic takes, if known.
+    """
+
+    handlers: Handlers
+    program: Program
+    task_id: str
+    send: Send
+    dropped: Callable[[str, str], None]
+    refuse: Callable[[BaseException, str, Any], NoReturn]
+    facts: TaskFacts
+    record_limit: Callable[[str], int | None] = lambda _: None
+    log: Log | None = None
+    _seen: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """How many records were let go, by node, stage and class of the error."""
+
+    def undecodable(self, node: str, error: Exception, message: Any) -> None:
+        """Decide about a message that a source cannot decode, or whose time it cannot tell."""
+        error = self.program.explain(error, node, message)
+        answer = error.answer if isinstance(error, InvalidTimeError) else None
+        self._decide(error, "deserialization", node, message, answer=answer)
+
+    def failed(
+        self,
+        node: str,
+        error: Exception,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers | None,
+        part: Part | None,
+    ) -> None:
+        """Decide about a record that a node fails on, or a sink cannot write."""
+        stage: Stage = "processing" if part is None else "production"
+        record = NodeRecord(key, value, timestamp, headers)
+        if isinstance(error, SerdeError) and (part == "key" or part == "value"):
+            error.part = part
+        error = self.program.explain(error, node, None)
+        is_earlier = isinstance(error, EarlierRecordError)
+        message = None if is_earlier else self.program.current(sys._getframe(1))
+        self._decide(error, stage, node, message, record, part)
+
+    def let_go(
+        self,
+        node: str,
+        error: Exception,
+        key: Any,
+        value: Any,
+        timestamp: int,
+        headers: Headers | None,
+        answer: Answered,
+    ) -> None:
+        """Let go of a record that a node fails on, as the node's step says itself."""
+        record = NodeRecord(key, value, timestamp, headers)
+        error = self.program.explain(error, node, None)
+        message = self.program.current(sys._getframe(1))
+        self._decide(error, "processing", node, message, record, answer=answer)
+
+    def refused(self, node: str, error: Exception, message: Any, row: SinkRow) -> None:
+        """Decide about a row that a table outside of Kafka refuses."""
+        record = NodeRecord(row.key, row.value, row.timestamp, message.headers())
+        self._decide(error, "production", node, message, record, "record")
+
+    def punctuator_failed(self, node: str, error: BaseException) -> None:
+        """Decide about a punctuator's call that failed; what it did until then stays."""
+        if not isinstance(error, Exception):
+            self.refuse(error, node, None)
+        self._decide(error, "processing", node, None)
+
+    def _decide(
+        self,
+        error: Exception,
+        stage: Stage,
+        node: str,
+        message: Any,
+        record: NodeRecord | None = None,
+        part: Part | None = None,
+        *,
+        answer: Answered | None = None,
+    ) -> None:
+        cause = error.error if isinstance(error, EarlierRecordError) else error
+        if not _is_about_a_record(cause):
+            raise cause
+        at_punctuation = {"timestamp": self.facts.timestamp}
+        origin = at_punctuation if self.facts.is_punctuating else _origin(message)
+        failure = _record_errors_Failure(
+            cause,
+            stage=stage,
+            node=node,
+            task_id=self.task_id,
+            record=record,
+            part=part,
+            **origin,
+        )
+        answered = (
+            self._answer(failure, message)
+            if answer is None
+            else self.handlers.letting_go(failure, dead_letter=answer == "dead_letter")
+        )
+        if not isinstance(answered, Continue):
+            self.refuse(error, node, message)
+        for letter in answered.dead_letters:
+            self._send(letter, failure, message)
+        self._note(failure, answered)
+
+    def _answer(self, failure: _record_errors_Failure, message: Any) -> object:
+        try:
+            return self.handlers.answer(failure)
+        except HandlerFailedError as error:
+            self.refuse(error, failure.node, message)
+
+    def _send(self, letter: DeadLetter, failure: _record_errors_Failure, message: Any) -> None:
+        limit, headers = self.record_limit(letter.topic), letter.headers
+        if limit is not None:
+            headers = fitted(headers, limit - letter_size(letter.key, letter.value, ()))
+        send = (letter.topic, letter.value, letter.key, -1, letter.timestamp)
+        try:
+            try:
+                self.send(*send, list(headers) or None)
+            except RefusedTimestampError:
+                # It is a letter for its time: it is written at the present one.
+                self.send(*send[:-1], self.facts.now_ms(), list(headers) or None)
+        except RecordTooLargeError as error:
+            size = letter_size(letter.key, letter.value, headers)
+            too_large = LetterTooLargeError(letter.topic, size, error.limit)
+            too_large.__cause__ = failure.error
+            self.refuse(too_large, failure.node, message)
+
+    def _note(self, failure: _record_errors_Failure, answer: Continue) -> None:
+        reason = _REASONS[failure.stage]
+        if isinstance(failure.error, DeadLetterRequested):
+            reason = _ASKED_FOR
+        elif isinstance(failure.error, InvalidTimeError):
+            reason = _INVALID_TIME
+        self.dropped(failure.node, reason)
+        kind = failure.node, failure.stage, type(user_error(failure.error)).__name__
+        count = self._seen[kind] = self._seen.get(kind, 0) + 1
+        # Powers of two: seen at once, and never a flood.
+        if self.log is not None and count & (count - 1) == 0:
+            places = self.program.called(failure.error, failure.node, likely=False)
+            self.log.warning(
+                "record_skipped",
+                task=self.task_id,
+                topic=failure.topic,
+                partition=failure.partition,
+                offset=failure.offset,
+                node=failure.node,
+                function=str(places[0]) if places else None,
+                stage=failure.stage,
+                part=failure.part,
+                error=kind[-1],
+                reason=str(failure.error) if is_ours(failure.error) else None,
+                dead_letters=len(answer.dead_letters),
+                count=count,
+            )
+
+
+def _is_about_a_record(error: Exception) -> bool:
+    if isinstance(error, RecordTooLargeError):
+        return True
+    no_record_s = (StreamsError, StateError, RegistryError, BufferFullError, MemoryError)
+    return not isinstance(error, no_record_s)
+
+
+def _origin(message: Any) -> dict[str, Any]:
+    """The place and the bytes of an input record, as far as there is one."""
+    if message is None:
+        return {}
+    return {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": message.timestamp()[1],
+        "headers": tuple(message.headers() or ()),
+        "key": message.key(),
+        "value": message.value(),
+    }

@@ -1,0 +1,281 @@
+"""The local state of the global tables of one process: rows, and how far they follow their topics.
+
+Each table has two stores, written in one batch: its rows, and the next offset of each partition.
+Nothing is built on a table unless both have a position, of one topic. A bulk load leaves RocksDB's
+log out, so offsets are written only after its rows were made durable. A kill at any moment
+therefore has records applied again, which changes nothing, and none left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from headrace.state.codec import decode_timestamped, encode_timestamped
+from headrace.state.errors import StoreCorruptedError
+from headrace.state.spec import StoreSpec
+from headrace.state.store import CommittedStore, Delta, LastRecord, Position
+from headrace.streams.errors import GlobalTableLostError
+from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.tasks.task_home import TaskHome
+from headrace.topology.errors import about
+from headrace.topology.processors.store import Store
+
+# The rows of one global table: how records become rows, and how tasks look rows up.
+
+
+Row = tuple[bytes, "bytes | None"]
+Entry = tuple[Any, int]
+
+_MISSING: Entry = (None, -1)
+_ENTRY_BYTES = 200
+"""What a key, a value and their tuple cost in a dictionary besides their payload."""
+
+
+class GlobalRows:
+    """Looks rows up by their key objects (a `headrace.topology.context.context.TableView`).
+
+    The worker's thread alone reads and writes, so what a look-up finds does not change while a
+    batch of records is processed.
+
+    Args:
+        cache_bytes: how much of the rows to keep decoded, roughly, however many are looked up
+            before somebody bounds them together with those of other stores.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_cache_bytes",
+        "_decode",
+        "_encode_key",
+        "_immutable",
+        "_loaded",
+        "_loaded_bytes",
+        "_plan",
+        "_store",
+        "is_broken",
+    )
+
+    def __init__(self, plan: GlobalPlan, cache_bytes: int) -> None:
+        self._plan = plan
+        self._encode_key = plan.key.serialize
+        self._decode = plan.value.deserialize
+        self._immutable = plan.value.immutable
+        self._store: CommittedStore | None = None
+        self._cache: dict[bytes, Entry] = {}
+        self._cache_bytes = cache_bytes
+        self._loaded = self._loaded_bytes = 0
+        """How many rows came into the cache since it was empty, and their size together."""
+        self.is_broken = False
+        """Whether the local files turned out to be broken."""
+
+    def show(self, store: CommittedStore) -> None:
+        """Show the rows of a store from now on."""
+        self._store = store
+        self._cache.clear()
+        self._loaded = self._loaded_bytes = 0
+
+    def get(self, key: Any, /) -> Entry:
+        """The value and timestamp of a key, or (None, -1).
+
+        Raises:
+            GlobalTableLostError: the local files are broken.
+        """
+        encoded = self._encode_key(key)
+        return self._cache.get(encoded) or self._load(encoded)
+
+    def rows(self, start: Any, end: Any, /) -> Iterator[tuple[Any, Any, int]]:
+        """Key, value and timestamp from one key to another, both inclusive; None is no bound.
+
+        Raises:
+            GlobalTableLostError: the local files are broken.
+        """
+        assert self._store is not None, "before the rows were read"
+        low = None if start is None else self._encode_key(start)
+        # The first key behind the last one.
+        high = None if end is None else self._encode_key(end) + b"\x00"
+        decode_key = self._plan.key.deserialize
+        try:
+            for key, row in self._store.scan(low, high):
+                timestamp, data = decode_timestamped(row)
+                yield decode_key(key), self._decode(data), timestamp
+        except StoreCorruptedError as error:
+            raise self._broken(error) from error
+
+    def forget(self, rows: Iterable[Row]) -> None:
+        """Look these rows up in the store again, as they have changed there."""
+        for key, _ in rows:
+            self._cache.pop(key, None)
+
+    def cached_bytes(self) -> int:
+        """Estimate the memory of the rows that are decoded."""
+        return len(self._cache) * self._entry_bytes()
+
+    def shrink_cache(self, limit_bytes: int) -> None:
+        """Let go of the rows that have been decoded for longest, until the others fit."""
+        cache = self._cache
+        surplus = len(cache) - limit_bytes // self._entry_bytes()
+        if surplus > 0:
+            for key in list(islice(cache, surplus)):
+                del cache[key]
+
+    def _entry_bytes(self) -> int:
+        return self._loaded_bytes // self._loaded if self._loaded else _ENTRY_BYTES
+
+    def _load(self, key: bytes) -> Entry:
+        assert self._store is not None, "before the rows were read"
+        try:
+            row = self._store.get(key)
+        except StoreCorruptedError as error:
+            raise self._broken(error) from error
+        entry = _MISSING
+        if row is not None:
+            timestamp, data = decode_timestamped(row)
+            entry = (self._decode(data), timestamp)
+        # A user function may change in place what it is given, so only its own copy of that.
+        if self._immutable or row is None:
+            self._remember(key, entry, _ENTRY_BYTES + len(key) + len(row or b""))
+        return entry
+
+    def _broken(self, error: StoreCorruptedError) -> GlobalTableLostError:
+        self.is_broken = True
+        return GlobalTableLostError(self._plan.store.name, str(error))
+
+    def _remember(self, key: bytes, entry: Entry, size: int) -> None:
+        if size > self._cache_bytes:
+            return
+        self._cache[key] = entry
+        self._loaded += 1
+        self._loaded_bytes += size
+        if self.cached_bytes() > self._cache_bytes:
+            self.shrink_cache(self._cache_bytes * 7 // 8)
+
+
+def row_of(plan: GlobalPlan, record: ReceivedMessage) -> Row | None:
+    """Make a row of a record, after the key's canonical bytes; None without a key.
+
+    Everything is decoded, so that bytes which cannot be are found with their place, and not by a
+    stream that happens to look the row up.
+
+    Raises:
+        Exception: a serde refuses key or value.
+    """
+    key, value = record.key(), record.value()
+    if key is None:
+        return None
+    # Whoever wrote it may have spaced JSON otherwise than the serde that looks it up does.
+    with about("key"):
+        encoded = plan.key.serialize(plan.key.deserialize(key))
+    with about("value"):
+        if value is None or plan.value.deserialize(value) is None:
+            return encoded, None
+    return encoded, encode_timestamped(max(record.timestamp()[1], -1), value)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How far the rows of a table follow its topic.
+
+    Args:
+        offsets: the next offset of each partition.
+        wall_ms: when the rows were last known to have everything; deletions after it may be
+            missing.
+        last: the last record of each partition that is in the rows, where it is known.
+    """
+
+    topic_id: str
+    offsets: Mapping[TopicPartition, int]
+    wall_ms: int
+    last: Mapping[TopicPartition, LastRecord] = field(default_factory=dict)
+
+
+def stores_of_tables(plans: Iterable[GlobalPlan]) -> list[Store]:
+    """The stores that the local state of these tables has."""
+    return [
+        Store(StoreSpec(name, kind=plan.store.kind, logged=False, cached=False))
+        for plan in plans
+        for name in _names(plan)
+    ]
+
+
+def _names(plan: GlobalPlan) -> tuple[str, str]:
+    """The stores of rows and of offsets."""
+    return f"r-{plan.store.name}", f"o-{plan.store.name}"
+
+
+class GlobalState:
+    """See the module."""
+
+    def __init__(self, home: TaskHome) -> None:
+        self._home = home
+
+    def rows(self, plan: GlobalPlan) -> CommittedStore:
+        """The rows of a table, by the bytes of their keys, behind their timestamps."""
+        return self._home.state.store(_names(plan)[0])
+
+    def position(self, plan: GlobalPlan) -> Position | None:
+        """How far the rows of a table are written; None where nothing can be built on them."""
+        return self._home.state.position(_names(plan)[0])
+
+    def followed(self, plan: GlobalPlan) -> Followed | None:
+        """How far the rows of a table follow its topic; None where nothing can be built on them."""
+        rows, offsets = (self._home.state.position(name) for name in _names(plan))
+        if rows is None or offsets is None or rows.topic_id != offsets.topic_id:
+            return None
+        places, last = {}, {}
+        for key, value in self._home.state.store(_names(plan)[1]).scan():
+            place = TopicPartition(plan.topic, int(key))
+            # Older releases write the offset alone.
+            places[place], *record = map(int, value.split())
+            if record:
+                last[place] = LastRecord(*record)
+        return Followed(rows.topic_id, places, min(rows.wall_ms, offsets.wall_ms), last)
+
+    def drop(self, plan: GlobalPlan) -> None:
+        """Empty a table."""
+        for name in _names(plan):
+            self._home.state.drop_store(name)
+
+    def write(self, plan: GlobalPlan, rows: Delta, followed: Followed) -> None:
+        """Write rows, one a key, and how far they reach, together."""
+        self._home.state.write(*_written(plan, rows, followed))
+
+    def begin_load(self) -> None:
+        """Begin to write rows without saying how far they reach; empties new tables."""
+        self._home.state.begin_restore()
+
+    def load(self, plan: GlobalPlan, rows: Delta) -> None:
+        """Write rows in the order of their records."""
+        self._home.state.restore({_names(plan)[0]: rows})
+
+    def end_load(self, followed: Sequence[tuple[GlobalPlan, Followed]]) -> None:
+        """Make durable what was loaded, and then say how far it reaches."""
+        positions = {_names(plan)[0]: _position(reached) for plan, reached in followed}
+        self._home.state.end_restore(positions)
+        for plan, reached in followed:
+            self.write(plan, [], reached)
+
+    def close(self, *, wipe: bool = False) -> None:
+        """Close the files; `wipe` removes what is broken."""
+        if wipe:
+            self._home.wipe()
+        self._home.close()
+
+
+def _written(
+    plan: GlobalPlan, rows: Delta, followed: Followed
+) -> tuple[dict[str, Delta], dict[str, Position]]:
+    row_store, offset_store = _names(plan)
+    offsets = [
+        (b"%d" % place.partition, b" ".join(b"%d" % n for n in (at, *followed.last.get(place, ()))))
+        for place, at in followed.offsets.items()
+    ]
+    position = _position(followed)
+    return {row_store: rows, offset_store: offsets}, dict.fromkeys(_names(plan), position)
+
+
+def _position(followed: Followed) -> Position:
+    return Position(followed.topic_id, sum(followed.offsets.values()), 0, followed.wall_ms)

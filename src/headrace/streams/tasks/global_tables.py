@@ -1,0 +1,628 @@
+"""The global tables of one process: read to their topics' ends at the start, then kept up to date.
+
+    bootstrap ─► update, before each batch of records ─► close
+
+The worker's own thread does all of it: between two updates no row changes, so a task sees the same
+rows for all records of a batch. Nothing here is part of a commit. An abort does not take back what
+was read meanwhile, and a record that is processed again may find other rows: global tables are
+outside of the transaction and of the equality promises, as in Kafka Streams.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headrace.state.errors import StoreCorruptedError
+from headrace.state.store import CommittedStore, LastRecord, Position
+from headrace.streams.config.dead_letter_headers import user_error
+from headrace.streams.config.handlers import Continue, Failure, HandlerFailedError, Handlers
+from headrace.streams.errors import (
+    FatalClientError,
+    GlobalTableLostError,
+    OffsetLostError,
+    RecordError,
+    StopRequestedError,
+)
+from headrace.streams.kafka.protocols import (
+    Clock,
+    Consumer,
+    Log,
+    Probe,
+    ReceivedMessage,
+    TopicFacts,
+    TopicPartition,
+)
+from headrace.streams.plan.changelog_records import last_read
+from headrace.streams.plan.global_plan import GlobalPlan
+from headrace.streams.tasks.failures import is_ours
+from headrace.streams.tasks.global_state import (
+    Followed,
+    GlobalRows,
+    GlobalState,
+    Row,
+    row_of,
+    stores_of_tables,
+)
+from headrace.streams.tasks.restore import ChangelogFacts, RestoreListener, plan_restore
+from headrace.streams.tasks.task_home import TaskHome
+from headrace.streams.tasks.tasks import Facts
+from headrace.topology.compile.codegen import NullKeyPolicy
+from headrace.topology.context.context import TableView
+from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
+from headrace.topology.processors.store import Store
+from headrace.topology.processors.store_faces import store_key
+
+# What becomes of records of a global topic that cannot be rows.
+
+
+_HINT = (
+    "no stream was read past it: correct the serde, or write another record under the key and "
+    "delete this one, or set deserialization.exception.handler"
+)
+
+
+class RowErrors:
+    """Makes rows, and asks the deserialization handler about records that cannot be one.
+
+    Dead letters are not written: every process reads the topic, each time from its beginning where
+    it has no local state, and none of that is in a transaction.
+    """
+
+    def __init__(self, handlers: Handlers, null_key_policy: NullKeyPolicy, log: Log) -> None:
+        self._handlers = handlers
+        self._null_key_policy = null_key_policy
+        self._log = log
+        self.dropped: dict[tuple[str, str], int] = {}
+        """How many records were left out, by node and reason."""
+
+    def rows(self, plan: GlobalPlan, records: Sequence[ReceivedMessage]) -> list[Row]:
+        """Make rows of records, in their order.
+
+        Raises:
+            RecordError: a record cannot be one, and no handler lets it go.
+        """
+        rows = []
+        for record in records:
+            try:
+                row = row_of(plan, record)
+            except Exception as error:
+                self._decide(plan, record, error)
+                continue
+            if row is None:
+                self._keyless(plan, record)
+            else:
+                rows.append(row)
+        return rows
+
+    def _keyless(self, plan: GlobalPlan, record: ReceivedMessage) -> None:
+        if self._null_key_policy != "drop":
+            raise _refused(plan, record, NullKeyError(plan.table, plan.store.name))
+        self._drop(plan.table, "null key")
+
+    def _decide(self, plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> None:
+        if isinstance(error, RegistryError):
+            raise _refused(plan, record, error) from error
+        failure = Failure(
+            error,
+            stage="deserialization",
+            node=plan.source,
+            task_id="global",
+            topic=record.topic(),
+            partition=record.partition(),
+            offset=record.offset(),
+            timestamp=record.timestamp()[1],
+            headers=tuple(record.headers() or ()),
+            key=record.key(),
+            value=record.value(),
+        )
+        try:
+            answer = self._handlers.answer(failure)
+        except HandlerFailedError as handler_error:
+            raise _refused(plan, record, handler_error) from handler_error
+        if not isinstance(answer, Continue):
+            raise _refused(plan, record, error) from error
+        count = self._drop(plan.source, "it cannot be decoded")
+        if count & (count - 1):
+            return
+        self._log.warning(
+            "record_skipped",
+            topic=record.topic(),
+            partition=record.partition(),
+            offset=record.offset(),
+            node=plan.source,
+            stage="deserialization",
+            error=type(user_error(error)).__name__,
+            reason=str(error) if is_ours(error) else None,
+            dead_letters_left_out=len(answer.dead_letters),
+            count=count,
+        )
+
+    def _drop(self, node: str, reason: str) -> int:
+        count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
+        # Powers of two: seen at once, and never a flood.
+        if count & (count - 1) == 0:
+            self._log.warning("records_dropped", node=node, reason=reason, count=count)
+        return count
+
+
+def _refused(plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> RecordError:
+    known = isinstance(error, (SerdeError, RegistryError, NullKeyError, HandlerFailedError))
+    what = str(error) if known else f"a serde raised {type(error).__name__}"
+    refused = RecordError(
+        f"a record of a global table is no row: {what}",
+        topic=str(record.topic()),
+        partition=record.partition(),
+        offset=record.offset(),
+        timestamp=record.timestamp()[1],
+        node=plan.source,
+        store=plan.store.name,
+        hint=_HINT,
+    )
+    if isinstance(error, HandlerFailedError):
+        refused.functions = error.places
+    return refused
+
+
+Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
+OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
+"""Opens the local state of the global tables of one process."""
+
+BULK_RECORDS = 20_000
+"""From this distance on a load leaves RocksDB's log out, as a restore does."""
+KEEP_RECORDS = 2_000_000
+"""After so many records a load makes durable what it has, so that a kill costs no more."""
+POLL_S = 0.1
+"""How long the bootstrap waits for records at a time."""
+UPDATE_S = 0.1
+"""How long an update may keep the records of streams waiting."""
+REMEMBER_MS = 10 * 60 * 1000
+"""How often to write that there was nothing new: rows that are too old are not built upon."""
+
+
+@dataclass(slots=True, eq=False)
+class _Table:
+    """A table, and how far its rows follow the topic."""
+
+    plan: GlobalPlan
+    rows: GlobalRows
+    topic_id: str = ""
+    next: dict[TopicPartition, int] = field(default_factory=dict)
+    known_ms: int = 0
+    """When the rows were last known to have everything."""
+    written_ms: int = 0
+    """When that was last written."""
+    starts: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where the topic's partitions began at the start."""
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Where they ended then."""
+    last: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    """The last record of each partition that is in the rows."""
+    expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    """Those of local rows of which it is not known yet whether the topic has them."""
+
+    @property
+    def followed(self) -> Followed:
+        return Followed(self.topic_id, dict(self.next), self.known_ms, dict(self.last))
+
+    @property
+    def begins(self) -> dict[TopicPartition, int]:
+        """The offset of the first record to read of each partition."""
+        return {**self.next, **{place: last.offset for place, last in self.expected.items()}}
+
+
+class GlobalTables:
+    """See the module.
+
+    Args:
+        make_consumer: makes a consumer of committed records without a group.
+        topics: what is known of the topics; others bring it up to date.
+        timeout_s: how long the bootstrap goes on without getting anything, in seconds.
+        cache_bytes: how much of a table to keep decoded at most, roughly.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[GlobalPlan],
+        *,
+        make_consumer: Callable[[], Consumer],
+        open_home: OpenGlobalHome,
+        facts: Facts,
+        topics: Mapping[str, TopicFacts],
+        errors: RowErrors,
+        listener: RestoreListener,
+        probe: Probe,
+        clock: Clock,
+        timeout_s: float,
+        batch_records: int,
+        cache_bytes: int,
+        log: Log,
+    ) -> None:
+        self._tables = {plan.topic: _Table(plan, GlobalRows(plan, cache_bytes)) for plan in plans}
+        self._make_consumer = make_consumer
+        self._open_home = open_home
+        self._facts = facts
+        self._topics = topics
+        self._errors = errors
+        self._listener = listener
+        self._probe = probe
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._batch_records = batch_records
+        self._log = log
+        self._consumer: Consumer | None = None
+        self._state: GlobalState | None = None
+        self._is_broken = False
+        self._ends: dict[TopicPartition, int] = {}
+        """Where the bootstrap is to read to, of partitions that are not there yet."""
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the application has any."""
+        return bool(self._tables)
+
+    @property
+    def views(self) -> Mapping[str, TableView]:
+        """The rows of each table, by its node and by its store (see `store_key`)."""
+        views: dict[str, TableView] = {}
+        for table in self._tables.values():
+            views[table.plan.table] = views[store_key(table.plan.store.name)] = table.rows
+        return views
+
+    @property
+    def caches(self) -> Sequence[GlobalRows]:
+        """The rows of each table that are decoded, to be bounded with those of other stores."""
+        return [table.rows for table in self._tables.values()]
+
+    def committed(self, store: str) -> tuple[CommittedStore, Position | None] | None:
+        """The rows of the table with a store, and how far they are; None where it is not here.
+
+        Args:
+            store: what its rows are called in the local state.
+        """
+        state = self._state
+        plans = (table.plan for table in self._tables.values())
+        plan = next((plan for plan in plans if f"r-{plan.store.name}" == store), None)
+        if state is None or plan is None:
+            return None
+        return state.rows(plan), state.position(plan)
+
+    @property
+    def dropped(self) -> Mapping[tuple[str, str], int]:
+        """How many records were left out, by node and reason."""
+        return self._errors.dropped
+
+    # -- the begin -----------------------------------------------------------------------------
+
+    def bootstrap(self, stopping: Callable[[], bool]) -> None:
+        """Read the topics to the ends that they have now.
+
+        Raises:
+            RecordError: a record cannot be a row.
+            FatalClientError: nothing comes any more, though there is more.
+            LocalStateError: the local state cannot be used.
+            StopRequestedError: `stopping` said so.
+        """
+        if not self._tables:
+            return
+        with self._losses():
+            self._ends, is_bulk = self._open()
+            self._consumer = self._make_consumer()
+            self._consumer.add({p: at for t in self._tables.values() for p, at in t.begins.items()})
+            self._read_to(stopping, is_bulk=is_bulk)
+
+    def _open(self) -> tuple[dict[TopicPartition, int], bool]:
+        """Open the local state, and find out how far it is.
+
+        Returns:
+            The ends to read to, of partitions that are not there yet, and whether that is so much
+            that it is loaded in bulk.
+        """
+        home = self._open_home(stores_of_tables(t.plan for t in self._tables.values()))
+        self._state = state = GlobalState(home)
+        places = [place for table in self._tables.values() for place in self._places(table)]
+        facts, now_ms = self._facts.changelogs(places), self._clock.now_ms()
+        is_fresh = False
+        for table in self._tables.values():
+            is_fresh |= self._locate(state, table, facts, now_ms)
+            table.rows.show(state.rows(table.plan))
+        begins = {p: at for t in self._tables.values() for p, at in t.begins.items()}
+        ends = {place: facts[place].end for place in places if facts[place].end > begins[place]}
+        distance = sum(end - begins[place] for place, end in ends.items())
+        for place, end in ends.items():
+            store = self._tables[place.topic].plan.store.name
+            self._listener.on_restore_start(place, store, begins[place], end)
+        return ends, is_fresh or distance > BULK_RECORDS
+
+    def _places(self, table: _Table) -> list[TopicPartition]:
+        topic = table.plan.topic
+        return [TopicPartition(topic, p) for p in range(self._topics[topic].partitions)]
+
+    def _locate(
+        self,
+        state: GlobalState,
+        table: _Table,
+        facts: Mapping[TopicPartition, ChangelogFacts],
+        now_ms: int,
+    ) -> bool:
+        """Decide where to begin with a table, and drop its rows if they cannot be kept.
+
+        Returns:
+            Whether it begins with nothing.
+        """
+        places = self._places(table)
+        table.topic_id = facts[places[0]].topic_id
+        table.starts = {place: facts[place].start for place in places}
+        table.ends = {place: facts[place].end for place in places}
+        table.next = dict(table.starts)
+        followed = state.followed(table.plan)
+        reason = None if followed is None else _outdated(followed, facts, places, now_ms)
+        if followed is None or reason is not None:
+            state.drop(table.plan)
+            table.known_ms = now_ms
+            if reason is not None:
+                self._log.warning(
+                    "global_table_dropped",
+                    topic=table.plan.topic,
+                    store=table.plan.store.name,
+                    reason=reason,
+                )
+            return True
+        table.next.update(followed.offsets)
+        table.last = dict(followed.last)
+        table.expected = {
+            place: last for place, last in table.last.items() if last.offset >= table.starts[place]
+        }
+        table.known_ms = followed.wall_ms
+        return False
+
+    def _read_to(self, stopping: Callable[[], bool], *, is_bulk: bool) -> None:
+        """Read to the ends."""
+        assert self._state is not None
+        ends = self._ends
+        asked_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
+        totals: Counter[TopicPartition] = Counter()
+        idle = unkept = 0
+        if is_bulk:
+            self._state.begin_load()
+        while ends:
+            if stopping():
+                raise StopRequestedError("the application was asked to stop; its global tables "
+                                         "were not read to the end yet")  # fmt: skip
+            batches = self._compared(self._poll(POLL_S))
+            counts = self._apply(batches, is_bulk=is_bulk)
+            unkept += sum(counts.values())
+            if is_bulk and unkept >= KEEP_RECORDS:
+                self._keep_load()
+                self._state.begin_load()
+                unkept = 0
+            for place in counts:
+                totals[place] += counts[place]
+                table = self._tables[place.topic]
+                self._listener.on_batch_restored(
+                    place, table.plan.store.name, table.next[place], counts[place]
+                )
+            done = self._finish(totals)
+            idle = 0 if counts or done else idle + 1
+            if idle * POLL_S >= self._timeout_s:
+                raise FatalClientError(self._stuck(ends))
+        for table in self._tables.values():
+            table.known_ms = asked_ms
+        if is_bulk:
+            self._keep_load()
+        for table in self._tables.values():
+            self._remember(table)
+            self._log.info(
+                "global_table_loaded",
+                topic=table.plan.topic,
+                store=table.plan.store.name,
+                records=sum(n for place, n in totals.items() if place.topic == table.plan.topic),
+                seconds=round(self._clock.monotonic_s() - began_s, 3),
+            )
+
+    def _finish(self, totals: Mapping[TopicPartition, int]) -> int:
+        """Note which ends were reached; returns how many that were."""
+        ends = self._ends
+        self._pass_markers()
+        assert self._consumer is not None
+        positions = self._consumer.positions(list(ends))
+        for place in [p for p, end in ends.items() if positions.get(p, -1) >= end]:
+            if place in self._tables[place.topic].expected:
+                self._read_again(place)
+        done = [
+            place
+            for place, end in ends.items()
+            if self._tables[place.topic].next[place] >= end
+            and place not in self._tables[place.topic].expected
+        ]
+        for place in done:
+            del ends[place]
+            store = self._tables[place.topic].plan.store.name
+            self._listener.on_restore_end(place, store, totals[place])
+        return len(done)
+
+    def _compared(self, batches: Batches) -> Batches:
+        """Compare the first record of each partition with the one that local rows end with.
+
+        Returns:
+            What is to be applied: nothing of tables that are read again.
+        """
+        compared: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
+        again: set[str] = set()
+        for place, records in batches.items():
+            table = self._tables[place.topic]
+            expected = table.expected.get(place)
+            if expected is None:
+                compared[place] = records
+            elif place.topic not in again and last_read(records[0]) != expected:
+                self._read_again(place)
+                again.add(place.topic)
+            elif table.expected.pop(place, None) is not None:
+                compared[place] = [r for r in records if r.offset() >= table.next[place]]
+        return {p: records for p, records in compared.items() if records and p.topic not in again}
+
+    def _read_again(self, place: TopicPartition) -> None:
+        """Drop the rows of a table whose topic does not have their last record, and read it again.
+
+        One that is not there may have been compacted away, or have been lost by its cluster.
+        """
+        assert self._consumer is not None
+        assert self._state is not None
+        table = self._tables[place.topic]
+        offset = table.last[place].offset
+        self._log.warning(
+            "global_table_dropped",
+            topic=table.plan.topic,
+            store=table.plan.store.name,
+            reason=f"its last record of {place} is at offset {offset}, and the topic does not have "
+            "that record: it was compacted, or its cluster has lost records",
+        )
+        self._consumer.remove(list(table.next))
+        self._state.drop(table.plan)
+        table.next, table.last, table.expected = dict(table.starts), {}, {}
+        self._consumer.add(table.starts)
+        self._ends |= {p: end for p, end in table.ends.items() if end > table.starts[p]}
+
+    def _stuck(self, ends: Mapping[TopicPartition, int]) -> str:
+        at = {place: self._tables[place.topic].next[place] for place in ends}
+        left = ", ".join(f"{place} is at {at[place]} of {end}" for place, end in ends.items())
+        return (
+            f"global tables got no record for {self._timeout_s:g} s, and there are more: {left}; "
+            "the brokers do not answer, or a transaction is open on the topic, or "
+            "task.timeout.ms is too short"
+        )
+
+    # -- the life ------------------------------------------------------------------------------
+
+    def update(self) -> None:
+        """Apply what has come since; before each batch of records of the streams.
+
+        Raises:
+            RecordError: a record cannot be a row.
+            GlobalTableLostError: the rows are to be read anew.
+        """
+        if self._consumer is None:
+            return
+        with self._losses():
+            self._follow_growth()
+            until_s = self._clock.monotonic_s() + UPDATE_S
+            while batches := self._poll(0.0):
+                self._apply(batches, is_bulk=False)
+                if self._clock.monotonic_s() >= until_s:
+                    return
+            now_ms = self._clock.now_ms()
+            for table in self._tables.values():
+                table.known_ms = now_ms
+                if now_ms - table.written_ms >= REMEMBER_MS:
+                    self._pass_markers()
+                    self._remember(table)
+
+    def close(self) -> None:
+        """Write how far the rows are, and close."""
+        consumer, self._consumer = self._consumer, None
+        state, self._state = self._state, None
+        if consumer is not None:
+            consumer.close(leave=False)
+        if state is not None:
+            broken = self._is_broken or any(t.rows.is_broken for t in self._tables.values())
+            state.close(wipe=broken)
+
+    def _follow_growth(self) -> None:
+        """Read partitions too that the topics have got meanwhile."""
+        assert self._consumer is not None
+        for table in self._tables.values():
+            if self._topics[table.plan.topic].partitions > len(table.next):
+                new = [place for place in self._places(table) if place not in table.next]
+                starts = {place: f.start for place, f in self._facts.changelogs(new).items()}
+                table.next.update(starts)
+                self._consumer.add(starts)
+
+    # -- reading and writing -------------------------------------------------------------------
+
+    def _poll(self, wait_s: float) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
+        assert self._consumer is not None
+        return self._consumer.poll(self._batch_records, wait_s)
+
+    def _apply(
+        self,
+        batches: Mapping[TopicPartition, Sequence[ReceivedMessage]],
+        *,
+        is_bulk: bool,
+    ) -> dict[TopicPartition, int]:
+        """Apply what was read; returns the number of records of each partition."""
+        assert self._state is not None
+        counts = {}
+        for place, records in batches.items():
+            table = self._tables[place.topic]
+            rows = self._errors.rows(table.plan, records)
+            table.next[place] = records[-1].offset() + 1
+            table.last[place] = last_read(records[-1])
+            if is_bulk:
+                self._state.load(table.plan, rows)
+                self._probe("global_rows_loaded")
+            else:
+                self._state.write(table.plan, list(dict(rows).items()), table.followed)
+                table.written_ms = self._clock.now_ms()
+                self._probe("global_rows_written")
+            table.rows.forget(rows)
+            counts[place] = len(records)
+        return counts
+
+    def _pass_markers(self) -> None:
+        """Take note of positions that are behind control records and aborted ones."""
+        assert self._consumer is not None
+        for table in self._tables.values():
+            for place, at in self._consumer.positions(list(table.next)).items():
+                table.next[place] = max(at, table.next[place])
+
+    def _remember(self, table: _Table) -> None:
+        assert self._state is not None
+        self._state.write(table.plan, [], table.followed)
+        table.written_ms = self._clock.now_ms()
+
+    def _keep_load(self) -> None:
+        assert self._state is not None
+        self._state.end_load([(table.plan, table.followed) for table in self._tables.values()])
+        self._probe("global_load_kept")
+
+    @contextmanager
+    def _losses(self) -> Iterator[None]:
+        """Say of which table something is lost."""
+        try:
+            yield
+        except OffsetLostError as error:
+            topic = error.where.rpartition("-")[0]
+            raise GlobalTableLostError(
+                self._tables[topic].plan.store.name if topic in self._tables else topic,
+                f"{error.where}: {error.reason}",
+            ) from error
+        except GlobalTableLostError:
+            raise
+        except StoreCorruptedError as error:
+            self._is_broken = True
+            names = ", ".join(table.plan.store.name for table in self._tables.values())
+            raise GlobalTableLostError(names, str(error)) from error
+
+
+def _outdated(
+    followed: Followed,
+    facts: Mapping[TopicPartition, ChangelogFacts],
+    places: Sequence[TopicPartition],
+    now_ms: int,
+) -> str | None:
+    """Why local rows cannot be kept, or None if they can."""
+    for place in places:
+        fact, offset = facts[place], followed.offsets.get(place)
+        if offset is None:
+            continue
+        position = Position(followed.topic_id, offset, 0, followed.wall_ms)
+        plan = plan_restore(position, fact, now_ms)
+        if plan.drop is not None:
+            return plan.drop.replace("the changelog", "the topic").replace("a changelog", "a topic")
+        if offset < fact.start:
+            return (
+                f"records of {place} before offset {fact.start} were deleted before they were read"
+            )
+    return None

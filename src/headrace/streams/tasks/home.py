@@ -1,0 +1,153 @@
+"""A task's local state in its directory, behind the lock of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace.state.directory import StateDirectory, TaskDirectory
+from headrace.state.errors import DiskFullError, StateError, StoreCorruptedError
+from headrace.state.open_files import is_out_of_files, open_files_advice
+from headrace.state.rocks import RocksMemory
+from headrace.state.store import TaskState
+from headrace.state.task_state import open_task_state
+from headrace.streams.errors import STATE_REBUILT, LocalStateError
+from headrace.streams.kafka.protocols import Clock, Log
+from headrace.streams.plan.plan import TaskId
+from headrace.topology.processors.store import Store
+
+PATIENCE_S = 2.0
+"""How long the holder of a task's directory may take to let go."""
+_PASSED_BY = (
+    "nothing is lost: another process of this host still holds the task's directory, as one that "
+    "hangs does, so the rows come from the changelogs, into a new directory. Act if that process "
+    "does not go on: end it"
+)
+
+
+@dataclass(slots=True)
+class LocalHome:
+    """A task's directory, locked, with its state open.
+
+    See `headrace.streams.tasks.task_home.TaskHome`.
+    """
+
+    directory: TaskDirectory
+    stores: Sequence[Store]
+    memory: RocksMemory
+    log: Log
+    state: TaskState = field(init=False)
+    is_open: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.state = self._open()
+        except StoreCorruptedError as error:
+            # The changelogs have every row of logged stores; the files are worth nothing.
+            self.log.warning(
+                "state_rebuilt",
+                path=str(self.directory.path),
+                reason=str(error),
+                advice=STATE_REBUILT,
+            )
+            self.directory.wipe()
+            self.state = self._open()
+
+    def _open(self) -> TaskState:
+        specs = [store.spec for store in self.stores]
+        return open_task_state(self.directory.path, specs, memory=self.memory)
+
+    def wipe(self) -> None:
+        """Empty the local state, keeping the lock."""
+        self.state.close()
+        self.directory.wipe()
+        self.state = self._open()
+
+    def close(self) -> None:
+        """Close the state and let go of the lock."""
+        self.is_open = False
+        self.state.close()
+        self.directory.release()
+
+
+def open_global_home(
+    directory: StateDirectory,
+    instance_id: str,
+    stores: Sequence[Store],
+    memory: RocksMemory,
+    log: Log,
+) -> LocalHome:
+    """Open the local state of a worker's global tables.
+
+    Args:
+        instance_id: the worker's identity: no other process has it.
+
+    Raises:
+        LocalStateError: the directory cannot be used.
+        DiskFullError: there is no room, which there may be at the next start.
+    """
+    try:
+        return LocalHome(directory.acquire_global(instance_id), stores, memory, log)
+    except DiskFullError:
+        raise
+    except StateError as error:
+        raise LocalStateError(f"global tables: {error}") from error
+
+
+class LocalHomes:
+    """Opens tasks' directories, without waiting for other workers of this host to let go."""
+
+    def __init__(
+        self, directory: StateDirectory, memory: RocksMemory, *, clock: Clock, log: Log
+    ) -> None:
+        self._directory = directory
+        self._memory = memory
+        self._clock = clock
+        self._log = log
+        self._waits_since_s: dict[TaskId, float] = {}
+
+    def open(self, task_id: TaskId, stores: Sequence[Store]) -> LocalHome | None:
+        """Open a task's state, or return None while another process may still let go of it.
+
+        A holder that hangs is passed by after `PATIENCE_S` with a fresh directory, whose state
+        comes from the changelogs.
+
+        Raises:
+            LocalStateError: the directory cannot be used.
+            DiskFullError: there is no room, which there may be at the next start.
+        """
+        try:
+            directory = self._lock(task_id)
+            if directory is None:
+                return None
+            try:
+                return LocalHome(directory, stores, self._memory, self._log)
+            except BaseException:
+                directory.release()
+                raise
+        except DiskFullError:
+            raise
+        except StateError as error:
+            raise LocalStateError(f"task {task_id}: {error}") from error
+        except OSError as error:
+            if not is_out_of_files(error):
+                raise
+            raise LocalStateError(f"task {task_id}: {error}; {open_files_advice()}") from error
+
+    def _lock(self, task_id: TaskId) -> TaskDirectory | None:
+        directory = self._directory.try_task(str(task_id))
+        if directory is None:
+            now_s = self._clock.monotonic_s()
+            since_s = self._waits_since_s.setdefault(task_id, now_s)
+            if now_s - since_s < PATIENCE_S:
+                return None
+            directory = self._directory.acquire_task(str(task_id), wait_ms=0)
+            self._log.warning(
+                "state_passed_by",
+                task=str(task_id),
+                generation=directory.generation,
+                waited_s=PATIENCE_S,
+                advice=_PASSED_BY,
+            )
+        self._waits_since_s.pop(task_id, None)
+        return directory

@@ -1,0 +1,305 @@
+"""The sinks of one worker: connected when they are needed, and left alone while they do not answer.
+
+Positions are asked for beside the worker, on connections of their own; rows are written by the
+worker, on one connection for each sink. So each connection is used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from headrace.streams.errors import FatalClientError, StreamsError
+from headrace.streams.kafka.protocols import Clock, Log
+from headrace.streams.tasks.failures import is_the_users
+from headrace.topology.external_sink import (
+    ExternalSink,
+    SinkBatch,
+    SinkBatching,
+    SinkConnection,
+    SinkFencedError,
+    SinkRefusedError,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
+
+RETRY_MIN_S = 0.1
+RETRY_MAX_S = 5.0
+STUMBLES_MAX = 10
+"""So many rows may fail where none was ever written, before the sink is what is wrong."""
+_OF_VALUES = (TypeError, ValueError, ArithmeticError)
+"""What a value raises that cannot be written; what a lost connection raises is not among them."""
+_PASSWORD = re.compile(r"(?<=://)[^@/\s]+(?=@)")
+_TOLD = (SinkUnavailableError, SinkUnusableError, SinkFencedError, SinkRefusedError)
+
+OpenSink = Callable[[ExternalSink, str], SinkConnection]
+
+
+def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
+    """Connect with the sink itself."""
+    return sink.open(name)
+
+
+class SinkFailedError(FatalClientError):
+    """A sink failed in a way that it does not say anything of.
+
+    The worker does not catch it: it stops, and the supervisor may start it again with back-off.
+    """
+
+    def __init__(self, node: str, reason: str, more: str = "") -> None:
+        super().__init__(node, reason, more)
+        self.node = node
+        self.reason = reason
+        self.more = more
+
+    def __str__(self) -> str:
+        said = f"the sink of step {self.node} {self.reason}; nothing past its last commit is lost"
+        return f"{said}; {self.more}" if self.more else said
+
+
+class UnusableSinkError(StreamsError):
+    """A sink cannot be used as it is, and says what a person has to put right.
+
+    Nobody catches it: the next start would meet the same.
+    """
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(node, reason)
+        self.node = node
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"the sink of step {self.node} cannot be used: {self.reason}; nothing past its last "
+            "commit is lost"
+        )
+
+
+class SinkBugError(SinkRefusedError):
+    """A sink's own code raised something about a batch; it is as good as a refusal of a row.
+
+    Where it was raised behind the sink's commit, the next write of the position is fenced.
+    """
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """How often a sink has not answered in a row, and when it is asked again."""
+
+    times: int = 0
+    next_s: float = 0.0
+    reason: str = ""
+    answers: bool = False
+    """Whether it has said its positions since."""
+
+
+class SinkConnections:
+    """See the module.
+
+    Args:
+        open_sink: connects with a sink.
+        application_id: positions are kept under it.
+    """
+
+    def __init__(self, open_sink: OpenSink, application_id: str, *, clock: Clock, log: Log) -> None:
+        self._open_sink = open_sink
+        self._application_id = application_id
+        self._clock = clock
+        self._log = log
+        self._writers: dict[str, SinkConnection] = {}
+        self._batching: dict[str, SinkBatching | None] = {}
+        self._trouble: dict[str, _Trouble] = {}
+        self._stumbles: dict[str, int] = {}
+        """How many rows have made a sink's code fail, where it has never written one."""
+        self._has_written: set[str] = set()
+        self._known: set[str] = set()
+        """Those that were looked at for positions of other applications."""
+
+    def positions(
+        self, node: str, sink: ExternalSink, source: str, partitions: Sequence[int]
+    ) -> Mapping[int, int] | SinkUnavailableError:
+        """Where a sink is; runs beside the worker.
+
+        Returns:
+            The positions that there are, or why nobody knows.
+
+        Raises:
+            UnusableSinkError: the sink cannot be used.
+            SinkFailedError: it says something else.
+        """
+        try:
+            with self._told(node):
+                connection = self._open(node, sink)
+                try:
+                    self._batching[node] = getattr(connection, "batching", None)
+                    found = connection.positions(source, partitions)
+                    if not found and node not in self._known:
+                        self._warn_of_others(node, connection)
+                    self._known.add(node)
+                finally:
+                    _close(connection)
+        except SinkUnavailableError as error:
+            return error
+        trouble = self._trouble.get(node)
+        if trouble is not None:
+            trouble.answers = True
+        return found
+
+    def _warn_of_others(self, node: str, connection: SinkConnection) -> None:
+        """Say where a step that begins anew may be one of another name: its rows come twice."""
+        keepers = getattr(connection, "keepers", None)
+        names = [] if keepers is None else keepers()
+        if self.name_of(node) in names:
+            return
+        apart = (name.rpartition("/") for name in names)
+        others = sorted(application for application, _, step in apart if step == node)
+        if others:
+            self._log.warning(
+                "sink_has_positions_of_others",
+                sink=node,
+                application=self._application_id,
+                others=others,
+                next="positions are kept under application.id and step: if this application was "
+                "renamed, it writes rows again that are there; stop it, and start it under its "
+                "old application.id, or empty the table. If the others write to other tables, "
+                "nothing is wrong",
+            )
+
+    def batching(self, node: str) -> SinkBatching | None:
+        """How long a sink wants rows to be collected, as it said when it told its positions."""
+        return self._batching.get(node)
+
+    def write(self, node: str, sink: ExternalSink, batch: SinkBatch) -> None:
+        """Write a batch.
+
+        Raises:
+            SinkFencedError, SinkRefusedError, SinkUnavailableError: as the sink says, or as it
+                follows from what a value has raised.
+            UnusableSinkError: the sink cannot be used.
+            SinkFailedError: it says something else.
+        """
+        try:
+            with self._told(node):
+                connection = self._writers.get(node)
+                if connection is None:
+                    connection = self._writers[node] = self._open(node, sink)
+            with self._told(node, has_rows=bool(batch.rows)):
+                connection.write(batch)
+        except SinkBugError:
+            self._drop(node)
+            raise
+        except (SinkFencedError, SinkRefusedError):
+            raise
+        except BaseException:
+            # What it was doing may go on without us: the next connection asks how it ended.
+            self._drop(node)
+            raise
+        if batch.rows:
+            self._has_written.add(node)
+        trouble = self._trouble.pop(node, None)
+        if trouble is not None:
+            self._log.info("sink_answers_again", sink=node, attempts=trouble.times)
+
+    def stumbled_over(self, node: str, error: SinkRefusedError) -> None:
+        """A single row is refused; where all are that made the sink's code fail, it is the code.
+
+        Raises:
+            UnusableSinkError: so many have, and none was written.
+        """
+        if not isinstance(error, SinkBugError) or node in self._has_written:
+            return
+        times = self._stumbles[node] = self._stumbles.get(node, 0) + 1
+        if times >= STUMBLES_MAX:
+            raise UnusableSinkError(node, f"none of {times} rows was written: {error}") from error
+
+    # -- sinks that do not answer --------------------------------------------------------------
+
+    def is_asked_now(self, node: str) -> bool:
+        """Whether it is not too early to ask a sink that has not answered."""
+        trouble = self._trouble.get(node)
+        return trouble is None or self._clock.monotonic_s() >= trouble.next_s
+
+    def unavailable(self, node: str, error: SinkUnavailableError) -> None:
+        """A sink has not answered: leave it alone for a while."""
+        trouble = self._trouble.setdefault(node, _Trouble())
+        if not self.is_asked_now(node):
+            return  # another task of it was told so in the same turn
+        wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2**trouble.times)
+        trouble.times += 1
+        trouble.reason, trouble.answers = str(error), False
+        trouble.next_s = self._clock.monotonic_s() + wait_s
+        # Powers of two: seen at once, and never a flood.
+        if trouble.times & (trouble.times - 1) == 0:
+            self._log.warning(
+                "sink_unavailable",
+                sink=node,
+                reason=str(error),
+                attempts=trouble.times,
+                again_in_s=round(wait_s, 1),
+                next="nothing is lost: rows are written from the sink's own position when it "
+                "answers",
+            )
+
+    def unanswered(self) -> Mapping[str, str]:
+        """The sinks that did not answer when they were asked last, and what is wrong."""
+        return {node: t.reason for node, t in self._trouble.items() if not t.answers}
+
+    # -- the connections -----------------------------------------------------------------------
+
+    def name_of(self, node: str) -> str:
+        """What a sink keeps the positions of a step under."""
+        return f"{self._application_id}/{node}"
+
+    def _open(self, node: str, sink: ExternalSink) -> SinkConnection:
+        return self._open_sink(sink, self.name_of(node))
+
+    def _drop(self, node: str) -> None:
+        connection = self._writers.pop(node, None)
+        if connection is not None:
+            _close(connection)
+
+    def close(self) -> None:
+        """Let go of all."""
+        for node in list(self._writers):
+            self._drop(node)
+
+    @contextmanager
+    def _told(self, node: str, *, has_rows: bool = False) -> Iterator[None]:
+        """Name the sink in what it raises and nobody reacts to.
+
+        An error's own text may quote a row where there are some, and is not shown then.
+        """
+        try:
+            yield
+        except SinkUnusableError as error:
+            raise UnusableSinkError(node, str(error)) from error
+        except _TOLD:
+            raise
+        except Exception as error:
+            name, place = type(error).__name__, _place_of(error)
+            at = f"raised at {place}" if place else ""
+            if not has_rows:
+                text = _PASSWORD.sub("***", str(error)).strip()
+                raise SinkFailedError(node, f"raised {name}: {text}", at) from error
+            if isinstance(error, _OF_VALUES):
+                where = f" at {place}" if place else ""
+                raise SinkBugError(f"the sink raised {name}{where}") from error
+            more = "log.errors=full has its text in the log"
+            raise SinkFailedError(
+                node, f"raised {name}", "; ".join(filter(None, (at, more)))
+            ) from error
+
+
+def _place_of(error: BaseException) -> str | None:
+    """The last line of code that is neither ours nor a library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [frame for frame in frames if is_the_users(frame.filename)]
+    return f"{found[-1].filename}:{found[-1].lineno}" if found else None
+
+
+def _close(connection: SinkConnection) -> None:
+    with suppress(Exception):  # it may be broken, and nothing depends on it
+        connection.close()

@@ -1,0 +1,607 @@
+"""A task: one sub-topology on one partition, from committed facts to the next commit.
+
+Hot path: `process` runs once a batch; per record only the generated code runs.
+
+    CREATED ──► RESTORING ──► RUNNING ──► CLOSED
+        └───────────┴──────────────────────▲
+
+Who owns what: the task alone moves `next_offset` and `partition_time`, in `process`; its buffers
+alone hold uncommitted rows; the local state is written by `written`, after the transaction, and by
+the restore. An abort ends the task: a new one is made from committed facts and the same local rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from typing import Any, NoReturn
+
+from headrace.state.buffer import Buffer
+from headrace.state.buffers import make_buffer
+from headrace.state.errors import ValueEncodingError
+from headrace.state.store import Position, TaskState
+from headrace.state.timed import TimedBuffer
+from headrace.streams.config.handlers import Handlers
+from headrace.streams.errors import RecordTooLargeError, StreamsError
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    Log,
+    Offsets,
+    ReceivedMessage,
+    TopicPartition,
+)
+from headrace.streams.plan.plan import TaskId, TaskSpec
+from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
+from headrace.streams.plan.upstream import Writers
+from headrace.streams.tasks.committed_numbers import (
+    CommittedNumbers,
+    PassedOver,
+    TimesWritten,
+    committed_rows,
+)
+from headrace.streams.tasks.failures import RecordErrors
+from headrace.streams.tasks.input_queue import InputQueue, Waiting, in_order
+from headrace.streams.tasks.task_failures import InputRange, corruption_of, raise_for, range_error
+from headrace.topology.compile.compiler import BoundProgram
+from headrace.topology.context.context import TableView
+from headrace.topology.context.environment import Send, TaskEnvironment
+from headrace.topology.context.punctuation import NEVER_MS
+from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
+from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
+from headrace.topology.operators.last_changes import advance, close_idle, is_due
+from headrace.topology.serdes import Serde
+from headrace.topology.serdes.kept import exact_types, keeper, kept
+from headrace.topology.timestamps import TimestampAssigner
+
+# The life of a task: created, restoring, running, closed.
+
+
+class Phase(IntEnum):
+    """Where a task is in its life, which may leave phases out and never goes back."""
+
+    CREATED = 0
+    RESTORING = 1
+    RUNNING = 2
+    CLOSED = 3
+
+
+# The buffers of a task's stores: how they are made, and what a commit takes from them.
+
+
+Delta = list[tuple[bytes, "bytes | None", int]]
+_NULL = frozenset({type(None)})
+LocalRows = Sequence[tuple[bytes, "bytes | None"]]
+
+
+def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
+    """Make the buffers of a task, over its local state."""
+    found = {}
+    for store in spec.stores:
+        serde, hold = spec.value_serdes[store.name], spec.program.holds[store.name]
+        # A handler skips the record that makes a row which cannot be encoded, so look at once.
+        checks = spec.program.options.handles_errors and hold == "bytes"
+        found[store.name] = make_buffer(
+            store.spec,
+            state.store(store.name),
+            encode=serde.serialize,
+            decode=serde.deserialize,
+            hold=hold,
+            exact=_NULL if checks else exact_types(serde),
+            keep=partial(_checked, serde) if checks else keeper(serde),
+        )
+    return found
+
+
+def _checked(serde: Serde[Any], value: Any) -> Any:
+    """Return what a store holds of a value; raise if the value cannot be encoded."""
+    serde.serialize(value)
+    return kept(serde, value)
+
+
+def oldest_times(buffers: Mapping[str, Buffer]) -> dict[str, int]:
+    """By store with windows: the earliest of those that the next commit writes."""
+    found = {}
+    for name, buffer in buffers.items():
+        if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
+            found[name] = oldest
+    return found
+
+
+def local_rows(buffers: Mapping[str, Buffer], deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
+    """The rows to write to local state: what changed, and what has expired."""
+    rows: dict[str, LocalRows] = {}
+    for name, buffer in buffers.items():
+        changed = buffer.local_rows(deltas.get(name, []))
+        if changed:
+            rows[name] = changed
+    return rows
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """See the module."""
+
+    spec: TaskSpec
+    state: TaskState
+    start: Offsets
+    """The committed offset, or the first one, of each input partition."""
+    send: Send
+    dropped: Callable[[str, str], None]
+    write_line: Callable[[str], None] = print
+    handlers: Handlers = field(default_factory=Handlers)
+    facts: TaskFacts = field(default_factory=TaskFacts)
+    """What its processors share."""
+    global_views: Mapping[str, TableView] = field(default_factory=dict)
+    now_ms: Callable[[], int] = lambda: 0
+    record_limit: Callable[[str], int | None] = lambda _: None
+    """Returns the bytes of the largest record that a topic takes, if that is known."""
+    max_ahead_ms: int = LAST_TIME_MS
+    """How far ahead of the clock the topics that it writes accept timestamps."""
+    log: Log | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """The ids of its input topics, where they are known."""
+    changelog_ids: Mapping[str, str] = field(default_factory=dict)
+    """Those of its changelogs."""
+    followed: frozenset[str] = frozenset()
+    """The repartition topics among its inputs whose writers' times it follows."""
+    is_time_bounded: bool = False
+    """Whether its stream time waits for them."""
+    repartitions: Mapping[str, Writers] = field(default_factory=dict)
+    """The repartition topics that it writes and whose readers follow its times."""
+    is_committed: bool = True
+    """Whether its offsets need not be committed as long as nothing happens."""
+    phase: Phase = Phase.CREATED
+    next_offset: dict[TopicPartition, int] = field(init=False)
+    partition_time: dict[TopicPartition, int] = field(init=False)
+    last_read: dict[TopicPartition, ReceivedMessage] = field(default_factory=dict)
+    """The last record of each input that was processed."""
+    moved: bool = False
+    """Whether records were processed since the last commit, or markers of transactions passed."""
+    _tried: dict[TopicPartition, int] = field(init=False)
+    """As `next_offset`, of a batch that failed."""
+    _highest_ms: int = -1
+    """Timestamps up to this one are not too far ahead of the clock; later ones may be."""
+    _far: dict[TopicPartition, range] = field(default_factory=dict)
+    _queues: dict[TopicPartition, InputQueue] = field(init=False)
+    _buffers: dict[str, Buffer] = field(init=False)
+    _bound: BoundProgram = field(init=False)
+    _beside: CommittedNumbers = field(init=False)
+    watermarks: dict[TopicPartition, int] = field(init=False)
+    """By repartition topic: the time up to which none of its records is outstanding."""
+    _times_written: TimesWritten = field(init=False)
+    _passed_over: PassedOver = field(init=False)
+    _stampers: dict[TopicPartition, TimestampAssigner] = field(init=False)
+
+    def __post_init__(self) -> None:
+        progress = {place: OffsetMetadata.decode(c.metadata) for place, c in self.start.items()}
+        self.next_offset = {place: committed.offset for place, committed in self.start.items()}
+        self._tried = {}
+        self.partition_time = {place: p.partition_time for place, p in progress.items()}
+        self._queues = {place: InputQueue() for place in self.start}
+        self._buffers = buffers_of(self.spec, self.state)
+        self._beside = CommittedNumbers(progress, self.topic_ids)
+        self._passed_over = PassedOver(progress, str(self.id), self.log)
+        self._times_written = TimesWritten(self.repartitions, self.facts)
+        self.send = self._times_written.following(self.send)
+        errors = self._record_errors()
+        self.watermarks = {
+            # What is not known is committed too, and is no time of a worker that does not follow.
+            place: max(0, p.values.get(WATERMARK, 0))
+            for place, p in progress.items()
+            if place.topic in self.followed
+        }
+        if self.is_time_bounded:
+            self.facts.watermark = self.watermark
+        latest = max(self.partition_time.values(), default=-1)
+        self.facts.stream_time = min(latest, self.facts.watermark)
+        self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
+        self._bound = self._bind(errors)
+        self._times_written.begin(self.id.sub_topology, self._bound.operators, self._beside.number)
+        self._beside.forget(WATERMARK, HELD, SHIFT)  # those that nobody keeps current any more
+        of_inputs = [WATERMARK] if self.followed else []
+        self._beside.require_room(self.id, self.changelog_ids, self.log, of_inputs=of_inputs)
+        self._stampers = {
+            place: self._bound.stampers[place.topic](self.partition_time[place])
+            for place in self.start
+            if place.topic in self._bound.stampers
+        }
+
+    def _bind(self, errors: RecordErrors) -> BoundProgram:
+        environment = TaskEnvironment(
+            self.send,
+            self._buffers,
+            self.dropped,
+            self.write_line,
+            number=self._beside.number,
+            partitions_of=self.spec.partitions_of,
+            task=self.facts,
+            global_views=self.global_views,
+            failed=errors.failed,
+            let_go=errors.let_go,
+            undecodable=errors.undecodable,
+            now_ms=self.now_ms,
+        )
+        try:
+            return self.spec.program.bind(environment)
+        except BaseException as error:
+            if not self.spec.program.called(error, None, likely=False):
+                raise  # no supplier of the user failed
+            self._raise(error)
+
+    def _record_errors(self) -> RecordErrors:
+        return RecordErrors(
+            self.handlers,
+            self.spec.program,
+            str(self.id),
+            self.send,
+            self.dropped,
+            self._raise,
+            self.facts,
+            self.record_limit,
+            self.log,
+        )
+
+    @property
+    def id(self) -> TaskId:
+        """Sub-topology and partition."""
+        return self.spec.id
+
+    @property
+    def inputs(self) -> Sequence[TopicPartition]:
+        """The input partitions."""
+        return tuple(self.start)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether its runs end where calls were waited for, and need not be short beforehand."""
+        return self._bound.gathers and self.facts.calls.gathers
+
+    @property
+    def external_inputs(self) -> Sequence[TopicPartition]:
+        """The input partitions that this application does not write itself."""
+        return [place for place in self.start if place.topic not in self.spec.internal_topics]
+
+    def become(self, phase: Phase) -> None:
+        """Step to a later phase of the task's life."""
+        assert phase > self.phase, f"task {self.id}: {self.phase.name} -> {phase.name}"
+        self.phase = phase
+
+    def begin(self) -> None:
+        """Start the processors: the state is complete, and records come next."""
+        try:
+            self.facts.start()
+        except BaseException as error:
+            self._raise(error, self.facts.node)
+
+    # -- input -------------------------------------------------------------------------------
+
+    def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        """Queue records of one input partition, in the order of their offsets."""
+        kept = self._passed_over.of(place, records)
+        if kept:
+            self.add_stamped(place, self.stamp(place, kept))
+        if kept is not records:
+            self.moved = True  # to be past those that are left out
+
+    def stamp(
+        self, place: TopicPartition, records: Sequence[ReceivedMessage]
+    ) -> Sequence[ReceivedMessage]:
+        """Give records the times of the input's extractor; each is to be stamped once, in order."""
+        stamper = self._stampers.get(place)
+        return records if stamper is None else stamper.stamp(records)
+
+    def add_stamped(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+        """Queue records that `stamp` has seen; the batch is iterated as it is, not copied."""
+        queue = self._queues[place]
+        expected = queue.last_offset() + 1 if queue else self.next_offset[place]
+        assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
+        queue.extend(records)
+
+    def queued(self) -> int:
+        """How many records wait."""
+        return sum(map(len, self._queues.values()))
+
+    def queued_in(self, place: TopicPartition) -> int:
+        """How many records of one input partition wait."""
+        return len(self._queues[place])
+
+    def heads(self) -> list[ReceivedMessage]:
+        """The records that come next of each input."""
+        return [queue.head() for queue in self._queues.values() if queue]
+
+    def empty_inputs(self) -> list[TopicPartition]:
+        """The input partitions of which nothing waits."""
+        return [place for place, queue in self._queues.items() if not queue]
+
+    # -- processing --------------------------------------------------------------------------
+
+    def process(self, max_records: int) -> int:
+        """Run the waiting records with the lowest timestamps through the sub-topology.
+
+        Records of one partition keep their order; among partitions the lowest head timestamp goes
+        first (Kafka Streams: `PartitionGroup`). Ends early when one of several inputs has become
+        empty: what comes next of it may have to go before the others' records.
+
+        Returns:
+            How many records were processed.
+
+        Raises:
+            RecordError: a record cannot be processed.
+        """
+        done = 0
+        while done < max_records:
+            waiting = [place for place, queue in self._queues.items() if queue]
+            if not waiting:
+                break
+            if len(waiting) > 1:
+                for place, batch in in_order(self._queues, waiting, max_records - done):
+                    done += self._run(place, batch)
+                    if self.facts.has_waited:
+                        break
+                break
+            batch = self._queues[waiting[0]].take(max_records - done)
+            done += self._run(waiting[0], batch)
+            if self.facts.has_waited:
+                break
+        return done
+
+    def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
+        run = Waiting(batch, self.facts) if self.gathers else batch
+        try:
+            stream_time = self._bound.process[place.topic](run)
+        except BaseException as error:  # also what would end Python: a restart would meet it again
+            self._tried[place] = batch[-1].offset() + 1
+            self._note_far(place, batch)
+            self._raise(error)
+        if isinstance(run, Waiting):
+            batch = run.ended(self._queues[place])
+        self.moved = True
+        self.last_read[place] = batch[-1]
+        self.next_offset[place] = batch[-1].offset() + 1
+        if stream_time > self._highest_ms:
+            self._note_far(place, batch)
+        if stream_time > self.partition_time[place]:
+            self.partition_time[place] = stream_time
+        return len(batch)
+
+    def _note_far(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
+        """Remember the first record with a time that is refused where its rows are written."""
+        self._highest_ms = self.now_ms() + self.max_ahead_ms
+        if place not in self._far:
+            times = ((message.timestamp()[1], message.offset()) for message in batch)
+            far = next((offset for time, offset in times if time > self._highest_ms), None)
+            if far is not None:
+                self._far[place] = range(far, far + 1)
+
+    # -- the clock ---------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether a punctuator is due by the wall clock."""
+        due_ms = self.facts.wall_due_ms
+        return due_ms != NEVER_MS and due_ms <= self.facts.now_ms()
+
+    def punctuate(self) -> None:
+        """Call the punctuators that are due by the wall clock."""
+        try:
+            self.facts.punctuate(self.facts.now_ms())
+        except BaseException as error:
+            self._raise(error)
+        self.moved = True
+
+    def _raise(self, error: BaseException, node: str | None = None, record: Any = None) -> NoReturn:
+        raise_for(error, self.spec, self.suspect, node, record)
+
+    def suspect(self) -> InputRange:
+        """Say what was processed since the last commit, for an error that is nobody's yet."""
+        ends = {**self.next_offset, **self._tried}
+        ranges = {p: range(c.offset, ends[p]) for p, c in self.start.items()}
+        moved = {place: offsets for place, offsets in ranges.items() if offsets}
+        sinks = self.spec.program.sub_topology.sinks
+        begins = {place: c.offset for place, c in self.start.items()}
+        times = dict(self.partition_time)
+        far = dict(self._far)
+        return InputRange(str(self.id), moved, self.spec.changelogs, sinks, begins, times, far)
+
+    # -- the commit --------------------------------------------------------------------------
+
+    def passed(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Have it committed where its inputs went on without a record.
+
+        Args:
+            positions: the consumer's positions, past markers of transactions.
+        """
+        for place, committed in self.start.items():
+            if positions.get(place, 0) > committed.offset and not self._queues[place]:
+                self.moved = True
+
+    def needs_commit(self) -> bool:
+        """Whether anything happened since the last commit that is to be committed now."""
+        if self.moved or not self.is_committed:
+            return not self.facts.is_held
+        return any(buffer.dirty for buffer in self._buffers.values())
+
+    def uncommitted_bytes(self, copies: int = 0) -> int:
+        """Estimate the memory that uncommitted rows take, and so many copies of them."""
+        return sum(buffer.uncommitted_bytes(copies) for buffer in self._buffers.values())
+
+    @property
+    def buffers(self) -> Iterable[Buffer]:
+        """Those of its stores."""
+        return self._buffers.values()
+
+    def held_back(self) -> int:
+        """How many updates caches hold back."""
+        return sum(map(len, self._bound.pending))
+
+    def caches_bytes(self) -> int:
+        """Estimate the memory of what caches hold back, but for rows."""
+        return caches_bytes(self._bound.pending)
+
+    def partials_bytes(self, records: int) -> int:
+        """Estimate the memory of what is folded before repartition topics.
+
+        Args:
+            records: how many were processed since this was asked last.
+        """
+        return partials_bytes(self._bound.pending, records)
+
+    def send_partials(self) -> None:
+        """Send on what is folded before repartition topics."""
+        for held in partials_among(self._bound.pending):
+            try:
+                held.send()
+            except BaseException as error:
+                self._raise(error, held.node)
+
+    def flush(self) -> None:
+        """Send on everything that caches hold back."""
+        try:
+            self._bound.flush()
+        except BaseException as error:
+            self._raise(error)
+
+    @property
+    def watermark(self) -> int:
+        """The time up to which no record of its repartition topics is outstanding."""
+        return min(self.watermarks.values(), default=NEVER_MS)
+
+    def advance_watermarks(self, times: Mapping[TopicPartition, int]) -> None:
+        """Advance the watermarks of inputs, and stream time to the least: close what it passes."""
+        self.watermarks.update(times)
+        self.moved = True
+        time = self.watermark
+        if not self.is_time_bounded or time <= self.facts.watermark:
+            return
+        self.facts.watermark = time
+        operators = self._bound.operators.values()
+        try:
+            emits = any(is_due(operator, time) for operator in operators)
+            for operator in operators:
+                while emits and self.held_back():
+                    self._bound.flush()
+                advance(operator, time)
+            self.facts.advance(time)
+        except BaseException as error:
+            self._raise(error)
+
+    def close_idle(self) -> None:
+        """Close what windows are open, as if stream time had passed them.
+
+        Those that emit when they close do so, from the sources on.
+        """
+        for operator in self._bound.operators.values():
+            while self.held_back():
+                self.flush()
+            try:
+                close_idle(operator)
+            except BaseException as error:
+                self._raise(error)
+        self.moved = True
+
+    def deltas(self) -> dict[str, Delta]:
+        """Encode the rows that changed since the last commit, by store.
+
+        Raises:
+            RecordError: a row cannot be encoded.
+        """
+        try:
+            return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
+        except ValueEncodingError as error:
+            raise range_error(self.suspect(), str(error), node=None, store=error.store) from error
+        except Exception:
+            raise
+        except BaseException as error:  # of a serde of the user
+            self._raise(error)
+
+    def oldest_times(self) -> dict[str, int]:
+        """By store with windows: the earliest of those that the next commit writes."""
+        return oldest_times(self._buffers)
+
+    def row_refused(
+        self, store: str, error: RecordTooLargeError | RefusedTimestampError
+    ) -> StreamsError:
+        """Say which input a row came from that the changelog refuses."""
+        suspect = self.suspect()
+        if isinstance(error, RefusedTimestampError):
+            suspect = suspect.for_its_time()
+        return range_error(suspect, str(error), node=None, store=store)
+
+    def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
+        """Return what to commit: for every input partition, moved or not, the next offset.
+
+        Args:
+            positions: the consumer's positions. Where no record waits they say the same, past
+                control records; where records wait they are too far and are not used.
+        """
+        self._times_written.note()
+        values = self._beside.values((place.topic for place in self.start), commit_id)
+        result = {}
+        for place, offset in self.next_offset.items():
+            if not self._queues[place]:
+                offset = max(offset, positions.get(place, offset))
+            beside = {**values, **self._passed_over.values(place, offset)}
+            if place in self.watermarks:
+                beside[WATERMARK] = self.watermarks[place]
+            progress = self._beside.progress(place.topic, self.partition_time[place], beside)
+            result[place] = CommittedOffset(offset, progress.encode())
+        return result
+
+    def written(
+        self, deltas: Mapping[str, Delta], positions: Mapping[str, Position], offsets: Offsets
+    ) -> None:
+        """Make a committed transaction's rows the local state's: one batch, then start afresh."""
+        with corruption_of(self.id):
+            rows = local_rows(self._buffers, deltas)  # reads, too, where rows expire
+            if rows or positions:
+                self.state.write(rows, positions)
+        for name in deltas:
+            self._buffers[name].committed()
+        self.start = offsets
+        self.next_offset = {place: committed.offset for place, committed in offsets.items()}
+        self._far.clear()
+        self.moved = False
+        self.is_committed = True
+        self.facts.longest_call = None
+
+    # -- reading from outside ----------------------------------------------------------------
+
+    def rows(
+        self,
+        store: str,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        committed: bool = False,
+    ) -> Iterable[tuple[bytes, Any, int]]:
+        """Yield ``(key bytes, value, timestamp)`` of a store in the order of the keys.
+
+        Args:
+            start: the first key, inclusive; None for the beginning.
+            end: the key to stop before; None for the end.
+            committed: leave out what is not committed.
+        """
+        if not committed:
+            yield from self._buffers[store].scan(start, end)
+            return
+        decode = self.spec.value_serdes[store].deserialize
+        rows = self.spec.layout(store).view(self.state.store(store))
+        yield from committed_rows(rows, decode, start, end)
+
+    def buffer(self, store: str) -> Buffer:
+        """The buffer of a store."""
+        return self._buffers[store]
+
+    def close(self) -> list[tuple[str, BaseException]]:
+        """End the task; uncommitted rows are forgotten, the local state stays open.
+
+        Returns:
+            What the processors raised that were closed, by node.
+        """
+        self.become(Phase.CLOSED)
+        failures = self.facts.close()
+        for buffer in self._buffers.values():
+            buffer.discard()
+        return failures

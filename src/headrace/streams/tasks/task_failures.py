@@ -1,0 +1,318 @@
+"""Which record an error of a task is about."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from headrace.state.errors import StoreCorruptedError
+from headrace.streams.config.handlers import HandlerFailedError
+from headrace.streams.errors import (
+    ProcessorFailedError,
+    RecordError,
+    RecordRefusedError,
+    RecordTooLargeError,
+    StreamsError,
+    TaskCorruptedError,
+)
+from headrace.streams.kafka.offset_texts import advice, told
+from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.plan import TaskId, TaskSpec
+from headrace.topology.errors import (
+    BadRecordError,
+    BufferFullError,
+    CallError,
+    EarlierRecordError,
+    NullKeyError,
+    PartialError,
+    RefusedTimestampError,
+    RegistryError,
+    ReturnedError,
+    SerdeError,
+    TopologyError,
+)
+from headrace.topology.external_sink import SinkRefusedError
+from headrace.topology.functions import is_ours
+from headrace.topology.graph.graph import Sink
+from headrace.topology.serdes.partials import said_of_partial
+
+# Which input a record came from, where only a range of offsets is known.
+#
+# A row is encoded at the commit, and a broker answers some time after a record was sent: by then
+# one of all records since the last commit has written it.
+
+
+Ranges = Mapping[TopicPartition, range]
+
+
+@dataclass(frozen=True, slots=True)
+class InputRange:
+    """What one task has processed since its last commit, and where it writes.
+
+    Args:
+        ranges: the offsets processed since the last commit, by input partition.
+        changelogs: the changelog partition of each of its stores.
+        begins: the committed offset of each input partition.
+        times: the largest timestamp of each input partition.
+        far: the first record of each input partition, since the last commit, with a time that its
+            topics do not accept, as far as there is one.
+    """
+
+    task_id: str
+    ranges: Ranges
+    changelogs: Mapping[str, TopicPartition]
+    sinks: Sequence[Sink] = ()
+    begins: Mapping[TopicPartition, int] = field(default_factory=dict)
+    times: Mapping[TopicPartition, int] = field(default_factory=dict)
+    far: Ranges = field(default_factory=dict)
+
+    def for_its_time(self) -> InputRange:
+        """Return the suspect of a time that was refused: records with such times, if there are."""
+        return replace(self, ranges=self.far or self.ranges)
+
+    def writers(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
+        """The stores and the sinks that write to where the record was refused."""
+        stores = [
+            store
+            for store, (topic, partition) in self.changelogs.items()
+            if topic == error.topic and error.partition in (partition, None)
+        ]
+        return stores, [sink.name for sink in self.sinks if _writes(sink, error.topic)]
+
+
+def _writes(sink: Sink, topic: str | None) -> bool:
+    if callable(sink.topic) or topic is None:
+        return True
+    return topic.endswith(f"-{sink.topic}") if sink.internal else topic == sink.topic
+
+
+def refused_record(
+    suspects: Sequence[InputRange], error: RecordRefusedError, *, now_ms: int
+) -> StreamsError:
+    """Say which records may have written one that was refused after it was sent.
+
+    Args:
+        suspects: the tasks whose records were under way.
+    """
+    busy = [suspect for suspect in suspects if suspect.ranges] or list(suspects)
+    guilty = [suspect for suspect in busy if any(suspect.writers(error))] or busy
+    stores = {store for suspect in guilty for store in suspect.writers(error)[0]}
+    sinks = {sink for suspect in guilty for sink in suspect.writers(error)[1]}
+    ranges = {place: offsets for suspect in guilty for place, offsets in suspect.ranges.items()}
+    message = str(error)
+    if error.for_its_time:
+        times = {p: ms for s in guilty for p, ms in s.times.items() if ms > now_ms and p in ranges}
+        # Where inputs have times to come, the record is one of theirs.
+        ranges = {place: ranges[place] for place in times} or ranges
+        ranges = {p: r for suspect in guilty for p, r in suspect.far.items()} or ranges
+        if times:
+            message += f"; the latest time that was read is {told(max(times.values()))}"
+        message += f"; {advice(error.topic)}"
+    return error_in_ranges(
+        ranges,
+        message,
+        node=sinks.pop() if len(sinks) == 1 and not stores else None,
+        store=stores.pop() if len(stores) == 1 else None,
+        task_id=", ".join(sorted({suspect.task_id for suspect in guilty})),
+    )
+
+
+def error_in_ranges(
+    ranges: Ranges, message: str, *, node: str | None, store: str | None, task_id: str
+) -> StreamsError:
+    """An error of one of the records in these offsets, nobody knows of which.
+
+    Without any input it is a processor's, which writes by the clock too.
+    """
+    if not ranges:
+        return ProcessorFailedError(message, node=node, store=store, task_id=task_id)
+    place = max(ranges, key=lambda p: len(ranges[p]))
+    words = " or ".join(_records(p, offsets) for p, offsets in sorted(ranges.items()))
+    return RecordError(
+        f"{message}; it was written by {words}",
+        topic=place.topic,
+        partition=place.partition,
+        offset=ranges[place][-1],
+        first=ranges[place][0],
+        node=node,
+        store=store,
+        task_id=task_id,
+    )
+
+
+def _records(place: TopicPartition, offsets: range) -> str:
+    if len(offsets) == 1:
+        return f"the record at offset {offsets[0]} of {place}"
+    return f"a record between offsets {offsets[0]} and {offsets[-1]} of {place}"
+
+
+_TOLD = (
+    BadRecordError,
+    SerdeError,
+    RegistryError,
+    TopologyError,
+    RecordTooLargeError,
+    HandlerFailedError,
+    SinkRefusedError,
+)
+"""What says itself what happened, and quotes no record."""
+
+Suspects = Callable[[], InputRange]
+"""What was processed since the last commit."""
+
+
+def raise_for(
+    error: BaseException, spec: TaskSpec, suspect: Suspects, node: str | None, record: Any
+) -> NoReturn:
+    """Say which record an error is about; the clients' errors are not about one."""
+    if not isinstance(error, Exception) and not _is_the_users(error):
+        raise error
+    if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
+        raise error
+    if isinstance(error, StoreCorruptedError):
+        raise TaskCorruptedError([str(spec.id)], str(error)) from error
+    if node is None:
+        node, record = spec.program.locate(error.__traceback__)
+    elif record is None:
+        # A punctuator by stream time runs behind the record that has made it due.
+        record = spec.program.current(sys._getframe())
+    # A handler that failed at bytes nobody could decode is no error of their serde.
+    is_said = isinstance(error, (HandlerFailedError, RecordTooLargeError))
+    cause: BaseException = error
+    if isinstance(error, Exception) and not is_said:
+        cause = spec.program.explain(error, node, record)
+    failure = _record_error(spec, suspect, cause, node, record)
+    likely = isinstance(cause, (ReturnedError, CallError)) or not isinstance(cause, _TOLD)
+    if isinstance(error, HandlerFailedError):
+        failure.functions = error.places
+    else:
+        raised = error.error if isinstance(error, EarlierRecordError) else error
+        failure.functions = spec.program.called(raised, node, likely=likely)
+    raise failure from cause
+
+
+def range_error(
+    suspect: InputRange, message: str, *, node: str | None, store: str | None
+) -> StreamsError:
+    """An error behind a cache or at the commit: one of the records since the last commit."""
+    return error_in_ranges(suspect.ranges, message, node=node, store=store, task_id=suspect.task_id)
+
+
+def _record_error(
+    spec: TaskSpec, suspect: Suspects, error: BaseException, node: str | None, record: Any
+) -> StreamsError:
+    message = _what_happened(error) + _of_partial(spec, error, record)
+    store = error.store if isinstance(error, NullKeyError) else _store_of(spec, node)
+    message += _of_row(error, store)
+    if record is None:
+        found = suspect()
+        if isinstance(error, RefusedTimestampError):
+            found = found.for_its_time()
+        if found.ranges != found.far:
+            message += _of_folded(spec, node)
+        return range_error(found, message, node=node, store=store)
+    return RecordError(
+        message,
+        topic=record.topic(),
+        partition=record.partition(),
+        offset=record.offset(),
+        timestamp=record.timestamp()[1],
+        node=node,
+        store=store,
+        task_id=str(spec.id),
+        hint=_hint(error, store),
+        unread=isinstance(error, (SerdeError, RegistryError)) and _is_source(spec, node),
+    )
+
+
+def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
+    """Say of a record that stands for several ones that it does, unless the error says it."""
+    if record is None or record.topic() not in spec.internal_topics:
+        return ""
+    said = said_of_partial(record.headers(), record.value())
+    return "" if said is None or isinstance(error, PartialError) else f"; the record is {said}"
+
+
+def _of_row(error: BaseException, store: str | None) -> str:
+    """Name the store whose row the bytes may be, if a serde cannot read them there."""
+    if not _is_unread_row(error, store):
+        return ""
+    return f"; these may be bytes of a row of store {store!r} that another version has written"
+
+
+def _is_unread_row(error: BaseException, store: str | None) -> bool:
+    return isinstance(error, SerdeError) and "cannot decode" in str(error) and store is not None
+
+
+def _hint(error: BaseException, store: str | None) -> str | None:
+    """Return what to do where skipping the record does not help; None where it does."""
+    if isinstance(error, EarlierRecordError):
+        then = "correct the function, and do not skip this record"
+    elif isinstance(error, BufferFullError):
+        then = "raise the bound of its BufferConfig, or emit early where results need not be final"
+    elif _is_unread_row(error, store):
+        then = f"run the version that wrote store {store!r}, or give the store another name"
+    else:
+        return None
+    return f"nothing past it is committed: {then}"
+
+
+def _of_folded(spec: TaskSpec, node: str | None) -> str:
+    """Say how to find one of the records that were folded before a repartition topic."""
+    sinks = [n.as_sink for n in spec.program.sub_topology.nodes if n.name == node]
+    if not any(sink is not None and sink.combines is not None for sink in sinks):
+        return ""
+    return "; several records were folded to it: start with topology.optimization=none to name one"
+
+
+def _is_source(spec: TaskSpec, node: str | None) -> bool:
+    return any(source.name == node for source in spec.program.sub_topology.sources)
+
+
+def _store_of(spec: TaskSpec, node: str | None) -> str | None:
+    nodes = spec.program.sub_topology.nodes
+    return next((s for n in nodes if n.name == node for s in n.stores), None)
+
+
+@contextmanager
+def corruption_of(task_id: TaskId) -> Iterator[None]:
+    """Say of broken local files whose they are, so that the worker rebuilds that task.
+
+    Raises:
+        TaskCorruptedError: instead of a `StoreCorruptedError`.
+    """
+    try:
+        yield
+    except StoreCorruptedError as error:
+        raise TaskCorruptedError([str(task_id)], str(error)) from error
+
+
+def _is_the_users(error: BaseException) -> bool:
+    """Whether what is no `Exception` was raised by code that the task has called.
+
+    Ctrl-C comes wherever the program happens to be, and what ends a test or a simulated process
+    comes from our own.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    if isinstance(error, SystemExit):
+        return True
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and not is_ours(str(frames[-1].f_globals.get("__name__", "")))
+
+
+def _what_happened(error: BaseException) -> str:
+    """Name the error without its text where a user's function may have quoted the record."""
+    if isinstance(error, _TOLD):
+        return str(error)
+    if not isinstance(error, Exception):
+        return (
+            f"a user function raised {type(error).__name__}, which ends the application and asks "
+            "no handler; raise an Exception where the record alone is to fail"
+        )
+    return f"a user function raised {type(error).__name__}"

@@ -1,1 +1,0 @@
-"""What is done beside the records: purging, retention, looks at topics."""

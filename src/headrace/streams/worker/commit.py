@@ -1,0 +1,206 @@
+"""The commit of a worker: state, output and input offsets become final together.
+
+    1  flush caches downstream until nothing is held back
+    2  write each store's delta to its changelog, one record for each key that changed
+    3  add the next offsets of all input partitions to the transaction
+    4  commit the transaction, once
+    5  write the deltas and the changelogs' positions to local state, one batch a task
+
+A failure before 4 leaves nothing behind: the transaction is aborted and the buffers are dropped. A
+failure between 4 and 5 leaves local state one commit behind, which the restore replays. Under
+at-least-once the steps are the same, with everything flushed in 4 before the offsets are committed,
+and the output before 2: no row may be in a changelog while what followed from it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+from headrace.state.store import Position
+from headrace.streams.errors import RecordTooLargeError
+from headrace.streams.kafka.protocols import (
+    Clock,
+    GroupMetadata,
+    Offsets,
+    Probe,
+    Producer,
+    TopicPartition,
+)
+from headrace.streams.plan.changelog_records import commit_header, last_read, last_written
+from headrace.streams.tasks.input_identity import InputIdentity
+from headrace.streams.tasks.task import Delta, Task
+from headrace.topology.errors import RefusedTimestampError
+
+# How far local state follows its changelogs once a commit is written to it.
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedAt:
+    """The positions of a task's stores at one commit.
+
+    Args:
+        commit_id: larger than that of the commit before.
+        now_ms: the wall-clock time of the commit.
+        topic_ids: the id of each changelog topic, kept beside the local position.
+    """
+
+    commit_id: int
+    now_ms: int
+    topic_ids: Mapping[str, str]
+
+    def written(
+        self, task: Task, deltas: Mapping[str, Delta], ends: Mapping[TopicPartition, int]
+    ) -> dict[str, Position]:
+        """Those of stores with a changelog of their own, or without one.
+
+        Args:
+            deltas: what the commit wrote, by store.
+            ends: the offsets behind what it wrote to changelogs.
+        """
+        commit_id, now_ms = self.commit_id, self.now_ms
+        positions = {}
+        for store in task.spec.stores:
+            place = task.spec.changelogs.get(store.name)
+            if store.name in task.spec.source_rows:
+                continue
+            if place is None:
+                # Nothing else tells whether an unlogged store belongs to these offsets.
+                positions[store.name] = Position("", 0, commit_id, now_ms)
+            elif store.name in deltas:
+                topic_id, end = self.topic_ids[place.topic], ends[place]
+                last = last_written(deltas[store.name], end, commit_id)
+                positions[store.name] = Position(topic_id, end, commit_id, now_ms, last)
+            elif (before := task.state.position(store.name)) is not None:
+                # Without a change, too: the rows are those of this commit.
+                positions[store.name] = replace(before, commit_id=commit_id)
+        return positions
+
+    def read(self, task: Task, offsets: Offsets) -> dict[str, Position]:
+        """Those of stores whose changelog is an input: as far as that is committed now."""
+        commit_id, now_ms = self.commit_id, self.now_ms
+        positions = {}
+        for store in task.spec.source_rows:
+            place = task.spec.restored_from[store]
+            topic_id, offset = self.topic_ids[place.topic], offsets[place].offset
+            record, before = task.last_read.get(place), task.state.position(store)
+            last = None if before is None else before.last
+            if record is not None:
+                last = last_read(record)
+            positions[store] = Position(topic_id, offset, commit_id, now_ms, last)
+        return positions
+
+
+Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit needs from its worker.
+
+    Args:
+        membership: what to commit under; asked for once the offsets go.
+        topic_ids: the id of each changelog topic, kept beside the local position.
+        protect: called with each task before it writes to its changelogs.
+        is_ending: called before the transaction is committed.
+        is_final: called when the transaction is committed, before local state is written.
+    """
+
+    producer: Producer
+    membership: Callable[[], GroupMetadata]
+    positions: Positions
+    topic_ids: Mapping[str, str]
+    clock: Clock
+    probe: Probe
+    protect: Callable[[Task], None]
+    inputs: InputIdentity
+    working: Callable[[], AbstractContextManager[None]]
+    is_ending: Callable[[], None] = lambda: None
+    is_final: Callable[[], None] = lambda: None
+
+    def run(self, tasks: Sequence[Task], commit_id: int) -> Sequence[dict[str, Delta]]:
+        """Commit everything that `tasks` did since their last commit; returns the rows of each.
+
+        Args:
+            commit_id: larger than that of the commit before.
+
+        Raises:
+            TopicReplacedError: an input is another topic than the one that was read.
+        """
+        require_same_inputs = self.inputs.ask(tasks)
+        with self.working():
+            self.flush_caches(tasks)
+        deltas = self.write_changelogs(tasks, commit_id)
+        offsets = self.send_offsets(tasks, commit_id)
+        require_same_inputs()
+        self.commit_transaction()
+        self.write_state(tasks, deltas, offsets, commit_id)
+        return deltas
+
+    def flush_caches(self, tasks: Sequence[Task]) -> None:
+        """Step 1."""
+        for task in tasks:
+            while task.held_back():
+                task.flush()
+        self.probe("caches_flushed")
+
+    def write_changelogs(self, tasks: Sequence[Task], commit_id: int) -> list[dict[str, Delta]]:
+        """Step 2."""
+        last_headers = commit_header(commit_id)
+        all_deltas = []
+        if any(task.spec.changelogs for task in tasks):
+            self.producer.settle()
+        for task in tasks:
+            self.protect(task)
+            with self.working():
+                deltas = task.deltas()
+            for store, delta in deltas.items():
+                place = task.spec.changelogs.get(store)
+                if place is None:
+                    continue
+                try:
+                    self.producer.send_changelog(place, delta, last_headers)
+                except (RecordTooLargeError, RefusedTimestampError) as error:
+                    raise task.row_refused(store, error) from error
+            all_deltas.append(deltas)
+        self.probe("changelogs_written")
+        return all_deltas
+
+    def send_offsets(self, tasks: Sequence[Task], commit_id: int) -> list[Offsets]:
+        """Step 3."""
+        positions = self.positions([place for task in tasks for place in task.inputs])
+        offsets = [task.offsets(positions, commit_id) for task in tasks]
+        everything = {place: c for one in offsets for place, c in one.items()}
+        # Asked for this late, as another generation may have begun while the rest was written.
+        self.producer.send_offsets(everything, self.membership())
+        self.probe("offsets_sent")
+        return offsets
+
+    def commit_transaction(self) -> None:
+        """Step 4."""
+        self.is_ending()
+        self.producer.commit()
+        self.is_final()
+        self.probe("transaction_committed")
+
+    def write_state(
+        self,
+        tasks: Sequence[Task],
+        deltas: Sequence[dict[str, Delta]],
+        offsets: Sequence[Offsets],
+        commit_id: int,
+    ) -> None:
+        """Step 5."""
+        written = [
+            place
+            for task, own in zip(tasks, deltas, strict=True)
+            for store, place in task.spec.changelogs.items()
+            if store in own
+        ]
+        ends = self.producer.changelog_ends(written)
+        at = CommittedAt(commit_id, self.clock.now_ms(), self.topic_ids)
+        for task, own, next_offsets in zip(tasks, deltas, offsets, strict=True):
+            positions = {**at.written(task, own, ends), **at.read(task, next_offsets)}
+            task.written(own, positions, next_offsets)
+            self.probe("state_written")

@@ -1,0 +1,447 @@
+"""How long a worker's work takes, and work that takes too long to be ever committed.
+
+The broker aborts a transaction that is open for longer than transaction.timeout.ms, and the group
+gives up a member that does not poll within max.poll.interval.ms. What was done is then done again,
+takes as long again, and writes what nobody will see. So:
+
+    once       chunks begin at one record again, as a first chunk may have been too large
+    twice      each record is committed on its own, for as many as were in vain
+    alone, and in vain twice       the worker stops and names the record
+
+A punctuator by wall clock has no record. Once one was slow, a commit is made before it is called
+again, so that its time is its own and no record is repeated with it. When it took too long three
+times in a row, the worker stops and names it.
+
+Which aborts are the work's fault is told by the worker's own clock. Only time in operators and user
+code counts, not time in which brokers were waited for: an outage is none of the records' doing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.errors import ConfigError, RecordError, StreamsError
+from headrace.streams.kafka.adaptive_batch_size import (
+    FIRST_RECORDS,
+    AdaptiveBatchSize,
+    acknowledged,
+)
+from headrace.streams.kafka.protocols import Clock, Log, Producer, TopicPartition
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.task_failures import InputRange
+from headrace.topology.context.task_facts import LongCall
+
+CAREFUL_AFTER = 2
+HOPELESS_ALONE_AFTER = 2
+PUNCTUATIONS_MAX = 3
+"""So many times in a row may a punctuator by wall clock take too long."""
+QUICK_PUNCTUATIONS = 20
+"""After so many commits with quick ones no commit is made before it any more."""
+HOPELESS_AFTER = 4
+"""Where it is not known that it is one record: markers of transactions have offsets too."""
+MAX_POLL, TRANSACTION = "consumer.max.poll.interval.ms", "producer.transaction.timeout.ms"
+
+Where = tuple[str, tuple[tuple[TopicPartition, int], ...]]
+"""A task, and the offsets that it begins at: the same as long as nothing is committed."""
+
+
+@dataclass(slots=True)
+class _InVain:
+    """What was done for nothing from one committed offset on."""
+
+    times: int = 0
+    alone: int = 0
+    """How many of these with no more than one record."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        return self.alone >= HOPELESS_ALONE_AFTER or self.times >= HOPELESS_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """A commit that is being made, with what was counted until it began.
+
+    Args:
+        in_flight: records that the brokers had not acknowledged by then.
+    """
+
+    begun_s: float
+    worked_s: float
+    waited_s: float
+    in_flight: int
+    punctuated: Sequence[TaskId]
+    """Tasks that have called a slow punctuator by wall clock."""
+
+
+@dataclass(slots=True)
+class _SlowPunctuator:
+    """What is known of a task whose punctuator by wall clock was slow.
+
+    Args:
+        times: how many times in a row it took too long, of those that were slow.
+        quick: how many commits since then had quick calls alone.
+    """
+
+    times: int = 0
+    quick: int = 0
+
+
+class ProgressGuard:
+    """See the module.
+
+    Args:
+        config: max.poll.interval.ms and transaction.timeout.ms.
+        first_records: how many records the first transaction takes, if there are transactions.
+    """
+
+    def __init__(
+        self,
+        config: StreamsConfig,
+        *,
+        first_records: int = FIRST_RECORDS,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._max_poll_s = config.max_poll_interval_ms / 1000
+        self._transaction_s = config.transaction_timeout_ms / 1000 if config.exactly_once else None
+        self._clock = clock
+        self._log = log
+        self._since_poll_s = 0.0
+        self._since_commit_s = 0.0
+        self._waited_s = 0.0
+        """How long brokers were waited for while records were processed since the last commit."""
+        self._commit: _Commit | None = None
+        """The one that is being made."""
+        self._taken = 0
+        """Records that the transaction has taken."""
+        flush_s = config.task_timeout_ms / 1000
+        self._batch = AdaptiveBatchSize(
+            target_s=min(flush_s, self._transaction_s or flush_s) / 3,
+            size=first_records if config.exactly_once else sys.maxsize,
+            log=log,
+            fields={"batch": "transaction", "unit": "input records"},
+        )
+        self._in_vain: dict[Where, _InVain] = {}
+        self._slow_punctuators: dict[TaskId, _SlowPunctuator] = {}
+        self._careful_for = 0
+        """For how many records each is committed on its own."""
+        self._last: TaskId | None = None
+        """Who had the last turn, where it was not everyone's."""
+        self._aborts = 0
+
+    # -- what is done --------------------------------------------------------------------------
+
+    @contextmanager
+    def working(self, producer: Producer) -> Iterator[None]:
+        """Count the time of this block, without what the producer has waited for brokers in it."""
+        begun_s, waited_s = self._clock.monotonic_s(), producer.waited_s
+        try:
+            yield
+        finally:
+            waited_s = producer.waited_s - waited_s
+            took_s = self._clock.monotonic_s() - begun_s - waited_s
+            self._since_poll_s += took_s
+            self._since_commit_s += took_s
+            self._waited_s += waited_s
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Count the time of this block against the next poll alone; brokers are waited for in it.
+
+        Tasks begin in it, and with them processors whose `init` may take long.
+        """
+        begun_s = self._clock.monotonic_s()
+        yield
+        self._since_poll_s += self._clock.monotonic_s() - begun_s
+
+    @property
+    def is_careful(self) -> bool:
+        """Whether each record is to be committed on its own."""
+        return self._careful_for > 0
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to commit and to poll before more is done: as much again could be too much."""
+        if self.is_careful or self._since_poll_s >= self._max_poll_s / 4:
+            return True
+        if self._taken >= self._batch.size:
+            return True
+        if self._transaction_s is None:
+            return False
+        return self._since_commit_s + self._waited_s >= self._transaction_s / 4
+
+    @property
+    def room(self) -> int:
+        """How many more records the brokers take in time with this transaction; at least one."""
+        return max(1, self._batch.size - self._taken)
+
+    def has_taken(self, records: int) -> None:
+        """Count records that were processed into the transaction."""
+        self._taken += records
+
+    def ends_turn(self, task: Task) -> bool:
+        """Whether the tasks behind this one are to wait for the next turn."""
+        if self.is_enough:
+            self._last = task.id
+            return True
+        return False
+
+    def in_turn(self, tasks: list[Task]) -> list[Task]:
+        """The tasks, those first that had to wait."""
+        last, self._last = self._last, None
+        if last is None:
+            return tasks
+        return sorted(tasks, key=lambda task: (task.id <= last, task.id))
+
+    def polled(self) -> None:
+        """The consumer was polled, and all is well."""
+        self._since_poll_s = 0.0
+
+    def nothing_to_commit(self) -> None:
+        """What was done is in no transaction: sinks collect it, and write it in their own."""
+        self._reset()
+
+    def has_slow_punctuator(self, task: Task) -> bool:
+        """Whether to commit before the task's punctuators by wall clock are called."""
+        return task.id in self._slow_punctuators
+
+    def committing(self, producer: Producer, tasks: Sequence[Task]) -> None:
+        """A commit of these tasks begins."""
+        now_s = self._clock.monotonic_s()
+        self._commit = _Commit(
+            now_s,
+            self._since_commit_s,
+            self._waited_s,
+            producer.in_flight,
+            self._find_slow_punctuators(tasks),
+        )
+
+    def _find_slow_punctuators(self, tasks: Sequence[Task]) -> Sequence[TaskId]:
+        """Find tasks that have called one since the last commit; forget those that are quick."""
+        limit_s = min(self._max_poll_s, self._transaction_s or self._max_poll_s)
+        found = []
+        for task in tasks:
+            call = task.facts.longest_call
+            if call is None or call.kind != "punctuator by wall clock":
+                continue
+            if call.ms >= limit_s * 1000 / 8:
+                found.append(task.id)
+                self._slow_punctuators.setdefault(task.id, _SlowPunctuator()).quick = 0
+            elif (slow := self._slow_punctuators.get(task.id)) is not None:
+                slow.quick += 1
+                if slow.quick >= QUICK_PUNCTUATIONS:
+                    del self._slow_punctuators[task.id]
+        return found
+
+    def to_forgive(self, tasks: Sequence[Task]) -> list[InputRange]:
+        """What a commit of these tasks makes good, if anything was in vain before.
+
+        A task that has only begun commits where it begins, which makes nothing good.
+        """
+        return [task.suspect() for task in tasks if task.moved] if self._in_vain else []
+
+    def committed(self, tasks: Sequence[InputRange], records: int) -> None:
+        """A commit is final.
+
+        Args:
+            tasks: what `to_forgive` said before it.
+        """
+        self._batch.succeeded(self._taken, self._brokers_s())
+        for task_id in () if self._commit is None else self._commit.punctuated:
+            self._slow_punctuators[task_id].times = 0
+        self._reset()
+        self._aborts = 0
+        self._careful_for = max(0, self._careful_for - max(1, records))
+        for task in tasks:
+            self._in_vain.pop(_where(task), None)
+
+    def _brokers_s(self) -> float:
+        """How long the brokers took for what was done since the last commit."""
+        if self._commit is None:
+            return self._waited_s
+        commit = self._commit
+        took_s = self._clock.monotonic_s() - commit.begun_s
+        return commit.waited_s + took_s - (self._since_commit_s - commit.worked_s)
+
+    def _reset(self) -> None:
+        """Begin to count for the next transaction."""
+        self._since_commit_s = self._waited_s = 0.0
+        self._taken = 0
+        self._commit = None
+
+    # -- what was in vain ----------------------------------------------------------------------
+
+    def void(self, tasks: Sequence[Task], producer: Producer) -> bool:
+        """What was done since the last commit is void; returns whether it has taken too long.
+
+        Args:
+            producer: the one whose transaction is void, before it is aborted.
+
+        Raises:
+            RecordError: it can never be committed.
+            ConfigError: the same, and there is no record: a punctuator, or an `init`.
+        """
+        self._find_slow_punctuators(tasks)
+        self._aborts += 1
+        self._batch.timed_out(self._taken, self._brokers_s(), taken=self._acknowledged(producer))
+        setting, took_s, limit_s = MAX_POLL, self._since_poll_s, self._max_poll_s
+        if took_s < limit_s and self._transaction_s is not None:
+            setting, took_s, limit_s = TRANSACTION, self._since_commit_s, self._transaction_s
+        self._since_poll_s = 0.0
+        self._reset()
+        if took_s < limit_s:
+            self._tell_of_aborts()
+            return False
+        call = _longest((task.facts.longest_call for task in tasks), took_s)
+        if call is not None and call.kind == "punctuator by wall clock":
+            self._count_punctuation(tasks, call, setting, limit_s)
+            return False
+        # A punctuator has no records, and an `init` not even a task that runs.
+        found = [task.suspect() for task in tasks] or [_NOBODY]
+        busy = [suspect for suspect in found if suspect.ranges] or found
+        records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
+        if call is None and not records:
+            call = _longest((task.facts.longest_init for task in tasks), took_s)
+        times = [self._count(task, records) for task in busy]
+        self._log.warning(
+            "work_took_too_long",
+            took_s=round(took_s, 1),
+            limit_s=limit_s,
+            setting=setting,
+            times=max((t.times for t in times), default=1),
+            offsets=_words(busy),
+            advice=_TOO_LONG,
+        )
+        late = [task for task, t in zip(busy, times, strict=True) if t.is_hopeless]
+        if late:
+            raise _too_slow(late, setting, took_s, limit_s, max(t.times for t in times), call)
+        if max((t.times for t in times), default=0) >= CAREFUL_AFTER:
+            self._careful_for = max(1, records)
+        return True
+
+    def _count_punctuation(
+        self, tasks: Sequence[Task], call: LongCall, setting: str, limit_s: float
+    ) -> None:
+        """Count a punctuator by wall clock that took too long.
+
+        Raises:
+            ConfigError: it does so each time.
+        """
+        task = next(task for task in tasks if task.facts.longest_call is call)
+        slow = self._slow_punctuators.setdefault(task.id, _SlowPunctuator())
+        slow.times = times = slow.times + 1
+        seconds = call.ms / 1000
+        self._log.warning(
+            "punctuator_took_too_long",
+            node=call.node,
+            task=str(task.id),
+            took_s=round(seconds, 1),
+            limit_s=limit_s,
+            setting=setting,
+            times=times,
+            advice=_PUNCTUATOR_TOO_LONG,
+        )
+        if times >= PUNCTUATIONS_MAX:
+            raise ConfigError(
+                f"a punctuator by wall clock took {seconds:.1f} s, and {setting} allows "
+                f"{limit_s:g} s: it was called {times} times in a row and could never be committed "
+                f"(node {call.node}, task {task.id}). Make it faster, have it do less in a call, "
+                f"or set {setting} to more than {call.ms}{_at_most(setting)}"
+            )
+
+    def _acknowledged(self, producer: Producer) -> int:
+        """Estimate how many input records of the failed commit the brokers have taken."""
+        if self._commit is None:
+            return 0
+        return acknowledged(self._taken, sent=self._commit.in_flight, left=producer.in_flight)
+
+    def _count(self, task: InputRange, records: int) -> _InVain:
+        found = self._in_vain.setdefault(_where(task), _InVain())
+        found.times += 1
+        found.alone += records <= 1
+        return found
+
+    def _tell_of_aborts(self) -> None:
+        # Powers of two: seen soon, and never a flood.
+        if self._aborts >= 4 and self._aborts & (self._aborts - 1) == 0:
+            self._log.warning("commits_failing", aborts=self._aborts, advice=_FAILING)
+
+
+_TOO_LONG = (
+    "nothing is lost: it is processed again, in smaller parts; have the function take less time, "
+    "or raise the setting"
+)
+_PUNCTUATOR_TOO_LONG = (
+    "nothing is lost: records before it are committed on their own, and it is called again; have "
+    "it do less in a call, or raise the setting"
+)
+_FAILING = (
+    "nothing is lost, and nothing is committed either; the warnings before say why. It goes on by "
+    "itself as soon as a commit succeeds"
+)
+_NOBODY = InputRange("", {}, {})
+
+
+def _where(task: InputRange) -> Where:
+    return task.task_id, tuple(sorted(task.begins.items()))
+
+
+def _words(tasks: Sequence[InputRange]) -> list[str]:
+    ranges = [(place, r) for task in tasks for place, r in task.ranges.items()]
+    return [f"{place} {_range(r)}" for place, r in sorted(ranges, key=lambda found: found[0])]
+
+
+def _range(offsets: range) -> str:
+    return f"{offsets[0]}" if len(offsets) == 1 else f"{offsets[0]} to {offsets[-1]}"
+
+
+def _longest(calls: Iterable[LongCall | None], took_s: float) -> LongCall | None:
+    """Return the longest call if it is most of the time that the work took."""
+    found = max((c for c in calls if c is not None), key=lambda c: c.ms, default=None)
+    return found if found is not None and found.ms >= took_s * 1000 / 2 else None
+
+
+def _at_most(setting: str) -> str:
+    return " (at most the brokers' transaction.max.timeout.ms)" if setting == TRANSACTION else ""
+
+
+def _too_slow(
+    tasks: Sequence[InputRange],
+    setting: str,
+    took_s: float,
+    limit_s: float,
+    times: int,
+    call: LongCall | None,
+) -> StreamsError:
+    """Say what takes too long, and which setting is in its way."""
+    task_id = ", ".join(sorted({task.task_id for task in tasks} - {""})) or None
+    moved = {place: r for task in tasks for place, r in task.ranges.items()}
+    in_call = ""
+    if call is not None and moved:
+        in_call = f", most of it in the {call.kind} of node {call.node}"
+    what = (
+        f"took {took_s:.1f} s of work{in_call}, and {setting} allows {limit_s:g} s: it was done "
+        f"{times} times and could never be committed"
+    )
+    least_ms = f"{took_s * 1000:.0f}{_at_most(setting)}"
+    hint = f"make the functions faster, or set {setting} to more than {least_ms}"
+    if not moved:
+        of = f" of task {task_id}" if task_id else ""
+        if call is not None:
+            return ConfigError(f"the {call.kind} of node {call.node}{of} {what}; {hint}")
+        return ConfigError(f"a punctuator, or the init of a processor,{of} {what}; {hint}")
+    place = min(moved)
+    return RecordError(
+        f"offsets {' and '.join(_words(tasks))} {what}",
+        topic=place.topic,
+        partition=place.partition,
+        offset=moved[place][0],
+        task_id=task_id,
+        hint=f"nothing of it is committed: {hint}",
+    )

@@ -1,0 +1,244 @@
+"""Keeping brokers from deleting windows that are still open, while old input is processed.
+
+A window's changelog is deleted by age, and age is the record's own time against the wall clock. An
+application that processes last year's input writes windows that are a year old: a broker would
+delete them within minutes, although stream time says that they are open. So before the first such
+row is written the changelog keeps everything, and once the stream time of all its tasks is near
+enough to the present it gets its retention back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.streams.errors import StreamsError
+from headrace.streams.kafka.clocks import Background
+from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, TopicPartition
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.progress import OffsetMetadata
+from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.tasks.task import Task
+
+# How long brokers keep offsets that nobody commits again, and what follows from it.
+#
+# The offset of an input that the group does not subscribe to expires `offsets.retention.minutes`
+# after it was committed, also while the application runs; so does the description of what is
+# deployed. Both are committed again at a quarter of that time.
+
+
+_SETTING = "offsets.retention.minutes"
+_AT_MOST_S = 12 * 60 * 60.0
+_UNKNOWN_S = 10 * 60.0
+"""Often enough for all but the shortest retention, and nothing next to other commits."""
+_SHORT_MIN = 24 * 60
+
+
+class BrokerConfigs(Protocol):
+    """What is asked of a cluster; the live one is `headrace.streams.kafka.admin.LiveAdmin`."""
+
+    def broker_configs(self, name: str) -> Sequence[str]:
+        """What the brokers have for a setting, asked once."""
+
+
+def keep_offsets_every_s(cluster: BrokerConfigs, log: Log) -> float:
+    """How often to commit what does not move, in seconds."""
+    try:
+        minutes = min(map(int, cluster.broker_configs(_SETTING)))
+    except (StreamsError, ValueError) as error:
+        log.warning(
+            "offsets_retention_unknown", reason=str(error), committed_again_every_s=_UNKNOWN_S
+        )
+        return _UNKNOWN_S
+    every_s = min(_AT_MOST_S, minutes * 60 / 4)
+    if minutes < _SHORT_MIN:
+        log.warning(
+            "offsets_retention_short",
+            minutes=minutes,
+            committed_again_every_s=every_s,
+            reason=f"an application that stands still for longer loses its offsets, and with them "
+            f"the use of its state; raise {_SETTING} of the brokers",
+        )
+    return every_s
+
+
+FOR_EVER = "-1"
+
+_ASK_S = 1.0
+
+_SUSPENDED = (
+    "nothing is lost: windows are written that are older than the topic keeps records, as input of "
+    "long ago is read, so it keeps all of them until the input is near the present; act only if "
+    "retention_given_back never follows, as input may have a wrong time"
+)
+_NOT_SUSPENDED = (
+    "windows of long ago may be deleted from the topic while they are open, and be missing after a "
+    "restore: let the user alter its configuration, or set its retention.ms to -1"
+)
+_NOT_GIVEN_BACK = "nothing is lost: it is tried again; act on the reason if it stays"
+
+Committed = Callable[
+    [Sequence[TopicPartition], float], "Mapping[TopicPartition, CommittedOffset | None] | None"
+]
+"""Tells committed offsets, or None while they are undecided; takes how long to wait in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTopic:
+    """A changelog that is deleted by age.
+
+    Args:
+        sub_topology: whose tasks write it.
+        retention_ms: the age that its records reach.
+        kept_ms: how long the store keeps a row, in stream time.
+    """
+
+    topic: str
+    sub_topology: int
+    retention_ms: int
+    kept_ms: int
+
+    @property
+    def slack_ms(self) -> int:
+        """How far stream time may be behind; the other half is left for clocks that differ."""
+        return (self.retention_ms - self.kept_ms) // 2
+
+
+def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
+    """The changelogs that are deleted by age, by their names."""
+    found = {}
+    for plan in plans:
+        configs = {changelog.name: changelog.config for changelog in plan.topics.changelogs}
+        for store in plan.program.sub_topology.stores:
+            topic, kept_ms = plan.changelogs.get(store.name), store.spec.retention_ms
+            if topic is None or kept_ms is None or topic not in configs:
+                continue
+            config = configs[topic]
+            retention = config.get("retention.ms", FOR_EVER)
+            if "delete" in config.get("cleanup.policy", "") and retention != FOR_EVER:
+                found[topic] = WindowTopic(topic, plan.id, int(retention), kept_ms)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class RetentionGuard:
+    """See the module.
+
+    Args:
+        suspended: those that keep everything, because an earlier run had to.
+        inputs: the input partitions of all tasks of a sub-topology.
+        interval_s: the least time between two looks whether a retention can be given back.
+    """
+
+    admin: TopicAdmin
+    topics: Mapping[str, WindowTopic]
+    suspended: set[str]
+    inputs: Callable[[int], Sequence[TopicPartition]]
+    committed: Committed
+    interval_s: float
+    background: Background
+    clock: Clock
+    log: Log
+    _next_s: float = field(default=0.0, init=False)
+    _giving: set[str] = field(default_factory=set, init=False)
+    """Those that are about to get their retention back, unless old rows come meanwhile."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    """Of `suspended` and `_giving`, which the background changes too."""
+
+    def protect(self, task: Task) -> None:
+        """Let the changelogs keep everything that are about to get old windows from a task.
+
+        Raises:
+            StreamsError: the cluster does not answer. Where it forbids the change, the log says so.
+        """
+        if not self.topics:
+            return
+        for store, oldest_ms in task.oldest_times().items():
+            place = task.spec.changelogs.get(store)
+            if place is None or place.topic not in self.topics:
+                continue
+            topic = self.topics[place.topic]
+            is_old = oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms
+            if is_old and not self._keeps(place.topic) and self._keep_all(place.topic):
+                self.log.warning(
+                    "retention_suspended",
+                    topic=place.topic,
+                    oldest_window_ms=oldest_ms,
+                    advice=_SUSPENDED,
+                )
+
+    def _keeps(self, topic: str) -> bool:
+        """Whether a changelog keeps everything and goes on so; if not, it is to from now on."""
+        with self._lock:
+            if topic in self.suspended and topic not in self._giving:
+                return True
+            self.suspended.add(topic)
+            self._giving.discard(topic)
+            return False
+
+    def _keep_all(self, topic: str) -> bool:
+        try:
+            self.admin.alter_config(topic, {"retention.ms": FOR_EVER})
+        except StreamsError as error:
+            # It may be forbidden. Then what is older than the retention is the broker's to delete.
+            self.log.error(
+                "retention_not_suspended", topic=topic, reason=str(error), advice=_NOT_SUSPENDED
+            )
+            return False
+        return True
+
+    def give_back(self, owned: Sequence[int]) -> None:
+        """Look now and then whether changelogs need not keep everything any more.
+
+        Args:
+            owned: the sub-topologies whose first task is this worker's: one worker decides.
+        """
+        now_s = self.clock.monotonic_s()
+        if not self.suspended or now_s < self._next_s:
+            return
+        self._next_s = now_s + self.interval_s
+        for name in sorted(self.suspended - self._giving):
+            topic = self.topics[name]
+            if topic.sub_topology in owned and self._is_present(topic):
+                self._giving.add(name)
+                if not self.background(lambda topic=topic: self._give_back(topic)):  # type: ignore[misc]
+                    self._giving.discard(name)
+
+    def _give_back(self, topic: WindowTopic) -> None:
+        try:
+            self.admin.alter_config(topic.topic, {"retention.ms": str(topic.retention_ms)})
+        except StreamsError as error:
+            self.log.warning(
+                "retention_not_given_back",
+                topic=topic.topic,
+                reason=str(error),
+                advice=_NOT_GIVEN_BACK,
+            )
+            with self._lock:
+                self._giving.discard(topic.topic)
+            return
+        with self._lock:
+            is_given = topic.topic in self._giving
+            self._giving.discard(topic.topic)
+            if is_given:
+                self.suspended.discard(topic.topic)
+        if is_given:
+            self.log.info("retention_given_back", topic=topic.topic)
+        else:
+            # Old rows came meanwhile, and what was just set may have come behind what they need.
+            self._keep_all(topic.topic)
+
+    def _is_present(self, topic: WindowTopic) -> bool:
+        """Whether all tasks have come near enough to the present."""
+        needed_ms = self.clock.now_ms() - topic.slack_ms
+        offsets = self.committed(self.inputs(topic.sub_topology), _ASK_S)
+        if offsets is None:
+            return False
+        times = [
+            OffsetMetadata.decode(found.metadata).event_time
+            for found in offsets.values()
+            if found is not None
+        ]
+        return all(time < 0 or time >= needed_ms for time in times)

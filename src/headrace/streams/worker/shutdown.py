@@ -1,0 +1,281 @@
+"""An application's part in a shutdown of all its processes: it hears the word, and can give it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from headrace.streams.config.config import StreamsConfig
+from headrace.streams.config.settings import SHUTDOWN_ENDING
+from headrace.streams.errors import FatalClientError, ShutDownError
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.connectivity import BrokerContact
+from headrace.streams.kafka.group_offsets import MemberlessGroup, OpenGroup
+from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.tasks.failures import describe_failure
+
+# The word to all workers of an application, on all hosts, that it is to be shut down.
+#
+# It is kept as the text beside an offset, in the group `<application.id>.shutdown`, at partition 0
+# of
+# each input; no topic and no port is needed, and no right that workers lack. The offset is a time,
+# so
+# that the latest word is the largest, also after an older one has expired.
+#
+#     whoever asks for it        writes the word, and ends with its error
+#     each worker that runs      looks every few seconds, and ends when there is a larger one
+#     a worker that starts       goes by what it finds then: a shutdown of before is over
+
+
+LOOK_EVERY_S = 2.0
+LAST_LOOK_S = 5.0
+"""How long a stop waits for a look that is under way."""
+_REASON_MAX = 500
+_TEXT = re.compile(r"headrace\.shutdown ([A-Za-z0-9+/=_-]*)\.")
+"""With an end, as `headrace.streams.kafka.offset_texts` asks for."""
+
+
+def shutdown_group(application_id: str) -> str:
+    """The group that the word is kept in.
+
+    >>> shutdown_group("word-count")
+    'word-count.shutdown'
+    """
+    return application_id + SHUTDOWN_ENDING
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownNote:
+    """The word of one worker to all.
+
+    Args:
+        host: where it runs.
+        process: its number there.
+        error: the name of the error.
+        reason: its text, where no record can be quoted by it.
+
+    Example:
+        >>> note = ShutdownNote("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
+        >>> ShutdownNote.decode(note.encode() + "what was in memory behind it") == note
+        True
+        >>> ShutdownNote.decode("something else") is None
+        True
+    """
+
+    host: str
+    process: int
+    error: str
+    reason: str
+
+    @classmethod
+    def of(cls, error: str, reason: str) -> ShutdownNote:
+        """The word of this process."""
+        return cls(socket.gethostname(), os.getpid(), error, reason[:_REASON_MAX])
+
+    def encode(self) -> str:
+        """Return the text to commit."""
+        written = json.dumps(asdict(self), ensure_ascii=False).encode(errors="replace")
+        text = base64.urlsafe_b64encode(written).decode()
+        return f"headrace.shutdown {text}."
+
+    @classmethod
+    def decode(cls, text: str) -> ShutdownNote | None:
+        """Read what `encode` made; text of another origin is no note."""
+        found = _TEXT.match(text)
+        try:
+            return None if found is None else cls(**json.loads(base64.urlsafe_b64decode(found[1])))
+        except (ValueError, TypeError):
+            return None
+
+
+class Notes(Protocol):
+    """The group of the word; a live one is `headrace.streams.kafka.group_offsets.OpenGroup`."""
+
+    def committed(
+        self, places: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """The offsets at some places, as they are now."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+def write_note(
+    note: ShutdownNote,
+    places: Iterable[TopicPartition],
+    *,
+    set_offsets: Callable[[Offsets], None],
+    clock: Clock,
+) -> None:
+    """Tell all workers that run now to end.
+
+    Args:
+        places: partition 0 of the application's inputs.
+        set_offsets: commits in the group of the word.
+    """
+    offset = CommittedOffset(clock.now_ms(), note.encode())
+    set_offsets(dict.fromkeys(places, offset))
+
+
+class ShutdownWatch:
+    """Looks for the word while a worker runs, in a thread of its own.
+
+    Args:
+        make_notes: opens the group of the word.
+        places: partition 0 of the application's inputs.
+        ended: called when there is a word, with the error that is to end the application.
+        wait: waits for some seconds, and says whether the watch is over; for tests.
+    """
+
+    def __init__(
+        self,
+        application_id: str,
+        make_notes: Callable[[], Notes],
+        places: Iterable[TopicPartition],
+        *,
+        ended: Callable[[ShutDownError], None],
+        log: Log,
+        wait: Callable[[float], bool] | None = None,
+    ) -> None:
+        self._application_id = application_id
+        self._make_notes = make_notes
+        self._places = sorted(places)
+        self._ended = ended
+        self._log = log
+        self._over = threading.Event()
+        self._wait = wait or self._over.wait
+        self._thread = threading.Thread(target=self.watch, name="headrace-shutdown", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join(LAST_LOOK_S)
+
+    def watch(self) -> None:
+        """Look until there is a word, or the worker has ended."""
+        try:
+            notes = self._make_notes()
+        except FatalClientError:  # the worker's own clients cannot be made either
+            return
+        try:
+            self._look_on(notes)
+        except AccessError as error:
+            advice = "grant it, or stop the application's other processes by hand when one says so"
+            self._log.warning("shutdown_not_looked_for", reason=str(error), advice=advice)
+        finally:
+            notes.close()
+
+    def _look_on(self, notes: Notes) -> None:
+        last: int | None = None
+        while True:
+            found = self._latest(notes)
+            if found is not None:
+                number, note = found
+                if last is not None and number > last and note is not None:
+                    self._ended(ShutDownError(self._application_id, **asdict(note)))
+                    return
+                last = number
+            if self._wait(LOOK_EVERY_S):
+                return
+
+    def _latest(self, notes: Notes) -> tuple[int, ShutdownNote | None] | None:
+        """The latest word; None where that cannot be told now, which the next look may."""
+        try:
+            found = notes.committed(self._places).values()
+        except FatalClientError:
+            return None
+        latest = max(found, key=lambda offset: offset.offset, default=None)
+        if latest is None:
+            return -1, None
+        return latest.offset, ShutdownNote.decode(latest.metadata)
+
+
+TELL_WITHIN_S = 10.0
+
+
+class Shutdown:
+    """See the module.
+
+    Args:
+        plans: what the application runs; its inputs are where the word is kept.
+    """
+
+    def __init__(
+        self, config: StreamsConfig, plans: Sequence[SubPlan], *, clock: Clock, log: Log
+    ) -> None:
+        self._config = config
+        self._group = shutdown_group(config.application_id)
+        self._places = {TopicPartition(name, 0) for plan in plans for name in plan.topics.sources}
+        self._clock = clock
+        self._log = log
+        self._heard: ShutDownError | None = None
+        self._tells = False
+
+    def watched(self, contact: BrokerContact, stop: Callable[[], None]) -> ShutdownWatch:
+        """The context in which a worker runs.
+
+        Args:
+            stop: has the worker stop; called from another thread.
+        """
+
+        def ended(error: ShutDownError) -> None:
+            if self._tells:  # it is closing, and this may be its own word
+                return
+            self._heard = error
+            self._log.warning("shutdown_heard", host=error.host, process=error.process)
+            stop()
+
+        return ShutdownWatch(
+            self._config.application_id,
+            lambda: OpenGroup(self._config.admin_config(), self._group, contact=contact),
+            self._places,
+            ended=ended,
+            log=self._log,
+        )
+
+    def check(self) -> None:
+        """Raise what was heard, once the worker has ended.
+
+        Raises:
+            ShutDownError: another process has asked for it.
+        """
+        if self._heard is not None:
+            raise self._heard
+
+    def tell(self, error: Exception) -> bool:
+        """Have all workers that run now end; returns whether they can know, and logs if not."""
+        self._tells = True
+        failure = describe_failure(error, full=False)
+        cluster = MemberlessGroup(
+            self._config.admin_config(), timeout_s=TELL_WITHIN_S, stopping=lambda: False
+        )
+        try:
+            write_note(
+                ShutdownNote.of(failure.error, failure.reason),
+                self._places,
+                set_offsets=lambda offsets: cluster.set_offsets(self._group, offsets),
+                clock=self._clock,
+            )
+        except (AccessError, FatalClientError) as unwritten:
+            advice = "stop the application's other processes by hand"
+            self._log.error("shutdown_not_told", reason=str(unwritten), advice=advice)
+            return False
+        self._log.warning("shutdown_told", group=self._group)
+        return True

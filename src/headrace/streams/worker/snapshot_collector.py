@@ -1,0 +1,299 @@
+"""Makes a worker's snapshots: in its own thread, between two turns, and never much of its time.
+
+    worker's thread:  turn ─► turn ─► turn ─► snapshot ─► turn …
+                                                 │ replaced as one attribute
+    any other thread:  ◄──────────── `latest` ───┘
+
+A snapshot is made each half second at most, and seldom enough to take half a percent of the time,
+but each four seconds, as whoever asks for health takes a worker that tells nothing for one that is
+stuck.
+That of a worker that is stuck grows old, which its `at_s` tells. Stores are looked at by turns, for
+some milliseconds a snapshot, and each of them seldom: few rows are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from headrace.state.buffer import Buffer
+from headrace.state.counting import count_rows
+from headrace.streams.kafka.protocols import Clock, Consumer, TopicPartition
+from headrace.streams.metrics.counters import Counters, TaskCounters
+from headrace.streams.metrics.hot_keys import HotKeys
+from headrace.streams.metrics.measures import Measures, NodeKey
+from headrace.streams.metrics.snapshots import (
+    InputSnapshot,
+    LatencySnapshot,
+    NodeSnapshot,
+    OwnNumber,
+    StoreSnapshot,
+    TaskSnapshot,
+    WorkerSnapshot,
+)
+from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.restore import Restorer
+from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.worker.transactions import Transactions
+
+EVERY_S = 0.5
+COST_MAX = 0.005
+"""The part of a worker's time that snapshots may take."""
+EVERY_MOST_S = 4.0
+"""No later is the next one due, whatever one takes: on a busy machine a short one may take long."""
+STORES_EVERY_S = 5.0
+STORES_COUNTED_AGAIN_S = 60.0
+"""When rows are counted again of a store that had too many; meanwhile they are estimated alone."""
+STORES_MOST_S = 0.005
+"""For so long stores are looked at for one snapshot; of the others those of before are told."""
+
+NO_COUNTERS = TaskCounters()
+
+
+@dataclass(slots=True)
+class _Size:
+    """How large a store was when it was looked at."""
+
+    keys: int
+    is_counted: bool
+    size_bytes: int
+    at_s: float
+    count_at_s: float = 0.0
+    """Until then it is not counted, of one that had too many rows for it."""
+
+
+@dataclass(slots=True)
+class SnapshotCollector:
+    """See the module.
+
+    Args:
+        worker_id: the worker's identity.
+        own_numbers: what processors counted, by node and name.
+        is_paused: whether the worker was told to process nothing.
+    """
+
+    worker_id: str
+    counters: Counters
+    hot_keys: HotKeys
+    tasks: Tasks
+    restorer: Restorer
+    transactions: Transactions
+    consumer: Consumer
+    own_numbers: dict[tuple[str, str], float]
+    is_paused: Callable[[], bool]
+    measures: Measures
+    clock: Clock
+    latest: WorkerSnapshot | None = None
+    """The last snapshot; None before the first."""
+    _next_s: float = 0.0
+    _sizes: dict[tuple[TaskId, str], _Size] = field(default_factory=dict)
+    _states: dict[TaskId, tuple[str, float]] = field(default_factory=dict)
+    """Since when each task is in its state."""
+    _ran_s: dict[TaskId, float] = field(default_factory=dict)
+    """When each task ran last, or came here."""
+
+    @property
+    def aborted(self) -> int:
+        """Transactions that were open and came to nothing, as far as that is known."""
+        return self.transactions.aborted + self.counters.found_aborted
+
+    def turn(self) -> None:
+        """Make a snapshot, if it is time to."""
+        begun_s = self.clock.monotonic_s()
+        if begun_s < self._next_s:
+            return
+        if self.measures.are_served:
+            self.transactions.producer.pressure(0.0)
+        self.gather()
+        took_s = self.clock.monotonic_s() - begun_s
+        self._next_s = begun_s + min(EVERY_MOST_S, max(EVERY_S, took_s / COST_MAX))
+
+    def gather(self) -> None:
+        """Make a snapshot now; in the worker's thread."""
+        now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
+        self._measure(now_s)
+        tasks = tuple(self._tasks(now_s, now_ms))
+        usage, times = self.measures.usage(), self.measures.times()
+        counters, before = self.counters, self.latest
+        restored = self.restorer.restored
+        self.latest = WorkerSnapshot(
+            id=self.worker_id,
+            at_s=now_s,
+            at_ms=now_ms,
+            is_running=bool(tasks) and all(task.state == "running" for task in tasks),
+            is_paused=self.is_paused(),
+            processed=counters.processed,
+            committed=counters.records_committed,
+            undecided=counters.undecided,
+            commits=counters.commits,
+            commit_latency=counters.commit_latency.distribution(),
+            latencies=tuple(
+                LatencySnapshot(sub_topology=sub, latency=histogram.distribution())
+                for sub, histogram in sorted(counters.latency.items())
+            ),
+            rebalances=counters.rebalances,
+            aborted=self.aborted,
+            reactions=dict(counters.reactions),
+            producers_replaced=self.transactions.replaced,
+            restored=restored,
+            restored_per_s=_rate(before, restored, now_s),
+            cpu_s=usage.cpu_s,
+            memory_bytes=usage.memory_bytes,
+            busy_s=dict(times.busy),
+            nodes=self._nodes(dict(times.nodes)),
+            tasks=tasks,
+            sent=dict(self.measures.sent()),
+            numbers=tuple(
+                OwnNumber(node=node, name=name, value=value)
+                for (node, name), value in sorted(self.own_numbers.items())
+            ),
+        )
+
+    # -- tasks ---------------------------------------------------------------------------------
+
+    def _tasks(self, now_s: float, now_ms: int) -> Iterable[TaskSnapshot]:
+        states = self.tasks.states()
+        self.hot_keys.keep_to(states)
+        since = self._states
+        self._states = {
+            task: since[task] if since.get(task, ("", 0.0))[0] == state else (state, now_s)
+            for task, (state, _) in states.items()
+        }
+        ran_s = self._ran_s
+        self._ran_s = {
+            task: now_s if state == "running" else ran_s.get(task, now_s)
+            for task, (state, _) in states.items()
+        }
+        running = [task for state, task in states.values() if state == "running" and task]
+        places = [place for task in running for place in task.inputs]
+        positions = self.consumer.positions(places) if places else {}
+        remaining = self.restorer.remaining()
+        for task_id, (state, task) in states.items():
+            own = self.counters.tasks.get(task_id, NO_COUNTERS)
+            yield TaskSnapshot(
+                id=str(task_id),
+                sub_topology=task_id.sub_topology,
+                partition=task_id.partition,
+                state=state,
+                state_s=now_s - self._states[task_id][1],
+                unready_s=now_s - self._ran_s[task_id],
+                processed=own.processed,
+                committed=own.committed,
+                inputs=() if state != "running" or task is None else tuple(
+                    self._input(task, place, positions.get(place, 0), now_ms)
+                    for place in task.inputs
+                ),
+                stores=() if task is None else tuple(
+                    self._store(task, buffer, remaining.get((task_id, buffer.name), 0))
+                    for buffer in task.buffers
+                ),
+            )  # fmt: skip
+
+    def _measure(self, now_s: float) -> None:
+        """Look at the stores that nobody looked at for longest, as long as that takes no time."""
+        clock = self.clock.monotonic_s
+        until_s = clock() + STORES_MOST_S
+        before, self._sizes = self._sizes, {}
+        due: list[tuple[float, Task, str]] = []
+        for task in (task for _, task in self.tasks.states().values() if task is not None):
+            for buffer in task.buffers:
+                store = task.id, buffer.name
+                known = before.get(store)
+                self._sizes[store] = known or _Size(0, False, 0, -STORES_EVERY_S)
+                if known is None or now_s >= known.at_s + STORES_EVERY_S:
+                    due.append((self._sizes[store].at_s, task, buffer.name))
+        for number, (_, task, name) in enumerate(sorted(due, key=lambda one: one[0])):
+            known = self._sizes[task.id, name]
+            size = self._sized(
+                task, name, known, now_s, is_first=not number, is_late=lambda: clock() > until_s
+            )
+            if clock() > until_s and number and (task.id, name) in before:
+                continue  # the first ones of the next snapshot
+            self._sizes[task.id, name] = size
+
+    def _sized(
+        self,
+        task: Task,
+        name: str,
+        known: _Size,
+        now_s: float,
+        *,
+        is_first: bool,
+        is_late: Callable[[], bool],
+    ) -> _Size:
+        """Look at a store; one that had too many rows to count is counted seldom.
+
+        Args:
+            is_first: whether all the time was there for it alone.
+        """
+        committed, layout = task.state.store(name), task.spec.layout(name)
+        if now_s < known.count_at_s:
+            keys = layout.view(committed).approximate_count()
+            return replace(known, keys=keys, size_bytes=committed.approximate_bytes(), at_s=now_s)
+        keys, is_counted = count_rows(committed, layout, is_late)
+        size = _Size(keys, is_counted, committed.approximate_bytes(), now_s)
+        if not is_counted and (is_first or not is_late()):
+            size.count_at_s = now_s + STORES_COUNTED_AGAIN_S
+        return size
+
+    def _input(
+        self, task: Task, place: TopicPartition, position: int, now_ms: int
+    ) -> InputSnapshot:
+        queued = task.queued_in(place)
+        processed = task.next_offset[place]
+        # Where nothing waits, the position has passed markers and aborted records.
+        reached = processed if queued else max(position, processed)
+        ahead = self.consumer.lag(place, reached)
+        time_ms = task.partition_time[place]
+        is_behind = bool(ahead) or queued > 0
+        return InputSnapshot(
+            topic=place.topic,
+            partition=place.partition,
+            internal=place.topic in task.spec.internal_topics,
+            committed=task.start[place].offset,
+            processed=processed,
+            end=None if ahead is None else reached + ahead,
+            queued=queued,
+            behind_ms=max(0, now_ms - time_ms) if is_behind and time_ms >= 0 else 0,
+        )
+
+    def _store(self, task: Task, buffer: Buffer, remaining: int) -> StoreSnapshot:
+        size = self._sizes[task.id, buffer.name]
+        return StoreSnapshot(
+            name=buffer.name,
+            keys=size.keys,
+            is_counted=size.is_counted,
+            size_bytes=size.size_bytes,
+            uncommitted_bytes=buffer.uncommitted_bytes(),
+            cached_bytes=buffer.cached_bytes(),
+            cache_hits=buffer.hits,
+            cache_misses=buffer.misses,
+            restore_remaining=remaining,
+            hot_keys=self.hot_keys.of(task.id, buffer.name),
+        )
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def _nodes(self, times: dict[NodeKey, float]) -> tuple[NodeSnapshot, ...]:
+        """Those that were seen at work, or that left records out."""
+        dropped: dict[tuple[int, str], dict[str, int]] = {}
+        for (node, reason), count in self.tasks.dropped.items():
+            dropped.setdefault((self.tasks.sub_topology_of(node), node), {})[reason] = count
+        found = dropped.keys() | {(key.sub_topology, key.node) for key in times}
+        return tuple(
+            NodeSnapshot(
+                sub_topology=sub,
+                name=node,
+                dropped=dropped.get((sub, node), {}),
+                own_s=times.get(NodeKey(sub, node, False), 0.0),
+                user_s=times.get(NodeKey(sub, node, True), 0.0),
+            )
+            for sub, node in sorted(found)
+        )
+
+
+def _rate(before: WorkerSnapshot | None, restored: int, now_s: float) -> float:
+    if before is None or now_s <= before.at_s:
+        return 0.0
+    return (restored - before.restored) / (now_s - before.at_s)

@@ -1,0 +1,132 @@
+"""Looking at the topics again while the application runs.
+
+A source topic can be deleted, or get more partitions than the state behind it was made for. The
+worker must hear of it before it goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+
+from headrace.streams.errors import (
+    GlobalTableLostError,
+    MisconfiguredTopicError,
+    MissingTopicError,
+    StreamsError,
+)
+from headrace.streams.kafka.access_errors import AccessError
+from headrace.streams.kafka.clocks import Background
+from headrace.streams.kafka.protocols import Clock, Log, TopicFacts
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.topic_errors import TopicReplacedError
+
+_FINAL = (
+    AccessError,
+    MissingTopicError,
+    TopicReplacedError,
+    MisconfiguredTopicError,
+    GlobalTableLostError,
+)
+"""What stops the worker."""
+
+
+class TopicWatch:
+    """See the module.
+
+    Args:
+        check: looks at the topics, given the facts of before
+        (`headrace.streams.plan.topics.recheck_topics`).
+        topics: what is known of the topics; brought up to date here.
+        partitions: the partition counts that the tasks go by; brought up to date here.
+        grown: called when a topic has more partitions, so that the group hears of them; returns
+            whether it was done, and is called again where it was not.
+    """
+
+    def __init__(
+        self,
+        *,
+        check: Callable[[Mapping[str, TopicFacts]], Mapping[str, TopicFacts]],
+        plans: Sequence[SubPlan],
+        topics: MutableMapping[str, TopicFacts],
+        partitions: MutableMapping[str, int],
+        grown: Callable[[], bool],
+        interval_s: float,
+        background: Background,
+        clock: Clock,
+        log: Log,
+    ) -> None:
+        self._check = check
+        self._plans = plans
+        self._topics = topics
+        self._partitions = partitions
+        self._grown = grown
+        self._is_news = False
+        self._interval_s = interval_s
+        self._background = background
+        self._clock = clock
+        self._log = log
+        self._next_s = clock.monotonic_s() + interval_s
+        self._found: Mapping[str, TopicFacts] | None = None
+        self._failure: StreamsError | None = None
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The topics outside of the application that it writes under constant names."""
+        return sorted({name for plan in self._plans for name in plan.sinks})
+
+    def look_soon(self) -> None:
+        """Look with the next turn: the group has changed, and the topics may be why."""
+        self._next_s = self._clock.monotonic_s()
+
+    def look_within(self, seconds: float) -> None:
+        """Look before so much time has passed."""
+        self._next_s = min(self._next_s, self._clock.monotonic_s() + seconds)
+
+    def turn(self) -> None:
+        """Look again when it is time, and use what the last look has found.
+
+        Raises:
+            MissingTopicError: a source topic was deleted, or one that is written.
+            TopicReplacedError: a source topic is another one.
+            MisconfiguredTopicError: the topics do not fit any more.
+            GlobalTableLostError: the topic of a global table is a new one.
+            AccessError: this client may not look any more.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._found is not None:
+            found, self._found = self._found, None
+            self._use(found)
+        if self._is_news and self._grown():
+            self._is_news = False
+        if self._clock.monotonic_s() >= self._next_s and self._background(self._look):
+            self._next_s = self._clock.monotonic_s() + self._interval_s
+
+    def _look(self) -> None:
+        try:
+            self._found = self._check(dict(self._topics))
+        except _FINAL as error:
+            self._failure = error
+        except StreamsError as error:
+            # Nothing is known, so nothing follows; the next look may know more.
+            self._log.warning(
+                "topics_unknown",
+                reason=str(error),
+                advice="nothing is lost: they are asked again",
+            )
+
+    def _use(self, found: Mapping[str, TopicFacts]) -> None:
+        counts = {name: facts.partitions for name, facts in found.items()}
+        for plan in self._plans:
+            before, now = plan.lead(self._partitions), plan.lead({**self._partitions, **counts})
+            if before != now:
+                raise MisconfiguredTopicError(
+                    f"topic {now} has more partitions now than {before}, which sub-topology "
+                    f"{plan.id} was shared out by; stop all workers, and only then start them again"
+                )
+        for name, count in counts.items():
+            if count != self._partitions.get(name, count):
+                self._log.info("topic_grown", topic=name, partitions=count)
+                self._is_news = True
+        self._topics.update(found)
+        self._partitions.update(counts)

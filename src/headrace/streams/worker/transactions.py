@@ -1,0 +1,157 @@
+"""The producer of one worker: the transaction that is open, and when a producer is replaced.
+
+A producer that the broker fenced, or whose commit has no known outcome, is of no more use. A new
+one of the same identity decides what the old one left open, before anything is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from headrace.streams.errors import (
+    FatalClientError,
+    IdentityError,
+    OutcomeUnknownError,
+    ProducerFencedError,
+    StreamsError,
+)
+from headrace.streams.kafka.protocols import Clock, Log, Probe, Producer
+from headrace.streams.worker.rate_window import RateWindow
+
+FENCED_AGAIN_S = 60.0
+_REPLACED = (
+    "nothing is lost: all tasks begin anew from what is committed; usual after a pause of the "
+    "process or of the brokers, so act only if it goes on"
+)
+
+
+class Transactions:
+    """See the module.
+
+    Args:
+        timeout_s: transaction.timeout.ms in seconds: how long the broker keeps one open.
+    """
+
+    def __init__(
+        self,
+        make_producer: Callable[[], Producer],
+        *,
+        timeout_s: float,
+        clock: Clock,
+        probe: Probe,
+        log: Log,
+    ) -> None:
+        self._make_producer = make_producer
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._probe = probe
+        self._log = log
+        self._begun_s: float | None = None
+        self._fenced = RateWindow(2, within_s=FENCED_AGAIN_S, clock=clock)
+        self.producer = make_producer()
+        """The present one."""
+        self.aborted = 0
+        """Transactions that were open and came to nothing."""
+        self._replaced = 0
+
+    @property
+    def replaced(self) -> int:
+        """Producers that were given up for a new one."""
+        return self._replaced + self.producer.given_up
+
+    def init(self) -> None:
+        """Decide what a predecessor left open.
+
+        Raises:
+            FatalClientError: the brokers did not answer within task.timeout.ms.
+        """
+        try:
+            self.producer.init()
+        except OutcomeUnknownError as error:
+            raise FatalClientError(
+                f"the brokers do not decide the last transaction: {error}; see that they are up"
+            ) from error
+
+    def begin(self) -> None:
+        """Begin a transaction, unless one is open."""
+        if self._begun_s is None:
+            self.producer.begin()
+            self._begun_s = self._clock.monotonic_s()
+            self._probe("transaction_begun")
+
+    def ended(self) -> None:
+        """The open transaction is committed."""
+        self._begun_s = None
+
+    def abort(self) -> bool:
+        """Abort the open transaction, if there is one.
+
+        Returns:
+            Whether the producer is still the same.
+        """
+        if self._begun_s is None:
+            return True
+        try:
+            self.producer.abort()
+        except StreamsError as error:
+            self.replace(error)
+            return False
+        self.aborted += 1
+        self._begun_s = None
+        return True
+
+    def forget(self) -> bool:
+        """Abort for the last time; returns whether it was so. Else a successor decides it."""
+        if self._begun_s is None:
+            return True
+        self._begun_s = None
+        with suppress(StreamsError):
+            self.producer.abort()
+            self.aborted += 1
+            return True
+        return False
+
+    def replace(self, reason: StreamsError, *, in_doubt: bool = False) -> None:
+        """Make a new producer, which decides the old one's transaction.
+
+        Args:
+            reason: what became of the old one.
+            in_doubt: whether its transaction may have been committed.
+
+        Raises:
+            IdentityError: this producer was fenced twice within a minute, and not for its age.
+            FatalClientError: the brokers did not answer within task.timeout.ms.
+        """
+        fenced = isinstance(reason, ProducerFencedError)
+        if fenced and (age_s := self._age_s()) >= self._timeout_s:
+            # The client cannot tell this from another producer with its identity.
+            fenced = False
+            self._log.warning(
+                "producer_replaced",
+                reason=f"the broker ended the transaction: it was open for {age_s:.1f} s, longer "
+                f"than producer.transaction.timeout.ms of {self._timeout_s * 1000:.0f}",
+                advice=_REPLACED,
+            )
+        else:
+            self._log.warning("producer_replaced", reason=str(reason), advice=_REPLACED)
+        if fenced and self._fenced.is_too_much():
+            raise IdentityError(
+                f"this worker's producer was fenced twice within a minute ({reason}): another live "
+                "worker has the same identity, which is its application.id, a dash and its "
+                "worker.id; give each worker its own worker.id"
+            ) from reason
+        self.aborted += self._begun_s is not None and not in_doubt
+        self._replaced += 1 + self.producer.given_up
+        self.producer.close()
+        self.producer = self._make_producer()
+        self._begun_s = None
+        self.init()
+
+    def _age_s(self) -> float:
+        """How long the transaction is open."""
+        return 0.0 if self._begun_s is None else self._clock.monotonic_s() - self._begun_s
+
+    def close(self) -> None:
+        """Let go of the producer; an open transaction is left to its successor."""
+        self.producer.close()

@@ -1,0 +1,176 @@
+"""What an application does about an error that nothing in it has put right: its user's answer.
+
+As in Kafka Streams, a handler is asked for what stops a worker, at its start too, and not for what
+a worker puts right itself. Without one the client shuts down, which is what most errors want: the
+next worker would meet the same record or the same setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from random import Random
+
+from headrace.streams.errors import ConfigError, ShutDownError, StopRequestedError
+from headrace.streams.kafka.protocols import Clock, Log
+from headrace.streams.tasks.failures import describe_failure, log_failure
+from headrace.streams.worker.restarts import RestartLimits, Restarts
+from headrace.topology.arguments import why_not_called_as
+from headrace.topology.functions import place_of
+
+NAME = "uncaught_error_handler"
+
+
+class UncaughtErrorResponse(Enum):
+    """What is to follow when an error has stopped a worker."""
+
+    REPLACE_WORKER = "replace worker"
+    """Begin another worker in its place, from the last commit; after a pause that grows."""
+    SHUTDOWN_CLIENT = "shut down client"
+    """Stop this application in this process, and all workers of its `headrace run`."""
+    SHUTDOWN_APPLICATION = "shut down application"
+    """Stop it everywhere, in all processes and on all hosts."""
+
+
+UncaughtErrorHandler = Callable[[Exception], UncaughtErrorResponse]
+"""Given the error, in the worker's thread; answers what is to follow."""
+
+
+def checked(handler: UncaughtErrorHandler | None) -> UncaughtErrorHandler | None:
+    """Refuse a handler that cannot be asked.
+
+    Raises:
+        ConfigError: it is no function of one argument.
+
+    Example:
+        >>> checked(lambda error: UncaughtErrorResponse.REPLACE_WORKER) is None
+        False
+    """
+    if handler is None:
+        return None
+    if not callable(handler):
+        raise ConfigError(f"{NAME} must be a function, not {handler!r}")
+    wrong = why_not_called_as("handler(error)", 1, handler)
+    if wrong is not None:
+        raise ConfigError(f"{NAME} {wrong}")
+    return handler
+
+
+class Uncaught:
+    """Asks the handler, and says how long to wait before a worker is replaced.
+
+    Args:
+        handler: None has the client shut down.
+        tell: has all other processes of the application shut down for an error; returns whether
+            they can know.
+        says_all: whether texts that may quote a record are logged.
+        limits: how often a worker is replaced, and how soon.
+    """
+
+    def __init__(
+        self,
+        handler: UncaughtErrorHandler | None,
+        tell: Callable[[Exception], bool],
+        *,
+        says_all: bool,
+        clock: Clock,
+        log: Log,
+        limits: RestartLimits | None = None,
+    ) -> None:
+        self._handler = handler
+        self._tell = tell
+        self._says_all = says_all
+        self._clock = clock
+        self._log = log
+        self._restarts = Restarts(limits or RestartLimits(), Random())  # noqa: S311 - jitter
+        self.answer: UncaughtErrorResponse | None = None
+        """What the handler has answered last."""
+        self._about: Exception | None = None
+        """The error that it was asked about already."""
+        self._mistake: ConfigError | None = None
+        """What was wrong with its answer."""
+        self._is_told = False
+
+    def holds(self, error: BaseException | None) -> bool:
+        """Ask what is to follow; returns whether a worker that ends is to keep its partitions.
+
+        All others have been told to end then. Who got a partition before it heard of that would
+        process the same record.
+        """
+        if isinstance(error, StopRequestedError) or not isinstance(error, Exception):
+            return False
+        try:
+            self._ask(error)
+        except Exception as failure:  # the worker is to close in any case
+            self._log.error("shutdown_not_told", reason=type(failure).__name__)
+            return False
+        return self._is_told and error is self._about
+
+    def pause_s(self, error: Exception, *, started_s: float) -> float:
+        """Ask what is to follow; returns how many seconds to wait before a worker is replaced.
+
+        Args:
+            started_s: when the worker began, by the clock that never goes back.
+
+        Raises:
+            Exception: the error itself, where no worker is to follow.
+            ConfigError: the handler answers nothing of use, or fails.
+        """
+        if self._handler is None or isinstance(error, ShutDownError):
+            raise error
+        self._ask(error)
+        self._about = None
+        if self._mistake is not None:
+            raise self._mistake
+        if self.answer is not UncaughtErrorResponse.REPLACE_WORKER:
+            raise error
+        now_s = self._clock.monotonic_s()
+        pause_s = self._restarts.pause_s(started_s=started_s, ended_s=now_s)
+        if pause_s is None:
+            self._log.error("worker_given_up", reason="it was replaced too often")
+            raise error
+        self._say(error)
+        self._log.warning("worker_replaced", after=type(error).__name__, in_s=round(pause_s, 3))
+        return pause_s
+
+    def _ask(self, error: Exception) -> None:
+        """Ask about an error, once."""
+        if self._handler is None or isinstance(error, ShutDownError) or error is self._about:
+            return
+        self._about, self._mistake, self._is_told = error, None, False
+        try:
+            self.answer = self._asked(self._handler, error)
+        except ConfigError as mistake:
+            self._mistake = mistake
+        else:
+            is_for_all = self.answer is UncaughtErrorResponse.SHUTDOWN_APPLICATION
+            self._is_told = is_for_all and self._tell(error)
+
+    def _asked(self, handler: UncaughtErrorHandler, error: Exception) -> UncaughtErrorResponse:
+        try:
+            answer: object = handler(error)
+        except Exception as raised:
+            self._say(error)
+            what = f"raised {type(raised).__name__}"
+            raise ConfigError(f"{_where(handler)} {what}; {_MUST}") from raised
+        if isinstance(answer, UncaughtErrorResponse):
+            return answer
+        self._say(error)
+        is_short = isinstance(answer, str | int | bool | None)
+        what = repr(answer)[:80] if is_short else f"a {type(answer).__name__}"
+        raise ConfigError(f"{_where(handler)} answered {what}; {_MUST}")
+
+    def _say(self, error: Exception) -> None:
+        log_failure(self._log, describe_failure(error, full=self._says_all))
+
+
+_MUST = (
+    "it must answer UncaughtErrorResponse.REPLACE_WORKER, SHUTDOWN_CLIENT or "
+    "SHUTDOWN_APPLICATION; the error that it was asked about is in the log above"
+)
+
+
+def _where(handler: UncaughtErrorHandler) -> str:
+    place = place_of(handler)
+    known = None if place is None else place.whole or place.name
+    return NAME if known is None else f"{NAME} at {known}"

@@ -1,0 +1,243 @@
+"""Making the operators of one task, and the views of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from headrace.state.buffer import Buffer
+from headrace.topology.compile.codegen import CompileOptions, has_its_own, needs_old
+from headrace.topology.compile.meeting import meets_others
+from headrace.topology.context.context import (
+    Headers,
+    Number,
+    OperatorContext,
+    Receive,
+    TableView,
+    TaskFacts,
+    no_row,
+    raise_earlier,
+    stop,
+)
+from headrace.topology.context.context import Operator as RunningOperator
+from headrace.topology.errors import TopologyError
+from headrace.topology.graph.graph import (
+    Aggregate,
+    AnySerde,
+    Function,
+    Operator,
+    Stateless,
+    SubTopology,
+    TableSource,
+    by_name,
+)
+from headrace.topology.operators.stored_rows import StoredRows, to_all
+from headrace.topology.processors.store_faces import GlobalView, ReadOnlyStore, Rows, store_key
+from headrace.topology.processors.stores import open_store
+
+
+class _Environment(Protocol):
+    """The part of `environment.TaskEnvironment` that operators are made with."""
+
+    @property
+    def buffers(self) -> Mapping[str, Buffer]: ...
+    @property
+    def dropped(self) -> Callable[[str, str], None]: ...
+    @property
+    def number(self) -> Callable[[str], Number]: ...
+    @property
+    def task(self) -> TaskFacts: ...
+    @property
+    def global_views(self) -> Mapping[str, TableView]: ...
+    @property
+    def failed(self) -> Callable[..., None]: ...
+    @property
+    def let_go(self) -> Callable[..., None]: ...
+
+
+class OperatorMaker:
+    """Makes the operators of one task, in the order of their nodes.
+
+    Args:
+        options: the defaults that the settings name.
+    """
+
+    def __init__(
+        self, sub: SubTopology, options: CompileOptions, environment: _Environment
+    ) -> None:
+        self._sub = sub
+        self._nodes = by_name(sub.nodes)
+        self._stores = {store.name: store for store in sub.stores}
+        self._options = options
+        self._environment = environment
+        self._shared: dict[Any, Any] = {}
+        self.made: dict[str, RunningOperator] = {}
+
+    def make(self, name: str, children: Mapping[str, Receive]) -> RunningOperator:
+        """Make the operator of a node, which hands its results to `children`."""
+        node = self._nodes[name]
+        assert isinstance(node, Operator), name
+        self.made[name] = made = node.spec.make(self._context(node, children))
+        return made
+
+    def _context(self, node: Operator, children: Mapping[str, Receive]) -> OperatorContext:
+        environment = self._environment
+        cached = [self._stores[name].spec.cached for name in node.uses[:1]]
+        return OperatorContext(
+            node=node.name,
+            forward=to_all(tuple(children.values())),
+            children=children,
+            buffers=environment.buffers,
+            serdes=self._serdes,
+            view=self._view,
+            number=partial(self._number, node.name),
+            shared=self._shared,
+            dropped=partial(environment.dropped, node.name),
+            caching=self._options.caching and all(cached),
+            task=environment.task,
+            old_is_read=needs_old(self._sub, node),
+            open_store=partial(self._open_store, node),
+            failed=self._failed(node.name),
+            let_go=self._let_go(node.name),
+            at_once=node.gathers and meets_others(self._sub, node, in_runs=True),
+            in_runs=node.gathers and meets_others(self._sub, node, in_runs=False),
+            has_its_own=has_its_own(self._sub, node),
+            told_late=self._told_late,
+            unreadable=self._unreadable,
+        )
+
+    @property
+    def _unreadable(self) -> Callable[[Exception, int], tuple[None, int]]:
+        return no_row if self._options.handles_errors else raise_earlier
+
+    def _told_late(self, table: str) -> bool:
+        """Whether changes of a table wait while its rows can be read; an operator's may."""
+        node = self._nodes[table]
+        if not self._options.caching:
+            return False
+        if isinstance(node, Stateless):
+            return self._told_late(node.parents[0])
+        if isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+            return self._stores[node.store].spec.cached
+        return True
+
+    def _failed(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
+        if not self._options.handles_errors:
+            return stop
+        ask = self._environment.failed
+
+        def failed(
+            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
+        ) -> None:
+            ask(node, error, key, value, timestamp, headers, None)
+
+        return failed
+
+    def _let_go(self, node: str) -> Callable[[Exception, Any, Any, int, Headers], None]:
+        let_go = self._environment.let_go
+
+        def to_dead_letters(
+            error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
+        ) -> None:
+            let_go(node, error, key, value, timestamp, headers, "dead_letter")
+
+        return to_dead_letters
+
+    def _number(self, node: str, name: str, *, owner: str | None = None) -> Number:
+        return self._environment.number(f"{name}.{owner or node}")
+
+    def _serdes(self, store: str) -> tuple[AnySerde, AnySerde]:
+        found = self._stores[store]
+        return found.key or self._options.default_key, found.value or self._options.default_value
+
+    def _open_store(self, node: Operator, name: str) -> Any:
+        """A store as processors see it: one object a task, as it may keep what it knows."""
+        view = self._environment.global_views.get(store_key(name))
+        if isinstance(view, GlobalView):
+            return ReadOnlyStore(name, view)
+        if name not in node.uses:
+            has = ", ".join(node.uses) or "none"
+            raise TopologyError(
+                f"processor {node.name!r} is not connected with a store {name!r}, it has {has}; "
+                "give it stores=, or use connect_processor_and_state_stores"
+            )
+        opened = self._shared.get(("open store", name))
+        if opened is None:
+            environment = self._environment
+            key, value = self._serdes(name)
+            rows = Rows(
+                name=name,
+                buffer=environment.buffers[name],
+                key=key,
+                value=value,
+                timestamp=lambda: environment.task.timestamp,
+                number=partial(self._number, f"store {name}"),
+                dropped=partial(environment.dropped, name),
+                watermark=lambda: environment.task.watermark,
+            )
+            opened = self._shared["open store", name] = open_store(self._stores[name], rows)
+        return opened
+
+    def _view(self, name: str) -> TableView:
+        if name not in self._nodes:
+            return self._global_view(name)
+        node = self._nodes[name]
+        if isinstance(node, Operator):
+            view = node.spec.view(self._context(node, {}))
+            if view is not None:
+                return view
+        elif isinstance(node, (Aggregate, TableSource)) and node.store is not None:
+            return StoredRows(self._environment.buffers[node.store], self._serdes(node.store)[0])
+        elif isinstance(node, Stateless) and not node.stream and node.op != "pass":
+            assert node.function is not None
+            rows = self._view(node.parents[0])
+            mapped = _MappedVersions if hasattr(rows, "get_as_of") else _MappedRows
+            return mapped(rows, node.function, self._unreadable)
+        raise TopologyError(f"{name!r} is no table whose rows can be read; give it a store=")
+
+    def _global_view(self, name: str) -> TableView:
+        try:
+            return self._environment.global_views[name]
+        except KeyError:
+            raise TopologyError(
+                f"{name!r} is a global table, and this runner has none; use the application "
+                "itself or TopologyTestDriver"
+            ) from None
+
+
+class _MappedRows:
+    """The rows that a filter or a mapping makes of another table's."""
+
+    __slots__ = ("_function", "_rows", "_unreadable")
+
+    def __init__(
+        self,
+        rows: TableView,
+        function: Function,
+        unreadable: Callable[[Exception, int], tuple[None, int]],
+    ) -> None:
+        self._rows = rows
+        self._function = function
+        self._unreadable = unreadable
+
+    def get(self, key: Any, /) -> tuple[Any, int]:
+        value, timestamp = self._rows.get(key)
+        try:
+            return self._function(key, value), timestamp
+        except Exception as error:
+            return self._unreadable(error, timestamp)
+
+
+class _MappedVersions(_MappedRows):
+    """The same of a table that has versions."""
+
+    __slots__ = ()
+
+    def get_as_of(self, key: Any, timestamp: int, /) -> tuple[Any, int]:
+        rows: Any = self._rows
+        value, since = rows.get_as_of(key, timestamp)
+        try:
+            return self._function(key, value), since
+        except Exception as error:
+            return self._unreadable(error, since)

@@ -1,0 +1,1 @@
+"""A topology as text, as a picture and as Mermaid source."""

@@ -1,1 +1,0 @@
-"""Methods of `KStream` and `KTable`, one file for each kind that is large."""

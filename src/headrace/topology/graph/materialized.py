@@ -1,0 +1,143 @@
+"""How a table is kept: the name and the options of its store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Generic, Literal, TypedDict, TypeVar
+
+from headrace.state.layout import LayoutName
+from headrace.state.spec import StoreKind, StoreSpec
+from headrace.topology.arguments import require_word
+from headrace.topology.errors import TopologyError
+from headrace.topology.java_names import Hinting
+from headrace.topology.naming import legal
+from headrace.topology.serdes import Serde
+from headrace.topology.windows import duration_ms
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Materialized(metaclass=Hinting):
+    """Names a store and says how it is kept; give it as ``store=`` instead of the bare name.
+
+    Args:
+        store: the store's name, after which its changelog topic is named; None generates one.
+        kind: "rocksdb" keeps rows on disk, "memory" in the process alone.
+        logged: whether a changelog topic backs the store, so that it survives its machine.
+        cached: whether updates are gathered per key until the commit before they go downstream.
+        topic_config: settings of the changelog topic, over the defaults.
+        retention: how long windows are kept in stream time, from their start on; None keeps them
+            until they are closed. For stores of windows alone.
+        history: keep the versions of each row that were valid so long before the latest record.
+            For the tables of ``table()`` and ``to_table()`` alone, see docs/versioned.md.
+
+    Raises:
+        TopologyError: the store's name, the retention or the history is not legal.
+
+    >>> Materialized("counts", logged=False).spec("counts").logged
+    False
+    >>> hour = Materialized("hourly", retention=timedelta(hours=1))
+    >>> hour.timed_spec("hourly", "window", least_ms=60_000).retention_ms
+    3600000
+    """
+
+    store: str | None = None
+    kind: StoreKind = "rocksdb"
+    logged: bool = True
+    cached: bool = True
+    topic_config: Mapping[str, str] = field(default_factory=dict)
+    retention: timedelta | None = None
+    history: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.store is not None:
+            legal(self.store, "store name")
+        require_word("kind", self.kind, ("rocksdb", "memory"))
+        if self.retention is not None:
+            duration_ms("retention", self.retention, at_least=0)
+        if self.history is not None:
+            duration_ms("history", self.history, at_least=0)
+
+    @property
+    def history_ms(self) -> int | None:
+        """How long versions are kept, in milliseconds; None where only the last one is."""
+        return None if self.history is None else duration_ms("history", self.history, at_least=0)
+
+    def spec(self, name: str) -> StoreSpec:
+        """The spec of the store under its final name.
+
+        Raises:
+            TopologyError: a retention or a history was given.
+        """
+        if self.retention is not None:
+            raise TopologyError(
+                f"store {name!r} holds no windows, so its rows are kept for ever; leave out the "
+                "retention, or fold the records by windows"
+            )
+        return self._spec(name, "plain", None)
+
+    def timed_spec(
+        self, name: str, layout: Literal["window", "session"], *, least_ms: int | None
+    ) -> StoreSpec:
+        """The spec of a store of windows or sessions under its final name.
+
+        Args:
+            name: the store's.
+            layout: of its rows.
+            least_ms: how long they must be kept, which is the default; None is for ever.
+
+        Raises:
+            TopologyError: the retention is shorter.
+        """
+        if self.retention is None:
+            return self._spec(name, layout, least_ms)
+        retention_ms = duration_ms("retention", self.retention, at_least=0)
+        if least_ms is None or retention_ms < least_ms:
+            least = "for ever" if least_ms is None else f"for {least_ms} ms"
+            raise TopologyError(
+                f"store {name!r} would keep windows for {retention_ms} ms, and records may come "
+                f"for them {least}; give it a retention that is as long, or none"
+            )
+        return self._spec(name, layout, retention_ms)
+
+    def versioned_spec(self, name: str) -> StoreSpec:
+        """The spec of the store under its final name, with a history."""
+        assert self.history is not None, name
+        # Every version counts, so there is nothing to gather before it goes downstream.
+        plain = replace(self, history=None, cached=False).spec(name)
+        return replace(plain, layout="versioned", retention_ms=self.history_ms)
+
+    def _spec(self, name: str, layout: LayoutName, retention_ms: int | None) -> StoreSpec:
+        if self.history is not None:
+            raise TopologyError(
+                f"store {name!r} cannot have a history, which is for table() and to_table(); leave "
+                'it out, and write .to_stream().to_table(store=Materialized("...", history=...)) '
+                "behind the step"
+            )
+        return StoreSpec(
+            name,
+            kind=self.kind,
+            logged=self.logged,
+            cached=self.cached,
+            topic_config=self.topic_config,
+            layout=layout,
+            retention_ms=retention_ms,
+        )
+
+
+class TableOptions(TypedDict, Generic[K, V], total=False):
+    """What a step that makes a table of another one may be given; see `KTable.map_values`."""
+
+    store: str | Materialized | None
+    key: Serde[K] | None
+    value: Serde[V] | None
+    name: str | None
+
+
+def materialized(store: str | Materialized | None) -> Materialized:
+    """Read what a ``store=`` argument says."""
+    return store if isinstance(store, Materialized) else Materialized(store)

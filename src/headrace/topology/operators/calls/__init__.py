@@ -1,1 +1,0 @@
-"""Steps that gather records, and call for many at a time what is outside, or a model."""

@@ -1,1 +1,0 @@
-"""A topology as text and as a picture."""

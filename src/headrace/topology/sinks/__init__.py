@@ -1,1 +1,0 @@
-"""What leaves a topology for tables outside of Kafka: the step, and records as rows."""

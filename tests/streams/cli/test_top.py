@@ -1,0 +1,56 @@
+"""`headrace top`: rates between two looks, and the tasks that are far behind first."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console, Group
+from rich.text import Text
+
+from headrace.streams.admin.overview import InputLag, Overview, TaskView
+from headrace.streams.cli.top import Look, _go_on, shown
+from headrace.streams.kafka.protocols import GroupState, Member, TopicPartition
+from headrace.streams.plan.plan import TaskId
+
+
+def look(at_s: float, *committed: int | None, end: int = 1000) -> Look:
+    member = Member("w-0", "shop-consumer", "/10.0.0.7")
+    tasks = []
+    for partition, offset in enumerate(committed):
+        task = TaskId(0, partition)
+        place = TopicPartition("in", partition)
+        lag = InputLag(task, place, False, offset, 0, end)
+        tasks.append(TaskView(task, member if partition == 0 else None, (lag,)))
+    return Look(Overview("shop", GroupState("stable", {member: ()}), tuple(tasks), ("gone",)), at_s)
+
+
+def text(seen: Look, before: Look | None, rows_max: int = 10) -> str:
+    out = io.StringIO()
+    Console(file=out, width=120).print(shown(seen, before, rows_max=rows_max))
+    return out.getvalue()
+
+
+def test_a_rate_is_what_was_committed_between_two_looks() -> None:
+    before, seen = look(10.0, 100, None, 500), look(12.0, 300, 50, 400)
+    assert seen.rates(before) == {TopicPartition("in", 0): 100.0, TopicPartition("in", 2): 0.0}
+    assert seen.rates(None) == {}
+    assert seen.rates(seen) == {}
+    shown_text = text(seen, before)
+    assert "shop: stable, 1 worker, lag 2,250, 100/s" in shown_text
+    assert "There is no topic gone." in shown_text
+
+
+def test_tasks_that_are_far_behind_come_first_and_the_rest_is_counted() -> None:
+    lines = text(look(1.0, 999, 1, 500), None, rows_max=2).splitlines()
+    rows = [line.split()[:3] for line in lines if line.startswith("0_")]
+    assert rows == [["0_1", "-", "-"], ["0_2", "-", "-"]]
+    assert lines[-1] == "and 1 tasks that are less far behind"
+
+
+def test_what_goes_into_a_file_ends_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def table(_: object, before: object, *, rows_max: int) -> Group:
+        return Group(Text("row"))
+
+    _go_on(lambda: None, table, 1.0, 1)
+    assert capsys.readouterr().out == "row\n"

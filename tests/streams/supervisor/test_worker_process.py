@@ -1,0 +1,56 @@
+"""A worker's process: what is left of one that a library ends."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from headrace.streams.supervisor.exit_codes import ExitCode
+from headrace.streams.supervisor.worker_handle import Launch, LiveProcess
+from headrace.streams.supervisor.worker_reports import Ended
+from tests.support.processes import wait_until
+
+CRASHING = """
+import ctypes
+
+def crash():
+    ctypes.string_at(0)
+
+crash()
+"""
+
+
+def test_a_worker_that_crashes_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "crashing.py"
+    file.write_text(CRASHING)
+    said: list[str] = []
+    process = LiveProcess(Launch(target=f"{file}:app"), 0, output=said.append)
+    try:
+        wait_until(lambda: process.poll() is not None, what="its end")
+        assert process.poll() == -signal.SIGSEGV
+        assert list(process.reports()) == []
+    finally:
+        process.kill()
+        process.close()
+    text = "\n".join(said)
+    assert "Fatal Python error: Segmentation fault" in text
+    assert f'File "{file}", line 5 in crash' in text
+
+
+@pytest.mark.parametrize("ending", ["os._exit(0)", "os._exit(5)", "sys.exit(0)"])
+def test_only_a_worker_that_closes_reports_its_end(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / "ending.py"
+    file.write_text(f"import os, sys\n{ending}\n")
+    process = LiveProcess(Launch(target=f"{file}:app"), 0, output=lambda _: None)
+    try:
+        wait_until(lambda: process.poll() is not None, what="its end")
+        ended = [report for report in process.reports() if isinstance(report, Ended)]
+        if ending == "sys.exit(0)":
+            assert ended == [Ended(ExitCode.CONFIGURATION)]
+        else:
+            assert ended == []
+    finally:
+        process.kill()
+        process.close()

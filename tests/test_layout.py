@@ -1,0 +1,309 @@
+"""The layout of the code base: dependencies between packages, and sizes of modules and packages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import outside_live
+from tests.support.sources import imports_of
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "headrace"
+TOPS = ("state", "topology", "streams", "streams_web", "spark_bridge")
+
+ORDER = """
+state/
+topology/java_names.py
+topology/errors.py
+topology/windows.py
+topology/external_sink.py
+topology/functions.py
+topology/arguments.py
+topology/serdes/
+topology/context/
+topology/naming.py
+topology/processors/
+topology/graph/
+topology/operators/
+topology/operators/windows/
+topology/operators/joins/
+topology/blame.py
+topology/timestamps.py
+topology/compile/
+topology/checks/
+topology/describe/
+topology/topology.py
+topology/dsl/steps/ topology/dsl/
+topology/payload_time.py
+topology/__init__.py
+streams/errors.py
+streams/config/
+streams/kafka/
+streams/plan/
+streams/tasks/
+streams/admin/
+streams/states.py
+streams/metrics/
+streams/queries/
+streams/worker/
+streams/testing/
+streams/bounded_writer.py
+streams/logs.py
+streams/web.py
+streams/stream_threads.py streams/app.py
+streams/__init__.py
+streams/devbroker/
+streams/mirror/
+streams/client/
+streams/supervisor/
+streams/connectors/
+streams/cli/
+streams/simulation/world/
+streams/simulation/
+streams_web/stores/
+streams_web/
+spark_bridge/cleanup.py
+spark_bridge/errors.py
+spark_bridge/read.py
+spark_bridge/program/
+spark_bridge/plan/
+spark_bridge/driver_memory.py
+spark_bridge/records/
+spark_bridge/dataframes/
+spark_bridge/reports.py
+spark_bridge/run/
+spark_bridge/history/
+spark_bridge/session.py
+spark_bridge/handover/
+spark_bridge/backfill.py
+spark_bridge/__init__.py
+spark_bridge/cli/
+"""
+"""A package knows those above it, and none below; what is on one line knows each other."""
+
+ROUND = ("topology/dsl/",)
+"""Where files may import each other in circles: what a call returns has calls of its own."""
+
+FOLDER_MAX = 25
+LINES_MAX = 1_000
+LONGER = {"topology/dsl/kstream.py": 1_260}
+"""A class of the public API is one class, whatever its length."""
+TESTS_MAX = 45
+BESIDE_PACKAGES = ("live", "support")
+"""Folders of tests that are no packages: what needs a real Kafka, and what tests share."""
+TOUR_FILES, TOUR_LINES_MAX = 7, 2_000
+
+
+def files() -> list[Path]:
+    return [path for top in TOPS for path in sorted((PACKAGE / top).rglob("*.py"))]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def _folder_name(folder: Path) -> str:
+    return folder.relative_to(PACKAGE if folder.is_relative_to(PACKAGE) else ROOT).as_posix()
+
+
+def packages() -> dict[str, int]:
+    """The places of packages and single files in the order."""
+    lines = ORDER.replace("\\\n", " ").strip().splitlines()
+    return {name: place for place, line in enumerate(lines) for name in line.split()}
+
+
+def package_of(name: str, known: dict[str, int]) -> str:
+    if name in known:
+        return name
+    fitting = [package for package in known if package.endswith("/") and name.startswith(package)]
+    assert fitting, f"{name} is in no package of the order"
+    return max(fitting, key=len)
+
+
+def imported(path: Path) -> set[str]:
+    """The files that a file imports, wherever in it."""
+    modules = [
+        f"{node.module}.{alias.name}" if isinstance(node, ast.ImportFrom) else alias.name
+        for node in imports_of(path)
+        for alias in node.names
+    ]
+    return {file for module in modules if (file := _file_of(module))}
+
+
+@cache
+def _file_of(module: str) -> str | None:
+    """The file of ``headrace.package.module`` or of ``headrace.package.module.NAME``."""
+    _, *parts = module.split(".")
+    if not module.startswith("headrace.") or parts[0] not in TOPS:
+        return None
+    for length in (len(parts), len(parts) - 1):
+        place = PACKAGE.joinpath(*parts[:length])
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if length and file.is_file():
+                return name_of(file)
+    return None
+
+
+def breaches(name: str, imported: Iterable[str], known: dict[str, int]) -> list[str]:
+    mine = package_of(name, known)
+    theirs = {other: package_of(other, known) for other in imported}
+    return [
+        f"{name} imports {o}, which is in {package}, below {mine} in the order: move what it "
+        "needs up, or hand it over"
+        for o, package in theirs.items()
+        if known[package] > known[mine]
+    ]
+
+
+def too_full(paths: Iterable[Path], limit: int, what: str) -> list[str]:
+    """What is said of folders with too many of some files."""
+    counts = Counter(path.parent for path in paths)
+    return [
+        f"{_folder_name(folder)}/ has {n} {what}, {limit} are allowed: "
+        "move those that belong together into a folder of their own"
+        for folder, n in counts.items()
+        if n > limit
+    ]
+
+
+def too_long(lengths: Mapping[str, int]) -> list[str]:
+    """What is said of files with too many lines."""
+    return [
+        f"{name} has {n} lines, {LINES_MAX} are allowed: move what belongs together into a file of "
+        "its own"
+        for name, n in lengths.items()
+        if n > LONGER.get(name, LINES_MAX)
+    ]
+
+
+def require_none(found: list[str]) -> None:
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_layout_know_each_other_one_way() -> None:
+    known = packages()
+    require_none([b for path in files() for b in breaches(name_of(path), imported(path), known)])
+
+
+def test_a_breach_is_seen() -> None:
+    known = packages()
+    assert breaches("streams/plan/plan.py", ["streams/tasks/task.py"], known)
+    assert breaches("streams/plan/plan.py", ["streams/__init__.py"], known)
+    assert not breaches("streams/tasks/task.py", ["streams/plan/plan.py"], known)
+    path = PACKAGE / "streams/tasks/tasks.py"
+    assert "streams/tasks/task.py" in imported(path)
+
+
+def test_every_package_of_the_order_is_there() -> None:
+    assert [package for package in packages() if not (PACKAGE / package).exists()] == []
+
+
+def test_files_import_each_other_in_circles_in_the_dsl_alone() -> None:
+    edges = {name_of(path): imported(path) - {name_of(path)} for path in files()}
+    while True:
+        # What imports nothing that is left is in no circle.
+        free = [name for name, needs in edges.items() if not needs & edges.keys()]
+        if not free:
+            break
+        for name in free:
+            del edges[name]
+    while True:
+        # Nor is what nothing that is left imports.
+        needed = {other for needs in edges.values() for other in needs}
+        free = [name for name in edges if name not in needed]
+        if not free:
+            break
+        for name in free:
+            del edges[name]
+    require_none(
+        [
+            f"{name} is in a circle of imports with {', '.join(sorted(needs & edges.keys()))}: "
+            "have what both need in a file that imports neither"
+            for name, needs in edges.items()
+            if not name.startswith(ROUND)
+        ]
+    )
+
+
+def test_a_folder_has_as_many_files_as_one_remembers() -> None:
+    require_none(too_full((p for p in files() if p.name != "__init__.py"), FOLDER_MAX, "files"))
+
+
+def test_what_is_too_much_is_said_with_the_limit_and_what_to_do() -> None:
+    paths = [PACKAGE / "state" / f"{n}.py" for n in range(FOLDER_MAX + 1)]
+    (said,) = too_full(paths, FOLDER_MAX, "files")
+    assert said.startswith(f"state/ has {FOLDER_MAX + 1} files, {FOLDER_MAX} are allowed: move ")
+    assert too_full(paths[1:], FOLDER_MAX, "files") == []
+    (said,) = too_long({"state/buffer.py": LINES_MAX + 1, "state/rocks.py": LINES_MAX})
+    assert said.startswith(f"state/buffer.py has {LINES_MAX + 1} lines, {LINES_MAX} are allowed: ")
+    with pytest.raises(AssertionError, match="has 1001 lines, 1000 are allowed: move "):
+        require_none([said])
+
+
+def test_the_tests_mirror_the_packages() -> None:
+    tests = [path for top in TOPS for path in sorted((ROOT / "tests" / top).rglob("*.py"))]
+    folders = {path.parent.relative_to(ROOT / "tests") for path in tests}
+    packages = {Path(*(part for part in f.parts if part not in BESIDE_PACKAGES)) for f in folders}
+    require_none(
+        [
+            f"tests/{package} mirrors no package: tests of {package} stand where its code does"
+            for package in packages
+            if not (PACKAGE / package / "__init__.py").is_file()
+        ]
+    )
+    require_none(
+        too_full((p for p in tests if p.name.startswith("test_")), TESTS_MAX, "files of tests")
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "is_astray"),
+    [
+        ("tests/streams/tasks/test_restore.py", True),
+        ("tests/streams/tasks/live/test_restore.py", False),
+        ("tests/test_demo.py", False),
+        ("docs/joins.md", False),
+    ],
+)
+def test_what_asks_for_a_broker_stands_in_live(place: str, is_astray: bool) -> None:
+    """`tests/conftest.py` refuses it as it is collected, whatever its name is."""
+    assert bool(outside_live([ROOT / place])) == is_astray
+
+
+def test_every_folder_says_what_it_is_for() -> None:
+    for folder in {path.parent for path in files()}:
+        init = folder / "__init__.py"
+        said = ast.get_docstring(ast.parse(init.read_text()))
+        assert said, f"{name_of(init)} does not say what the package is for"
+
+
+def test_files_are_short() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in files()}
+    require_none(too_long(lengths))
+
+
+def test_the_page_on_architecture_has_every_package() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    for folder in {path.parent for path in files()}:
+        assert f"| `{name_of(folder)}/` | " in page
+    named = re.findall(r"`((?:state|topology|streams|streams_web|spark_bridge)/[\w/]+\.py)`", page)
+    assert named
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
+
+
+def test_the_tour_is_as_long_as_an_evening() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    tour = re.findall(r"^\d\. `([\w/]+\.py)`: ", page.partition("## A tour")[2], re.M)
+    lengths = {name: len((PACKAGE / name).read_text().splitlines()) for name in tour}
+    assert len(lengths) == TOUR_FILES
+    total = sum(lengths.values())
+    assert total <= TOUR_LINES_MAX, (
+        f"the tour has {total} lines, {TOUR_LINES_MAX} are allowed: shorten one of {lengths}"
+    )
