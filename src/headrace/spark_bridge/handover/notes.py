@@ -69,7 +69,7 @@ class HandoverOptions:
         outputs: whether records for topics outside of the application are written.
         reset: whether what the application has is replaced.
 
-    >>> Terms("driver").code
+    >>> HandoverOptions("driver").code
     'dwn'
     """
 

@@ -97,8 +97,8 @@ class OffsetMetadata:
         values: named numbers of 64 bits.
 
     Example:
-        >>> Progress.decode(Progress(5, {"headrace.commit.id": 7}).encode())
-        Progress(partition_time=5, values={'headrace.commit.id': 7})
+        >>> OffsetMetadata.decode(OffsetMetadata(5, {"headrace.commit.id": 7}).encode())
+        OffsetMetadata(partition_time=5, values={'headrace.commit.id': 7})
     """
 
     partition_time: int = -1
@@ -147,9 +147,9 @@ class OffsetMetadata:
             ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
 
         Example:
-            >>> Progress.parse(Progress(5).encode() + "\x7f?")
-            Progress(partition_time=5, values={})
-            >>> Progress.parse("") is None
+            >>> OffsetMetadata.parse(OffsetMetadata(5).encode() + "\x7f?")
+            OffsetMetadata(partition_time=5, values={})
+            >>> OffsetMetadata.parse("") is None
             True
         """
         if text.startswith(RESET_MARK):
@@ -217,8 +217,8 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
 
     Example:
         >>> from headrace.streams.plan.topic_identity import committed_id
-        >>> text = with_topic_id(Progress(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
-        >>> committed_id("orders", Progress.decode(text).values)
+        >>> text = with_topic_id(OffsetMetadata(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
+        >>> committed_id("orders", OffsetMetadata.decode(text).values)
         'mIZ3c7IdTReMqgcwdmKasA'
     """
     progress = OffsetMetadata.decode(text)

@@ -128,7 +128,7 @@ def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition
     """The inputs of a task whose offsets were committed once, or may have been, and are gone.
 
     Example:
-        >>> both = Progress(5, {INPUTS: inputs_number(["a", "b"])}).encode()
+        >>> both = OffsetMetadata(5, {INPUTS: inputs_number(["a", "b"])}).encode()
         >>> a, b, c = (TopicPartition(topic, 0) for topic in "abc")
         >>> lost_inputs({a: CommittedOffset(7, both), b: None, c: None}, ReadBefore())
         [TopicPartition(topic='b', partition=0)]

@@ -133,7 +133,7 @@ class MemoryCluster:
         >>> log = cluster.log(TopicPartition("t", 0))
         >>> log.end, log.last_stable
         (1, 0)
-        >>> cluster.end(transaction, Fate.COMMITTED)
+        >>> cluster.end(transaction, TransactionOutcome.COMMITTED)
         >>> log.end, log.last_stable, [m.value() for m in log.read(0, 9, committed=True)[0]]
         (2, 2, [b'value'])
     """

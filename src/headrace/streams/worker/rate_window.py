@@ -16,7 +16,7 @@ class RateWindow:
 
     Example:
         >>> from headrace.streams.testing.memory_worker import ManualClock
-        >>> fenced = Recurrence(2, within_s=60, clock=ManualClock(0))
+        >>> fenced = RateWindow(2, within_s=60, clock=ManualClock(0))
         >>> fenced.is_too_much(), fenced.is_too_much()
         (False, True)
     """
