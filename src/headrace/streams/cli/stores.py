@@ -209,7 +209,7 @@ def _ask(
             with changes:
                 if not has_told:
                     click.echo(f"Following {name}.", err=True)
-                _print_of_watch(changes, lines)
+                _print_changes(changes, lines)
                 return
         except NotReadableError as error:
             has_told = has_told or changes.has_told
@@ -236,8 +236,8 @@ def _changes(
     )
 
 
-def _print_of_watch(changes: Changes[Any, Any], lines: _Lines) -> None:
-    """Print changes until it is enough."""
+def _print_changes(changes: Changes[Any, Any], lines: _Lines) -> None:
+    """Print changes until `lines` has as many as were asked for."""
     gaps = 0
     for change in changes:
         for gap in changes.compacted[gaps:]:

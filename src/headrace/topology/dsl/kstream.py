@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack, overload
+from typing import Any, Generic, Literal, Unpack, overload
 
 from typing_extensions import TypeVar
 
@@ -13,6 +13,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.context.calls import Retry
 from headrace.topology.dsl import branched, grouped, ktable
 from headrace.topology.dsl.global_table import GlobalKTable
+from headrace.topology.dsl.join_options import OuterJoinOptions, StreamJoinOptions, TableJoinOptions
 from headrace.topology.dsl.steps.calls import (
     CallOptions,
     Calls,
@@ -39,7 +40,6 @@ from headrace.topology.dsl.steps.table_nodes import (
     process_step,
     to_table,
 )
-from headrace.topology.dsl.stream_joins import OuterJoinOptions, StreamJoinOptions, TableJoinOptions
 from headrace.topology.errors import TopologyError
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
@@ -60,10 +60,6 @@ from headrace.topology.processors.processors import (
 )
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import JoinWindows
-
-if TYPE_CHECKING:
-    pass
-
 
 K = TypeVar("K")
 V = TypeVar("V")

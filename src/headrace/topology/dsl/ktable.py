@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from headrace.topology.arguments import checked
 from headrace.topology.dsl import grouped_table, kstream
@@ -41,10 +41,6 @@ from headrace.topology.operators.windows.buffered import BufferedSerde
 from headrace.topology.operators.windows.suppress import Suppress
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
-
-if TYPE_CHECKING:
-    pass
-
 
 # Joins of a table with another one: by key, or by a key that each row names.
 

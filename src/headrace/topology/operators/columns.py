@@ -42,12 +42,12 @@ def as_json(value: Any) -> str:
         '{"at": "2026-01-02", "tags": ["new"]}'
     """
     try:
-        return json.dumps(value, default=_plain_of_encoding, allow_nan=False)
+        return json.dumps(value, default=_jsonable, allow_nan=False)
     except NotJsonError:
         raise
     except TypeError:
         # A key that is no text.
-        return json.dumps(_plain_of_encoding(value), allow_nan=False)
+        return json.dumps(_jsonable(value), allow_nan=False)
     except ValueError as error:
         what = "a value that holds itself" if "ircular" in str(error) else "NaN or an infinity"
         raise NotJsonError(f"JSON has nothing for {what}") from error
@@ -70,7 +70,7 @@ def said_of(error: BaseException) -> str:
     return f"writing its value raised {type(error).__name__}"
 
 
-def _plain_of_encoding(value: Any) -> Any:
+def _jsonable(value: Any) -> Any:
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_none)
 
 
