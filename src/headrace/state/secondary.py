@@ -127,7 +127,7 @@ _LOG = ".log"
 
 
 class RocksSecondary:
-    """See the module.
+    """Read-only view of a task's RocksDB files while another process writes them.
 
     Args:
         path: the RocksDB's directory; another process may have it open.

@@ -25,7 +25,7 @@ _LEAST_FIRST = (State.CONNECTING, State.REBALANCING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadHandle:
-    """One added worker, as the crew sees it.
+    """Handle on one added worker.
 
     Args:
         run: works until it is told to stop; raises what stopped it.
@@ -54,7 +54,7 @@ class _Member:
 
 
 class StreamThreads:
-    """The added workers of one application.
+    """Added workers of one application, each in a thread.
 
     Args:
         name: what threads are called, with the worker's number behind it.

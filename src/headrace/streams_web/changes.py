@@ -16,7 +16,7 @@ BODY_MAX = 1_024
 
 
 class Changes:
-    """See the module.
+    """Changes that are allowed over HTTP: the log level, with a token.
 
     Args:
         set_level: changes what is logged; None where that cannot be asked for.

@@ -608,7 +608,7 @@ SCRAPE_KEPT_S = 0.25
 
 
 class Pages:
-    """See the module.
+    """HTTP routes for metrics, health, dashboard and JSON.
 
     Args:
         board: gives how everything is now.

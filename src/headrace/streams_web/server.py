@@ -44,7 +44,7 @@ waits before it cancels."""
 
 
 class Ending:
-    """See the module; an ASGI application around another.
+    """ASGI middleware that answers waiting requests when the server stops.
 
     Args:
         pages: answers requests.
@@ -125,7 +125,7 @@ MakeProtocol = Callable[..., Any]
 
 
 class ConnectionLimits:
-    """Makes the protocols of a server's connections, around those that speak HTTP.
+    """Limits of the number and duration of connections.
 
     Args:
         make: makes a protocol of HTTP.
@@ -250,7 +250,7 @@ _THREAD = "headrace-web"
 
 
 class WebServer:
-    """See the module.
+    """HTTP server of an application, in a thread of its own, with bounded connections.
 
     Args:
         board: gives how everything is now; called in threads of the server.

@@ -268,7 +268,7 @@ def _milliseconds(time: Any) -> int:
 
 @dataclass(slots=True, eq=False)
 class TimestampAssigner:
-    """Gives the records of one partition their times, in the order of their offsets.
+    """Assigner of timestamps to the records of one partition, in offset order.
 
     Args:
         partition_time: the largest time so far.

@@ -1,4 +1,4 @@
-"""The command `headrace backfill`: history first, on Spark, then the live application goes on."""
+"""The command `headrace backfill`: history on Spark, then cut-over to the live application."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TABLE: tuple[Ending, ...] = (
 
 
 def code_of(error: BaseException) -> ExitCode:
-    """What the command should end with that was stopped by `error`.
+    """Return the exit code for an error.
 
     >>> from headrace.spark_bridge.errors import HistoryGapError
     >>> code_of(HistoryGapError("records are nowhere any more")).name
@@ -133,7 +133,7 @@ def _watch(tracker: Any, bar: Progress, ended: threading.Event) -> None:
 
 
 def summary(report: Report) -> list[Table]:
-    """The tables at the end: what each stage took, and what was handed over."""
+    """Return the final tables: cost of each stage, and what was handed over."""
     stages = Table(title=f"backfill {report.id}", title_justify="left")
     for title in ("sub-topology", "tasks", "records", "left out", "on disk", "seconds"):
         stages.add_column(title, justify="left" if title == "sub-topology" else "right")
@@ -290,7 +290,7 @@ def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class BackfillOptions:
-    """What the options say; they are those of `headrace.spark_bridge.backfill`."""
+    """Options of the command, as of `headrace.spark_bridge.backfill`."""
 
     until: Any
     cutover: Any
@@ -457,7 +457,7 @@ def _show(
 
 
 def _resumed(app: KafkaStreams, wish: BackfillOptions) -> Report | None:
-    """What is left of an earlier attempt, if Spark need not run for it."""
+    """Resume an earlier attempt that needs no Spark; return None otherwise."""
     from headrace.spark_bridge.backfill import new_id, resume
 
     return resume(

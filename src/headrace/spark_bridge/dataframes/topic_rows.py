@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What a key was from a time on, up to another one (None: it still is)."""
+    """Value of a key from `valid_from` to `valid_to`; None means that it is current."""
 
     key: bytes
     value: bytes

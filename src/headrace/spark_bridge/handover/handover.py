@@ -77,7 +77,7 @@ class HandOverReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """See the module.
+    """Request to hand over the results of a backfill.
 
     Args:
         target: the application on its cluster.

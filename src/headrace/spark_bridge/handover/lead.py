@@ -28,7 +28,7 @@ from headrace.streams.plan.deployed import topology_group
 
 
 class HandoverCoordinator:
-    """See the module.
+    """Driver side of a handover: opens the plan and ends it in one transaction.
 
     Args:
         timeout_ms: after which the brokers abort one of its transactions.

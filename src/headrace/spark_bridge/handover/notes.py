@@ -62,7 +62,7 @@ dots, dashes and underscores
 
 @dataclass(frozen=True, slots=True)
 class HandoverOptions:
-    """On what terms a plan is handed over; a second attempt has to keep to them.
+    """Options of a handover, which a second attempt must repeat.
 
     Args:
         how: in one transaction, or in parts.

@@ -58,7 +58,7 @@ class GroupCluster(GroupOffsets, PlacedGroup, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """See the module."""
+    """Application that receives a backfill, with the preconditions of the handover."""
 
     application: Application
     admin: TargetAdmin

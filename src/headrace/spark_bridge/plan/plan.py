@@ -35,7 +35,7 @@ class PlanFormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """See the module.
+    """Plan of a backfill: what is read, up to which offsets, and in which stages.
 
     Args:
         id: of the backfill; a second attempt with the same id follows the same plan.

@@ -143,7 +143,7 @@ def note_topics(plans: Sequence[SubPlan], deployed: Deployment | None) -> frozen
 
 
 class BackfillGate:
-    """See the module."""
+    """Gate that keeps an application from running during a handover to it."""
 
     def __init__(self, application_id: str, cluster: _Placed, log: Log) -> None:
         self._application_id = application_id

@@ -210,7 +210,7 @@ class ChangelogCluster(TopicAdmin, Groups, Protocol):
 
 
 class LocalChangelogs:
-    """See the module.
+    """Writer of lost changelogs from local state.
 
     Args:
         make_producer: makes what the rows are written with.

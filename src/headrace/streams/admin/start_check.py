@@ -209,7 +209,7 @@ class _Shown:
 
 
 class LostGroup:
-    """See the module.
+    """Check for lost offsets of the whole application before a worker joins its group.
 
     Args:
         deployed: the version that started last, where it is known.
@@ -463,7 +463,7 @@ def _internal_topics(application_id: str, described: GroupOffsets) -> dict[str, 
 
 
 class StartCheck:
-    """See the module.
+    """Checks of the cluster and of the deployed versions before a worker joins its group.
 
     Args:
         deployed: the version that started last, where it is known.

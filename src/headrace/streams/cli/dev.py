@@ -40,7 +40,7 @@ _NOT_THE_PROJECT_S = frozenset({"__pycache__", "node_modules", "site-packages", 
 
 
 class Changes:
-    """See the module.
+    """Watcher of saved project files, by modification time and size.
 
     Args:
         roots: the folders to look into, and files.
@@ -253,7 +253,7 @@ _PAGE_LOOK_S = 0.2
 
 
 class Page:
-    """See the module.
+    """Dashboard that `headrace dev` serves on this machine.
 
     Args:
         port: where it is; None takes 8080 or, where that is taken, a free one. It stays the same

@@ -105,7 +105,7 @@ class _Said:
 
 
 class Asker:
-    """See the module. Any thread may ask.
+    """Client that repeats a query until it is answered or its time is over. Thread-safe.
 
     Args:
         urls: of hosts of the application; any will do.

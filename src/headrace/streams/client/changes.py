@@ -56,7 +56,7 @@ Read = Callable[[Mapping[str, Any]], tuple[K, V | None]]
 
 
 class Changes(Generic[K, V]):
-    """See the module: an iterator that waits for what is committed next, until it is closed.
+    """Iterator over the committed changes of a remote store, until it is closed.
 
     Args:
         store: its name.

@@ -29,7 +29,7 @@ from headrace.streams.queries.errors import ClosedConnectionError, UnreachedHost
 
 
 class Ending:
-    """See the module. Any thread may use it.
+    """Interruptible waits of a client, at sockets and in pauses. Thread-safe.
 
     >>> ending = Ending()
     >>> part = ending.part()
@@ -117,7 +117,7 @@ class Heard:
 
 
 class EventStream:
-    """See the module. One thread takes from it; any may cut it.
+    """Server-sent events of one connection. One thread reads; any thread may close it.
 
     Args:
         answer: where they come from.
@@ -234,7 +234,7 @@ class Reply:
 
 
 class HttpHost:
-    """See the module. Any thread may ask.
+    """One host of a remote application, with its connections. Thread-safe.
 
     Args:
         url: ``http://HOST:PORT`` or ``https://…``, with what stands before ``/api`` there.

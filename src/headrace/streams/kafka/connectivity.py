@@ -379,7 +379,7 @@ _GONE = (
 
 
 class AbsentBrokers:
-    """See the module.
+    """Brokers that do not answer, and how long they have been silent.
 
     Args:
         warn: logs an event as a warning.
@@ -621,7 +621,7 @@ def _address(node: Any) -> str:
 
 
 class BrokerContact(BrokerState):
-    """See the module; one for the clients of an application.
+    """Reachability of the brokers, shared by the clients of an application.
 
     Args:
         config: librdkafka's settings, of any client.

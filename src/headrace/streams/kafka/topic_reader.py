@@ -25,7 +25,7 @@ _LOOK_S = 5.0
 
 
 class TopicReader:
-    """See the module.
+    """Consumer without a group that reads topics from any offset, for inspection.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.

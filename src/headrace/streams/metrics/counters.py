@@ -89,7 +89,7 @@ NUMBERS_MAX = 1_000
 
 
 class OwnNumbers:
-    """See the module; the worker's thread alone adds to them."""
+    """Custom metrics that processors count. Only the worker's thread adds to them."""
 
     def __init__(self, log: Log) -> None:
         self.values: dict[tuple[str, str], float] = {}

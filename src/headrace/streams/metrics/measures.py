@@ -42,7 +42,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """See the module.
+    """Measurements of a worker from outside its loop; empty without a cluster.
 
     Args:
         sent: the records that were sent to each topic.

@@ -39,7 +39,7 @@ _LOOP = ("turn", "_commit_if_due", "on_revoked")
 
 
 class NodeTimes:
-    """See the module.
+    """Sampling profiler of a worker's thread, every 50 ms by default.
 
     Args:
         programs: those that the worker runs.

@@ -30,7 +30,7 @@ def tracer_of(application_id: str, worker_id: str) -> Tracer:
 
 
 class OtelTracer:
-    """See the module.
+    """Tracer with one OpenTelemetry span per commit.
 
     Args:
         trace: the module `opentelemetry.trace`.

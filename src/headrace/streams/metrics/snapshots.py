@@ -319,7 +319,7 @@ class ApplicationSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSnapshot:
-    """See the module.
+    """Health of an application at one moment, shared with other threads.
 
     Args:
         facts: the application and its workers.

@@ -29,7 +29,7 @@ EVERY_S = 2.0
 
 
 class GroupWatch:
-    """See the module.
+    """Positions of the source cluster's consumer groups, polled in one thread.
 
     Args:
         config: librdkafka's settings, without a group.

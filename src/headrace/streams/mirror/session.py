@@ -146,7 +146,7 @@ _QUEUE_KIB, _QUEUE_RECORDS = 16 * 1024, 20_000
 
 
 class SourceReader:
-    """See the module.
+    """Reader of committed records of the mirrored partitions.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.
@@ -270,7 +270,7 @@ class _Open:
 
 
 class Session:
-    """See the module.
+    """One session of a mirror: reads, writes and commits until it ends or fails.
 
     Args:
         make_producer: makes the producer of the mirror, told what topics take; it may grow.

@@ -70,7 +70,7 @@ class Pair:
 
 
 class MirrorTopics:
-    """See the module.
+    """Topics of a mirror on both clusters: created, extended or rejected.
 
     Args:
         replication_factor: of what is made at the target; -1 takes its default.

@@ -39,7 +39,7 @@ class Refused(NamedTuple):
 
 
 class MirrorProducer(TransactionalProducer):
-    """See the module; the other arguments are those of `TransactionalProducer`.
+    """Producer of mirrored records; the other arguments are those of `TransactionalProducer`.
 
     Args:
         limits: the max.message.bytes of topics.

@@ -10,7 +10,7 @@ from headrace.streams.plan.plan import SubPlan
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """See the module.
+    """Sub-topologies that read from each other over repartition topics.
 
     Args:
         feeds: by sub-topology, the repartition topics from which no way leads back to it.

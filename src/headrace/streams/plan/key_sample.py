@@ -70,7 +70,7 @@ SAMPLE = 300
 
 
 class KeySample:
-    """See the module."""
+    """Sample of keys, to warn of keys that cannot match."""
 
     def __init__(self, plans: Sequence[SubPlan], partitions: Mapping[str, int], log: Log) -> None:
         subs = [plan.program.sub_topology for plan in plans]

@@ -51,7 +51,7 @@ _ADVICE = (
 
 
 class LiveVersions:
-    """See the module.
+    """Check that two versions of a topology never own the same partitions.
 
     Args:
         plans: the sub-topologies of this version.

@@ -90,7 +90,7 @@ _LONG = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class OffsetMetadata:
-    """How far a partition has come besides its offset.
+    """Metadata of a committed input offset: partition time and numbers.
 
     Args:
         partition_time: the largest timestamp seen, in milliseconds, or -1.

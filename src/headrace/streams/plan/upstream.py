@@ -48,7 +48,7 @@ class Writers:
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """See the module.
+    """Inputs whose tasks bound stream time after a repartition topic.
 
     Args:
         writers: by repartition topic.

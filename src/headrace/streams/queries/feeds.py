@@ -48,7 +48,7 @@ ENDS_S = 5.0
 
 
 class Tail:
-    """See the module.
+    """Single reader of a store's changes, shared by all followers.
 
     Args:
         make_consumer: makes one without a group that reads committed records.
@@ -189,7 +189,7 @@ class Readers:
 
 
 class CatchUp:
-    """See the module; it runs in a thread of its own until the follower has joined.
+    """Thread that sends a follower the changes before it joins the tail.
 
     Args:
         follower: knows where to begin, unless there are rows first.
@@ -397,7 +397,7 @@ class Start:
 
 
 class Feeds:
-    """See the module. Any thread may call it.
+    """Change feeds of the stores of an application. Thread-safe.
 
     Args:
         connect: reaches the cluster, once somebody wants to follow; None does so live.

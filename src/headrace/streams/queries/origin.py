@@ -30,7 +30,7 @@ _TIMES_BYTES: Mapping[Kind, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """See the module.
+    """Topic that the changes of a store are read from, and their decoding.
 
     Args:
         topic: the changelog, or the topic that takes its place.

@@ -35,7 +35,7 @@ _LOOK_AGAIN_S = 0.01
 
 
 class Queries:
-    """See the module. Any thread may ask.
+    """Stores of an application on this host, readable beside its workers. Thread-safe.
 
     Args:
         plans: what runs, as it was compiled.

@@ -114,7 +114,7 @@ def _exactly(ours: socket.socket, size: int) -> bytes | None:
 
 
 class QueryChannel:
-    """The supervisor's end. Any thread may ask.
+    """Supervisor side of the query channel. Thread-safe.
 
     Args:
         ours: the socket, which belongs to this from now on.

@@ -38,7 +38,7 @@ BYTES_MAX = 256 << 10
 
 
 class StateQueryRequest(msgspec.Struct, frozen=True, array_like=True):
-    """See the module.
+    """Query for rows of one store of one task.
 
     Args:
         store: its name, or that of the family of a global table.
@@ -59,7 +59,7 @@ class StateQueryRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StateQueryResponse(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker says; all of it is of one moment.
+    """Response of a worker, consistent at one moment.
 
     Args:
         topic_id: of the changelog; with the next three the store's position.
@@ -184,7 +184,7 @@ class _Waiting:
 
 
 class QueryQueue:
-    """See the module.
+    """Queue of queries for a worker's memory; filled by any thread, answered by the worker.
 
     Args:
         monotonic_s: seconds of a clock that never goes back.
@@ -289,7 +289,7 @@ _NOT_WHOLE = "its rows come from the changelog; ask again later"
 
 
 class QueryHandler:
-    """See the module."""
+    """Worker side of the query queue: answers between two batches."""
 
     def __init__(
         self, desk: QueryQueue, tasks: Tasks, global_tables: GlobalTables, restorer: Restorer

@@ -103,7 +103,7 @@ class RowsHere:
 
 
 class RowsFirst:
-    """See the module.
+    """Rows of a store before its changes, and the changes that they already contain.
 
     Args:
         partitions: those that the store has on the cluster.

@@ -49,7 +49,7 @@ AGE_MAX_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class AgeLimit:
-    """See the module.
+    """Maximum age of rows, so that files of a task that moved are not taken for current.
 
     Args:
         most_ms: how old rows may be; None for a minute, as the module has it.
@@ -256,7 +256,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """See the module.
+    """Source of a store's committed rows: files of this host or memory of a worker.
 
     Args:
         told: the tasks of this host by their ids; empty where nobody tells.

@@ -45,7 +45,7 @@ def shares(all_of_them: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 class Turns:
-    """See the module. Any thread may call it."""
+    """Lock by which followers that catch up take turns. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,7 +81,7 @@ class Event:
 
 
 class Subscription:
-    """See the module. Any thread may call it.
+    """One follower of a change feed, with its buffer of changes. Thread-safe.
 
     Args:
         key: the bytes of the one key that is followed; None follows the whole store.

@@ -85,7 +85,7 @@ class Heard:
 
 
 class PartitionLocator:
-    """See the module. Any thread may ask.
+    """Host of each partition of a store, by the description of the group. Thread-safe.
 
     Args:
         group: the application's.

@@ -263,7 +263,7 @@ def _has(state: TaskState, store: str) -> bool:
 
 
 class Run:
-    """See the module.
+    """One simulated run, from its seed to its result.
 
     Args:
         state_dir: keep local state in RocksDB there; None keeps it in memory.

@@ -18,7 +18,7 @@ from headrace.streams.worker.worker import Worker
 
 @dataclass(slots=True, eq=False)
 class Incarnation:
-    """See the module.
+    """One life of a simulated worker, and what other actors observed of it.
 
     Args:
         name: the worker's.

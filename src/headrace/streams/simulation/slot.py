@@ -175,7 +175,7 @@ class _Beside:
 
 
 class SimulatedWorker:
-    """A worker across its lives, with its supervisor.
+    """A simulated worker with its supervisor, across restarts.
 
     At most two of its lives are at the same time: a twin has begun elsewhere while the first one
     stood still.

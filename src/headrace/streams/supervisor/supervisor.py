@@ -47,7 +47,7 @@ _ADVICE = (
 
 
 class HeartbeatMonitor:
-    """Remembers whose silence was told; each is told once."""
+    """Monitor that reports each unresponsive worker once."""
 
     def __init__(self, log: Log, now_s: float) -> None:
         self._log = log

@@ -169,7 +169,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class OneByOne:
-    """See the module.
+    """Sequential caller of user functions, deterministic for tests and simulations.
 
     Args:
         gathers: whether steps hand over many calls together, as they do live.

@@ -57,7 +57,7 @@ class _Reader:
 
 
 class RepartitionBackpressure:
-    """See the module.
+    """Backpressure between the writers and the readers of repartition topics.
 
     Args:
         is_ahead: whether a task is to wait as it is ahead of others in event time.

@@ -51,7 +51,7 @@ def committed_rows(
 
 
 class PassedOver:
-    """See the module.
+    """Records of one task that an operator of the application marked to be skipped.
 
     Args:
         progress: what was committed, by input partition.
@@ -114,7 +114,7 @@ class _Shift:
 
 
 class TimesWritten:
-    """See the module.
+    """Lower bound of the timestamps of a task's results, for tasks downstream.
 
     Args:
         written: the repartition topics whose readers follow the task's times.
@@ -181,7 +181,7 @@ class TimesWritten:
 
 
 class CommittedNumbers:
-    """See the module.
+    """Numbers in the offset metadata of a task: of its operators and of its topics.
 
     Args:
         progress: what was committed, by input partition.

@@ -45,7 +45,7 @@ class _Pace:
 
 
 class EventOrder:
-    """See the module.
+    """Tasks that are far ahead in event time, and wait for others of their sub-topology.
 
     Args:
         subs: the sub-topologies whose times others wait for.

@@ -69,7 +69,7 @@ _TEXT_MAX = 800
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """See the module; small enough for a worker's report.
+    """Error that stopped an application, small enough for a worker's report.
 
     Args:
         reason: its text, where no record can be quoted by it or people look on.
@@ -215,7 +215,7 @@ _INVALID_TIME = "invalid event time"
 
 @dataclass(frozen=True, slots=True)
 class RecordErrors:
-    """See the module.
+    """Handlers' decisions about records of one task that fail.
 
     Args:
         send: writes dead letters, in the task's transaction.

@@ -16,7 +16,7 @@ LAG_WAIT_S = 0.005
 
 
 class InputWait:
-    """See the module."""
+    """Wait of a task with several inputs for an empty one (max.task.idle.ms)."""
 
     def __init__(self, config: StreamsConfig, consumer: Consumer, *, clock: Clock) -> None:
         self._config = config
@@ -103,7 +103,7 @@ WAITING_MAX_BYTES = 16 << 20
 
 
 class FetchController:
-    """See the module.
+    """How much a worker reads, and which partitions are paused.
 
     Args:
         config: max.poll.records, buffered.records.per.partition and max.task.idle.ms.

@@ -58,7 +58,7 @@ class OpenGate:
 
 
 class GateWatch:
-    """See the module.
+    """Non-blocking wait of new tasks at a start gate.
 
     Args:
         look: asks the cluster; returns whether tasks may begin, or else to be asked again soon;

@@ -207,7 +207,7 @@ def _names(plan: GlobalPlan) -> tuple[str, str]:
 
 
 class GlobalState:
-    """See the module."""
+    """State of one process for all global tables."""
 
     def __init__(self, home: TaskHome) -> None:
         self._home = home

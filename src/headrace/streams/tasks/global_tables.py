@@ -214,7 +214,7 @@ class _Table:
 
 
 class GlobalTables:
-    """See the module.
+    """Global tables of one process: restored, followed and readable by tasks.
 
     Args:
         make_consumer: makes a consumer of committed records without a group.

@@ -34,7 +34,7 @@ class AskIds(Protocol):
 
 
 class InputIdentity:
-    """See the module.
+    """Check that inputs and outputs of a commit are still the same topics.
 
     Args:
         missing: called when a topic is not there, so that somebody looks into that.

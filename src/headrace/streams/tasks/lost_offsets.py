@@ -155,7 +155,7 @@ def has_run(committed: Committed) -> bool:
 
 
 class LostOffsets:
-    """See the module.
+    """Reaction of a task to committed offsets that have disappeared.
 
     Args:
         before: by sub-topology (see `read_before`).

@@ -97,7 +97,7 @@ class _Trouble:
 
 
 class SinkConnections:
-    """See the module.
+    """Sinks of one worker: connected on demand, retried later if they do not answer.
 
     Args:
         open_sink: connects with a sink.

@@ -24,7 +24,7 @@ class Waiting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """What a sink says of one partition.
+    """Position of an external sink in one partition.
 
     Args:
         source: what its positions are of.

@@ -122,7 +122,7 @@ def local_rows(buffers: Mapping[str, Buffer], deltas: Mapping[str, Delta]) -> di
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """See the module."""
+    """A sub-topology on one partition: queues, generated function, stores, uncommitted state."""
 
     spec: TaskSpec
     state: TaskState

@@ -224,7 +224,7 @@ _ADVICE = (
 
 
 class Backoff:
-    """How long to wait for offsets that may be undecided, while other tasks have work to do."""
+    """Backoff while offsets are undecided and other tasks have work."""
 
     def __init__(self, clock: Clock, log: Log) -> None:
         self._clock = clock
@@ -300,7 +300,7 @@ OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 
 @dataclass(slots=True, eq=False)
 class OwnedTask:
-    """A task that this worker owns, however far it is."""
+    """A task that this worker owns, in any phase."""
 
     id: TaskId
     plan: SubPlan
@@ -423,7 +423,7 @@ MakeSend = Callable[[], Send]
 
 
 class Tasks:
-    """See the module.
+    """Tasks of one worker, from assignment over restore to close.
 
     Args:
         open_home: opens a task's local state; None while another worker has it.

@@ -193,7 +193,7 @@ class _Followed:
 
 
 class UpstreamTimes:
-    """See the module.
+    """Watermarks of tasks that read repartition topics, by committed times of upstream tasks.
 
     Args:
         upstream: whom tasks follow; nobody where stream.time is "fastest".

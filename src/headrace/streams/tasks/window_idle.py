@@ -14,7 +14,7 @@ from headrace.streams.tasks.task import Task
 
 
 class IdleWindows:
-    """See the module.
+    """Tasks that have been idle so long that their windows are closed.
 
     Args:
         idle_ms: window.close.idle.ms; 0 closes nothing.

@@ -47,7 +47,7 @@ class _CrashError(BaseException):
 
 
 class DriverWorker:
-    """See the module."""
+    """Worker of the test driver: started, stepped, killed and started again."""
 
     def __init__(
         self,

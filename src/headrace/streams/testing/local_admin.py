@@ -47,7 +47,7 @@ ClusterT = TypeVar("ClusterT", bound=LocalCluster)
 
 
 class LocalAdmin(Generic[ClusterT]):
-    """See the module (and `headrace.streams.plan.topics.TopicAdmin`)."""
+    """Admin client of topics that are objects of this process (`plan.topics.TopicAdmin`)."""
 
     def __init__(self, cluster: ClusterT) -> None:
         self._cluster = cluster

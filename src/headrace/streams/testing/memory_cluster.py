@@ -31,7 +31,7 @@ CREATE_TIME = 1
 
 
 class TransactionOutcome(Enum):
-    """What becomes of a transaction's records."""
+    """Outcome of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -118,7 +118,7 @@ class Topic:
 
 
 class MemoryCluster:
-    """See the module.
+    """Kafka cluster in memory: topics, partitions, transactions and committed offsets.
 
     Args:
         partitions: partition count of topics that nobody created explicitly, for all or by name;

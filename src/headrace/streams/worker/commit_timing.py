@@ -46,7 +46,7 @@ CLIENT_S = 0.001
 
 
 class CommitTiming:
-    """See the module.
+    """Decision when a worker commits: interval, uncommitted volume, or drained input.
 
     Args:
         config: commit.interval.ms, commit.interval.min.ms and statestore.uncommitted.max.bytes.

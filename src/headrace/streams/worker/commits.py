@@ -28,7 +28,7 @@ from headrace.streams.worker.transactions import Transactions
 
 
 class Commits:
-    """See the module.
+    """Commits of one worker, and the work that belongs to each.
 
     Args:
         requested: set by whoever asks for a commit, from anywhere.

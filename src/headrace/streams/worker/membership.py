@@ -46,7 +46,7 @@ _GROUP_UNKNOWN = "it goes on, and asks again later; act on the reason if it stay
 
 
 class Membership:
-    """See the module.
+    """Membership of a worker in its consumer group.
 
     Args:
         session_s: session.timeout.ms in seconds.

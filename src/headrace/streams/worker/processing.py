@@ -32,7 +32,7 @@ PARTIALS_S = 0.1
 
 
 class Processing:
-    """See the module."""
+    """Work of one loop iteration: records, punctuators, idle windows."""
 
     def __init__(
         self,

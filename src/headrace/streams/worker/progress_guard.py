@@ -93,7 +93,7 @@ class _SlowPunctuator:
 
 
 class ProgressGuard:
-    """See the module.
+    """Guard against work that takes too long to ever be committed.
 
     Args:
         config: max.poll.interval.ms and transaction.timeout.ms.

@@ -88,7 +88,7 @@ _RESTORE_LOST = (
 
 
 class Reactions:
-    """See the module."""
+    """Reaction to each kind of failure: abort, replace the producer, release tasks, or stop."""
 
     def __init__(
         self,

@@ -124,7 +124,7 @@ def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
 
 @dataclass(slots=True, eq=False)
 class RetentionGuard:
-    """See the module.
+    """Extension of topic retention while restarts could need deleted records.
 
     Args:
         suspended: those that keep everything, because an earlier run had to.

@@ -211,7 +211,7 @@ TELL_WITHIN_S = 10.0
 
 
 class Shutdown:
-    """See the module.
+    """Shutdown request to all workers of an application, on all hosts.
 
     Args:
         plans: what the application runs; its inputs are where the word is kept.

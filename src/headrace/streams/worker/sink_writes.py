@@ -79,7 +79,7 @@ HELD_BYTES_MAX = 256 << 20
 
 
 class SinkWrites:
-    """See the module.
+    """Writes of rows to external sinks, with or before the commit.
 
     Args:
         running: the tasks that process records.

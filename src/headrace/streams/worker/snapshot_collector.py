@@ -65,7 +65,7 @@ class _Size:
 
 @dataclass(slots=True)
 class SnapshotCollector:
-    """See the module.
+    """Collector of a worker's snapshots, run in its thread between two iterations.
 
     Args:
         worker_id: the worker's identity.

@@ -31,7 +31,7 @@ _FINAL = (
 
 
 class TopicWatch:
-    """See the module.
+    """Periodic check of the topics while the application runs.
 
     Args:
         check: looks at the topics, given the facts of before

@@ -27,7 +27,7 @@ _REPLACED = (
 
 
 class Transactions:
-    """See the module.
+    """Open transaction and producer of one worker, and the producer's replacement.
 
     Args:
         timeout_s: transaction.timeout.ms in seconds: how long the broker keeps one open.

@@ -44,7 +44,7 @@ from headrace.topology.context.punctuation import NEVER_MS
 
 
 class Pausing:
-    """See the module."""
+    """Pause of a worker that keeps its tasks."""
 
     def __init__(
         self, consumer: Consumer, tasks: Tasks, intake: FetchController, commits: Commits

@@ -49,7 +49,7 @@ _ROUTES = ("proxy", "redirect", "none")
 
 @dataclass(frozen=True)
 class Asked:
-    """See the module.
+    """Parsed request for rows of a store, with its limits.
 
     Args:
         name: the store's.

@@ -51,7 +51,7 @@ Answer = tuple[dict[str, Any], int]
 
 
 class LocalStores:
-    """See the module. Any thread may ask."""
+    """Stores of this host, read from its files. Thread-safe."""
 
     def __init__(self) -> None:
         self._waiting = threading.Semaphore(WAITING_MAX)

@@ -73,7 +73,7 @@ MakeFeeds = Callable[[Queries], Feeds]
 
 
 class ChangePages:
-    """See the module.
+    """HTTP routes for changes of stores as server-sent events.
 
     Args:
         queries: gives the stores; raises a StreamsError where the application cannot be loaded.
@@ -284,7 +284,7 @@ _Ask = Callable[[Queries, Asked], Answer]
 
 
 class StorePages:
-    """See the module.
+    """HTTP routes for stores.
 
     Args:
         queries: gives the stores; raises a StreamsError where the application cannot be loaded.

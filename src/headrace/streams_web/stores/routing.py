@@ -115,7 +115,7 @@ class Missing:
 
 
 class Hosts:
-    """See the module. Any thread may ask."""
+    """Parallel queries to the hosts that have the partitions. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -389,7 +389,7 @@ _AGAIN_S = 0.1
 
 
 class RowsOfHosts:
-    """See the module.
+    """Rows of a store on all hosts, for a follower of its changes.
 
     Args:
         asked: the question, of the store alone.
@@ -497,7 +497,7 @@ class _Spread:
 
 
 class RoutedStores:
-    """See the module. Any thread may ask.
+    """Stores of all hosts, each query routed to the host of its partition. Thread-safe.
 
     Args:
         local: answers what is here.

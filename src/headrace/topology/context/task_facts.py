@@ -51,7 +51,7 @@ class LongCall:
 
 @dataclass(slots=True, eq=False)
 class TaskFacts:
-    """See the module.
+    """State that the processors of one task share: current record, times, schedules.
 
     Args:
         application_id: the application's.

@@ -53,7 +53,7 @@ R = TypeVar("R")
 
 
 class ForeignKeyJoinOptions(TableOptions[K, R], total=False):
-    """What a join by a foreign key may be given besides; see `KTable.join`."""
+    """Options of a foreign-key join; see `KTable.join`."""
 
     partitioner: Partitioner | None
     other_partitioner: Partitioner | None

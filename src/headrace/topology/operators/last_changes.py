@@ -69,7 +69,7 @@ def close_idle(operator: Operator) -> None:
 
 
 class Uncached:
-    """What the operators have in common that hold nothing back."""
+    """Base of operators without a record cache."""
 
     __slots__ = ("_forward", "pending")
 
@@ -82,7 +82,7 @@ class Uncached:
 
 
 class RecordCache:
-    """The changes of one store's rows that are held back.
+    """Cache of uncommitted changes of one store's rows.
 
     Args:
         forward: takes them at a flush; None where nothing follows.

@@ -25,7 +25,7 @@ CREATE_TIME = 1
 
 
 class Cluster:
-    """See the module."""
+    """Simulated Kafka cluster: topics, coordinators and external writers."""
 
     def __init__(self, kernel: Kernel, group: str) -> None:
         self.kernel = kernel

@@ -28,7 +28,7 @@ from headrace.streams.simulation.world.transactions import RefusedError
 
 
 class PollWatch:
-    """See the module.
+    """Check of max.poll.interval.ms for a simulated consumer.
 
     Args:
         exceeded: called when it was not polled for too long; returns whether to go on watching.
@@ -94,7 +94,7 @@ _Fetched = tuple[_Part, int, Message | None, int]
 
 
 class Reading:
-    """See the module.
+    """Partitions and prefetched records of a simulated consumer.
 
     Args:
         process: the consumer's, which hears of new records.
@@ -226,7 +226,7 @@ Callback = Callable[[Any, list[Place]], None]
 
 
 class SimulatedConsumer:
-    """See the module."""
+    """Consumer client of a simulated cluster, with confluent_kafka's API and errors."""
 
     def __init__(
         self, cluster: Cluster, process: Process, faults: Faults, config: dict[str, Any]

@@ -82,7 +82,7 @@ class Actor:
 
 
 class Kernel:
-    """See the module; the thread that makes it is the actor "main".
+    """Scheduler in virtual time; the thread that creates it is the actor "main".
 
     Args:
         seed: decides everything that is left to chance.

@@ -65,7 +65,7 @@ class _Record:
 
 
 class SimulatedProducer:
-    """See the module."""
+    """Producer client of a simulated cluster, with confluent_kafka's API and errors."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class Identity:
 
 
 class TransactionCoordinator:
-    """See the module.
+    """Transaction coordinator of a simulated cluster, as librdkafka 2.16 uses it.
 
     Args:
         write_marker: writes a marker into a partition, or makes a group's offsets final.

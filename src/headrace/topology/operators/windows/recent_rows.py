@@ -59,7 +59,7 @@ class _KeyRows(list[Row]):
 
 
 class RecentRows:
-    """See the module.
+    """Cache of the latest rows of a store by key and time.
 
     Args:
         buffer: the rows; who changes them by `put_unexpired` or in `dirty` changes them here, too.
