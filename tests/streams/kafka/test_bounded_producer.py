@@ -51,3 +51,28 @@ def test_a_call_that_ends_in_time_is_waited_for() -> None:
     done = threading.Event()
     in_time(done.set, 10)
     assert done.is_set()
+
+
+def test_the_wait_begins_again_with_progress_and_not_only_when_it_has_passed() -> None:
+    """Else a call that hangs from the first progress on is given up after twice the time-out."""
+    asked: list[bool] = []
+
+    def progressed_once() -> bool:
+        asked.append(len(asked) == 0)
+        return asked[-1]
+
+    with pytest.raises(OutcomeUnknownError):
+        in_time(threading.Event().wait, 1.0, made_progress=progressed_once)
+    assert len(asked) > 2, "asked once each time the time-out passed"
+
+
+def test_a_call_that_waits_behind_progress_is_not_given_up() -> None:
+    done, asked = threading.Event(), iter(range(100))
+
+    def progresses() -> bool:
+        if next(asked) == 4:
+            done.set()
+        return True
+
+    in_time(done.wait, 0.3, made_progress=progresses)
+    assert done.is_set()

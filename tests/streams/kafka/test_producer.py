@@ -243,7 +243,7 @@ def test_the_client_that_ends_a_predecessors_transaction_makes_room_soon(bench: 
     first.fails["init_transactions"] = KafkaError(KafkaError._TIMED_OUT)
     producer.init()
     assert first.identity_s < 0.5
-    assert bench.client.identity_s == 5
+    assert first.identity_s < bench.client.identity_s < 5
     assert producer.given_up == 1
 
 

@@ -10,6 +10,7 @@ import math
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -178,6 +179,8 @@ def _kind(reason: str, state: str) -> Kind:
 
 _MARGIN_S = 1.0
 """The client's own time-out comes first, where it works."""
+_PROGRESS_SLICE_S = 0.25
+"""How often progress is asked for: a hung call is given up that much later at most."""
 
 
 class BoundedProducer(confluent_kafka.Producer):
@@ -209,7 +212,7 @@ class BoundedProducer(confluent_kafka.Producer):
         in_time(
             lambda: send(list(positions), group_metadata, timeout),
             timeout + _MARGIN_S,
-            is_blocked=delivers,
+            made_progress=delivers,
         )
 
     def _in_flight(self) -> int:
@@ -218,16 +221,16 @@ class BoundedProducer(confluent_kafka.Producer):
 
 
 def in_time(
-    call: Callable[[], None], timeout_s: float, *, is_blocked: Callable[[], bool] = lambda: False
+    call: Callable[[], None], timeout_s: float, *, made_progress: Callable[[], bool] | None = None
 ) -> None:
-    """Make a call in a thread of its own, and give up waiting for it after `timeout_s` seconds.
+    """Make a call in a thread of its own, and stop waiting for it after `timeout_s` seconds.
 
     Args:
-        is_blocked: whether the call waits behind something else that makes progress; asked each
-            time `timeout_s` has passed.
+        made_progress: whether what the call waits behind has progressed since the last question;
+            asked several times a second. `timeout_s` counts from the last progress.
 
     Raises:
-        OutcomeUnknownError: it has not come back. Its thread stays, and ends with the process.
+        OutcomeUnknownError: it has not returned. Its thread stays, and ends with the process.
 
     Example:
         >>> in_time(threading.Event().wait, 0.01)
@@ -241,14 +244,19 @@ call within 0.01 s
     def run() -> None:
         try:
             call()
-        except BaseException as error:  # handed over to whoever waits
+        except BaseException as error:  # handed over to the caller
             failures.append(error)
 
     thread = threading.Thread(target=run, name="headrace-producer-call", daemon=True)
     thread.start()
-    thread.join(timeout_s)
-    while thread.is_alive() and is_blocked():
+    if made_progress is None:
         thread.join(timeout_s)
+    else:
+        deadline_s = time.monotonic() + timeout_s
+        while thread.is_alive() and (left_s := deadline_s - time.monotonic()) > 0:
+            thread.join(min(left_s, _PROGRESS_SLICE_S))
+            if made_progress():
+                deadline_s = time.monotonic() + timeout_s
     if thread.is_alive():
         raise OutcomeUnknownError(
             f"the client does not come back from a call within {timeout_s:g} s"

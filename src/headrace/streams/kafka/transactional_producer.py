@@ -27,8 +27,12 @@ _ENDING_S = 0.15
 Where a predecessor's transaction is open, its question ends that, within milliseconds, and it would
 ask again after half a second only.
 """
-_IDENTITY_S, _IDENTITY_MAX_S = 5.0, 10.0
-"""How long the second client waits for its identity, and later ones: brokers may be slow."""
+_IDENTITY_WAITS_S = (2.5, 5.0, 10.0)
+"""How long the second client waits for its identity, the third and all later ones.
+
+A client that asked while the coordinator moved may get no answer at all: the next one gets it at
+once. Brokers may be slow, too, so each waits longer than the one before.
+"""
 _REPORT_WAIT_S = 0.01
 _MEET_S = 0.5
 """No longer than what it is to spare."""
@@ -73,7 +77,7 @@ class TransactionalProducer(LiveProducer):
             self.send = self._make_send()
             self.given_up += 1
         met_s = self._meet_brokers()
-        waits_s = (_ENDING_S + met_s, _IDENTITY_S, _IDENTITY_MAX_S)
+        waits_s = (_ENDING_S + met_s, *_IDENTITY_WAITS_S)
         wait_s = waits_s[min(self._asked, len(waits_s) - 1)]
         self._asked += 1
         self._client.init_transactions(min(self._timeout_s, wait_s))
