@@ -1,7 +1,7 @@
 """The same topology over history on Spark, handed over to the live application.
 
-Importing the package imports neither pyspark nor pyarrow; what needs them imports them when it is
-called.
+Importing the package imports neither pyspark nor pyarrow; functions that need them import them
+when they are called.
 """
 
 from headrace.spark_bridge.backfill import backfill

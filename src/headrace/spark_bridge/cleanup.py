@@ -1,4 +1,4 @@
-"""Lets go of things at the end, without hiding why it came to that."""
+"""Cleanup calls that run after a block and do not mask its error."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from headrace.streams.tasks.failures import describe_failure
 
 @contextmanager
 def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[None]:
-    """Run the block and then the calls, all of them; the first error is the one that is raised.
+    """Run the block, then every cleanup call, and raise the first error.
+
+    Errors after the first one are logged.
 
     Args:
-        quietly: whether nothing depends on them: their own errors are logged alone.
+        quietly: log the errors of all cleanup calls instead of raising them.
 
     >>> with and_then(lambda: 1 / 0):
     ...     raise KeyError("the cause")
@@ -25,7 +27,7 @@ def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[No
     first: BaseException | None = None
     try:
         yield
-    except BaseException as error:  # whatever it is, it comes before what follows
+    except BaseException as error:  # has priority over errors of the calls
         first = error
     for call in calls:
         try:
@@ -34,7 +36,7 @@ def and_then(*calls: Callable[[], object], quietly: bool = False) -> Iterator[No
             if first is None and not quietly:
                 first = error
                 continue
-            # In executors it may be a user's, and quote a record.
+            # In executors, the error may be a user's and quote a record.
             reason = describe_failure(error, full=False).reason
             get_logger().warning("cleanup_failed", reason=reason)
     if first is not None:

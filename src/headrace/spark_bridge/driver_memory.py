@@ -1,8 +1,9 @@
-"""How much of what was computed the driver holds at a time.
+"""Limits for the size of computed rows that the driver holds in memory.
 
-What Spark brings to the driver goes through its JVM a Spark partition at a time, in several copies,
-and a Spark partition has all that a task made. So large ones are cut first: into runs of packs that
-are small beside the heap, each a partition of its own, in the same order.
+Spark brings rows to the driver one Spark partition at a time, through its JVM and in several
+copies, and a Spark partition has all rows of a task. Large partitions are therefore split first:
+into runs of packs that are small relative to the heap, each a partition of its own, in the same
+order.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 HEAP_BYTES = 1 << 30
-"""Spark's default, where nothing says what it is."""
+"""Spark's default, used if the size of the heap is unknown."""
 
 PART_BYTES_MAX = 32 << 20
 PARTS_IN_HEAP = 32
-"""Two of them are there at a time, in about four copies each, beside all else that Spark does."""
+"""Two parts are in memory at a time, in about four copies each, next to Spark's own objects."""
 
 _PLACE = "__place"
 
 
 def heap_bytes(spark: Any) -> int:
-    """How large the heap of the driver's JVM may become."""
+    """Return the maximum heap size of the driver's JVM."""
     try:
         runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
         return int(runtime.maxMemory())
@@ -30,16 +31,16 @@ def heap_bytes(spark: Any) -> int:
 
 
 def part_bytes(heap: int) -> int:
-    """How large a part may be that is brought to the driver."""
+    """Return the maximum size of a part that is brought to the driver."""
     return min(PART_BYTES_MAX, heap // PARTS_IN_HEAP)
 
 
 def cuts_of(sizes: Sequence[tuple[int, int]], limit: int) -> list[int]:
-    """Where parts begin behind the first one.
+    """Return the first pack of each part except the first part.
 
     Args:
-        sizes: place and bytes of each pack, in their order.
-        limit: how large a part may be, unless one pack alone is larger.
+        sizes: position and bytes of each pack, in order.
+        limit: maximum bytes of a part; a single larger pack is a part of its own.
 
     >>> cuts_of([(0, 4), (1, 4), (2, 4), (9, 20), (11, 1)], 8)
     [2, 9, 11]
@@ -54,11 +55,11 @@ def cuts_of(sizes: Sequence[tuple[int, int]], limit: int) -> list[int]:
 
 
 def in_parts(packs: Any, limit: int) -> Any:
-    """The same rows in the same order, in Spark partitions that are not larger than a limit.
+    """Repartition packs into Spark partitions of at most `limit` bytes, in the same order.
 
     Args:
-        packs: a frame with the column ``data``, kept as it is, so that it is cut where it was
-            measured.
+        packs: a persisted frame with the column ``data``; without persistence, the cuts would not
+            match the sizes that were measured.
         limit: in bytes.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it

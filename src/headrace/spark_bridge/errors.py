@@ -1,4 +1,4 @@
-"""What a backfill stops with; each says what to do next."""
+"""Errors of a backfill; each message gives the next step."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from headrace.streams.errors import StreamsError
 
 
 class BackfillError(StreamsError):
-    """A backfill cannot go on. Nothing of it is visible; correct the cause and run it again."""
+    """The backfill failed. Nothing of it is visible; correct the cause and run it again."""
 
 
 class CannotBackfillError(BackfillError):
-    """A topology, or what it is to read, cannot be computed from history; nothing was begun."""
+    """The topology or its history cannot be backfilled; the backfill has not started."""
 
 
 class HistoryGapError(CannotBackfillError):
-    """Records between an archive and the topic are nowhere any more, or it is not known where the
-    archive ends."""
+    """Records between an archive and the topic are lost, or the end of the archive is unknown."""
 
 
 class WallClockError(BackfillError):
-    """A processor asks to be called by the clock, which says nothing about history."""
+    """A processor schedules a wall-clock punctuator, which has no meaning for history."""
 
 
 class ReadError(StreamsError):
-    """What is to be read as a DataFrame is not there, or only the application has it."""
+    """The data to read as a DataFrame does not exist, or only the application can read it."""
 
 
 class SparkMissingError(StreamsError):
-    """Spark cannot start here: a package or Java is missing or too old. The message says what to
-    install."""
+    """Spark cannot start: a package or Java is missing or too old. The message gives the install
+    command.
+    """

@@ -1,8 +1,8 @@
-"""Reads a range of a topic's partition in the Python worker: no jar, and the client used live.
+"""Reader of an offset range of a partition in the Python worker, with the live consumer and no jar.
 
-Only committed records are read, up to an end that is not past the last stable offset, unless the
-application reads its inputs otherwise. A range may end in markers or in records of aborted
-transactions: the client's position passes them.
+It reads only committed records, up to an end that is not past the last stable offset, unless the
+application reads its inputs uncommitted. A range may end in transaction markers or records of
+aborted transactions: the position of the consumer moves past them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from headrace.streams.kafka.connectivity import BrokerState, not_admitted
 from headrace.streams.kafka.consumer import LiveConsumer, MakeClient
 from headrace.streams.kafka.protocols import Clock, Consumer, ReceivedMessage, TopicPartition
 
-# The consumer of ranges, which says why where brokers do not let it in.
+# The consumer of ranges reports why brokers reject it.
 #
-# Beside a worker a `BrokerContact` finds that out for all clients; an executor has this client
-# alone.
+# In a worker, a `BrokerContact` does this for all clients; an executor has only this client.
 
 
 _SURE_AFTER_S = 1.0
-"""Another broker may have what is read, and let this client in."""
+"""Another broker may lead the partition and accept this client."""
 
 
 class RangeConsumer(LiveConsumer):
-    """A consumer in no group that does not wait for brokers that will not let it in.
+    """Consumer without a consumer group that fails fast if the brokers reject it.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.
@@ -55,10 +54,10 @@ class RangeConsumer(LiveConsumer):
     def poll(
         self, max_records: int, timeout_s: float
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
-        """Return what is there (see `LiveConsumer.poll`).
+        """Return the next records (see `LiveConsumer.poll`).
 
         Raises:
-            AccessError: the brokers do not let this client in, or it does not trust them.
+            AccessError: the brokers reject this client, or it does not trust their certificate.
         """
         found = super().poll(max_records, timeout_s)
         if found:
@@ -88,11 +87,11 @@ OpenConsumer = Callable[[], Consumer]
 
 
 def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenConsumer:
-    """Return what opens a consumer that is in no group.
+    """Return a function that opens a consumer without a consumer group.
 
     Args:
-        committed: whether it leaves out what is aborted or undecided; for inputs,
-            `StreamsConfig.reads_committed` says so, as for the live application.
+        committed: read only committed records; for inputs, pass `StreamsConfig.reads_committed` so
+            that the backfill reads the same records as the live application.
     """
 
     def open_consumer() -> Consumer:
@@ -120,15 +119,15 @@ def read_range(
     """Yield the records of a partition with `start` <= offset < `end`, in batches.
 
     Args:
-        start: the first offset; it must still be there.
-        end: the offset to stop before, not past the last stable one.
-        timeout_s: how long nothing may come, in seconds.
+        start: the first offset; its record must still be in the topic.
+        end: the offset to stop before, not past the last stable offset.
+        timeout_s: maximum time without progress, in seconds.
         clock: measures that time.
 
     Raises:
-        AccessError: the brokers do not let the consumer in, or it does not trust them.
+        AccessError: the brokers reject the consumer, or it does not trust their certificate.
         OffsetLostError: the broker has deleted records of the range.
-        BackfillError: nothing came for too long.
+        BackfillError: the position did not advance within `timeout_s`.
     """
     if start >= end:
         return

@@ -1,4 +1,4 @@
-"""What a backfill did, as it says it at its end."""
+"""Report of a finished backfill."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from headrace.spark_bridge.plan.plan import BackfillPlan
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """What one stage did.
+    """Report of a stage.
 
     Args:
-        sub_topologies: the ids of what ran.
-        tasks: how many tasks there were.
-        records: how many records they processed.
-        seconds: how long it took.
-        spilled: how many of the tasks had to put their state on disk.
-        dropped: how many records were left out, by node and reason.
+        sub_topologies: ids of the sub-topologies that ran.
+        tasks: number of tasks.
+        records: number of records that the tasks processed.
+        seconds: duration.
+        spilled: number of tasks whose state moved to disk.
+        dropped: number of dropped records, by node and reason.
     """
 
     sub_topologies: tuple[int, ...]
@@ -32,15 +32,15 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a backfill did.
+    """Report of a backfill.
 
     Args:
-        plan: what it read.
-        stages: what ran.
-        rows: how many rows were made, by kind ("changelog", "sink", "progress") and topic.
-        handover: what the hand-over says of itself (see `headrace.spark_bridge.handover.handover`);
-            None where there was none, as after an earlier attempt that was complete.
-        seconds: how long everything took.
+        plan: the ranges that it read.
+        stages: the stages that ran.
+        rows: number of rows written, by kind ("changelog", "sink", "progress") and topic.
+        handover: report of the handover (see `headrace.spark_bridge.handover.handover`); None if
+            there was no handover, for example because an earlier attempt completed it.
+        seconds: duration of the whole backfill.
     """
 
     plan: BackfillPlan
@@ -51,20 +51,20 @@ class Report:
 
     @property
     def id(self) -> str:
-        """Of the backfill, for a second attempt."""
+        """Id of the backfill, needed to run it again."""
         return self.plan.id
 
     @property
     def records(self) -> int:
-        """How many records were processed, in all stages."""
+        """Number of records that all stages processed."""
         return sum(stage.records for stage in self.stages)
 
     @property
     def keys(self) -> int:
-        """How many rows of stores there are."""
+        """Number of rows written to the changelogs of stores."""
         return sum(count for (kind, _), count in self.rows.items() if kind == "changelog")
 
     @property
     def outputs(self) -> int:
-        """How many records there are for topics outside of the application."""
+        """Number of records for topics outside of the application."""
         return sum(count for (kind, _), count in self.rows.items() if kind == "sink")

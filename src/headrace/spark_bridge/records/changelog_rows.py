@@ -1,4 +1,4 @@
-"""The rows of a task's store as the records of its changelog, once everything was written."""
+"""Rows of a task's store as changelog records, read after all rows are written."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from headrace.state.versions import is_deletion, key_and_time
 from headrace.streams.tasks.task import Task
 
 _VERSION_ROWS = (b"\x00", b"\x01")
-"""Between which a versioned store has its rows; its index is behind them."""
+"""Key range of the rows of a versioned store; its index follows them."""
 
 
 def changelog_rows(task: Task, store: str) -> Iterator[tuple[bytes, bytes | None, int]]:
-    """Yield key, value and timestamp of what the changelog is to have of a store.
+    """Yield key, value and timestamp of each changelog record of a store.
 
-    Windows and sessions past their retention are left out. Of versions, those that a deletion ended
-    have that deletion as a null, in the order of time.
+    Expired windows and sessions are skipped. In a versioned store, a deletion is a null value at
+    the time of the deletion.
 
     Args:
-        task: one whose rows are all written to its state.
+        task: a task without dirty rows.
     """
     buffer = task.buffer(store)
     assert not buffer.dirty, f"rows of {store} are not written"

@@ -1,8 +1,8 @@
-"""What an error says that leaves an executor.
+"""Sanitizing of errors that leave an executor.
 
-Spark writes it with all its causes to the logs of executors and driver, and to its event log, which
-others read. The text of an error that is not ours may quote a record, so it stays behind; its type
-and the user's lines go along.
+Spark writes errors with their causes to the logs of executors and driver, and to its event log,
+all of which other people can read. The message of an error that is not Headrace's may quote a
+record, so only its type and the user's lines of code are kept.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.streams.tasks.failures import describe_failure, is_ours
 
 _QUOTES_NOTHING = (ImportError, MemoryError, OSError)
-"""Of the system and of Python; what functions of the user raise has an error of ours around it."""
+"""Errors of the system and of Python; errors of user functions are wrapped in Headrace's errors."""
 
 
 @contextmanager
 def sealed(*, full: bool) -> Iterator[None]:
-    """Let errors out of the block without what may quote a record.
+    """Remove text that may quote a record from errors that leave the block.
 
     Args:
-        full: whether the setting `log.errors` has the texts of all errors said.
+        full: keep the whole text of every error, because the setting `log.errors` is full.
 
     Raises:
-        Exception: an error of ours, or of the system, without its causes.
-        BackfillError: in the place of any other.
+        Exception: an error of Headrace or of the system, without its causes.
+        BackfillError: in place of any other error.
 
     Example:
         >>> with sealed(full=False):

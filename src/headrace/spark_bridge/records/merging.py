@@ -1,9 +1,9 @@
-"""Makes one sequence of the packs that several tasks made for one, without holding all of them.
+"""Streaming merge of the packs that several tasks produced for another task.
 
-Packs come sorted by their first records. What is before the first record of the next pack can come
-no more, so it may go: little more is held than the packs that overlap there.
+Packs arrive sorted by their first records. Records before the first record of the next pack are
+complete and can be yielded, so little more is held in memory than the packs that overlap.
 
-Hot path: `_mixed` sorts, and `_blocks` makes the objects of every record that goes through Spark.
+Hot path: `_mixed` sorts, and `_block` makes the objects of every record that goes through Spark.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from headrace.spark_bridge.records.packs import ORDER, opened
 from headrace.streams.kafka.protocols import TopicPartition
 
 MERGE_ROWS = 20_000
-"""How many records are taken in, at least, before some are let out."""
+"""Minimum number of buffered records before some are yielded."""
 MERGE_BYTES = 64 << 20
-"""Or how many bytes of them: a sort makes a copy, and columns of bytes end at 2 GiB."""
+"""Alternative limit in bytes: a sort makes a copy, and columns of bytes are limited to 2 GiB."""
 
 _KEYS = ("mts", "src", "off", "seq")
 
 
 class OpenPack(NamedTuple):
-    """A pack that came to the task which reads it.
+    """Pack whose records are decoded, in the task that reads it.
 
     Args:
-        first: the order of its first record, and whose it is, as in `ORDER`.
+        first: the values of `ORDER`: the order of the first record, and the task that produced it.
         records: in the columns of `RECORD`.
     """
 
@@ -43,30 +43,30 @@ class OpenPack(NamedTuple):
 
 
 def open_packs(batches: Iterable[pa.RecordBatch]) -> Iterator[OpenPack]:
-    """Open the packs that Spark brings, one after the other.
+    """Decode the packs in Spark's batches, in sequence.
 
     Args:
         batches: in the columns of `headrace.spark_bridge.records.packs.PACK`, sorted by `ORDER`.
     """
     for batch in batches:
         if not batch.num_rows or "data" not in batch.schema.names:
-            continue  # Spark only says that there is a task
+            continue  # a batch without packs
         columns = [batch.column(name).to_pylist() for name in (*ORDER, "topic", "partition")]
         for row, (*first, topic, partition) in enumerate(zip(*columns, strict=True)):
             data = batch.column("data")[row].as_buffer()
             if data is None:
-                continue  # likewise
+                continue  # a row without a pack
             yield OpenPack(tuple(first), TopicPartition(topic, partition), opened(data))
 
 
 def merged_packs(
     packs: Iterable[OpenPack], sources: Mapping[TopicPartition, int]
 ) -> Iterator[Block]:
-    """Yield the records of all packs in their order, as blocks that go to one place each.
+    """Yield the records of all packs in order, as blocks for a single partition each.
 
     Args:
         packs: sorted by their first records.
-        sources: the places of the input; records of others are numbered as they come.
+        sources: the input partitions; records of all other partitions are numbered in their order.
     """
     numbered: dict[TopicPartition, int] = {}
     held: list[_Held] = []
@@ -82,7 +82,7 @@ def merged_packs(
 
 
 class _Held:
-    """A pack, and how far it has been let out."""
+    """Buffered pack with the position of its next record."""
 
     __slots__ = ("_at", "_count", "_keys", "pack")
 
@@ -97,7 +97,7 @@ class _Held:
         return self._at == self._count
 
     def take(self, before: tuple[int, ...] | None) -> OpenPack:
-        """Take the records before an order; there may be none."""
+        """Take the records before an order; the result may be empty."""
         start, end = self._at, self._count
         if before is not None:
             end = bisect_left(range(end), before, start, key=self._order)
@@ -122,12 +122,12 @@ def _let_out(
 
 
 def _mixed(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
-    """The records of several packs in their order, as runs for one place each."""
+    """Yield the records of several packs in order, as runs for a single partition each."""
     if len(parts) < 2:
         for part in parts:
             yield part.place, part.records
         return
-    # Ties are told apart by whose they are: a stable sort leaves them in that order.
+    # Ties are ordered by the task that produced them: a stable sort keeps that order.
     parts.sort(key=lambda part: part.first[len(_KEYS) :])
     table = pa.Table.from_batches([part.records for part in parts]).combine_chunks()
     keys = [np.asarray(table.column(name)) for name in reversed(_KEYS)]
@@ -169,7 +169,7 @@ def _block(
 
 
 def _headers(column: Any) -> Iterable[Any]:
-    """The headers of each record, None where there are none."""
+    """Return the headers of each record, or None for a record without headers."""
     if column.null_count == len(column):
         return repeat(None, len(column))
     return [

@@ -1,8 +1,8 @@
-"""Kafka's murmur2 over a whole column of keys: numpy over the buffers of Arrow.
+"""Kafka's murmur2 over a whole column of keys, with numpy on Arrow's buffers.
 
-Keys of equal length are hashed together, four bytes a step. A key alone takes microseconds in
-Python; here a million takes a fraction of a second. `headrace.state.codec.murmur2` says what is
-right.
+Keys of equal length are hashed together, four bytes per iteration. Plain Python needs microseconds
+per key; this module hashes a million keys in a fraction of a second. The reference implementation
+is `headrace.state.codec.murmur2`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def murmur2_of(keys: Any) -> Hashes:
-    """Return the hash of each key as an unsigned number; a null is hashed as if it were empty.
+    """Return the hash of each key as an unsigned number; a null has the hash of empty bytes.
 
     Args:
         keys: an Arrow array of binary.
@@ -43,7 +43,7 @@ def murmur2_of(keys: Any) -> Hashes:
 
 
 def partitions_of_keys(keys: Any, partitions: int) -> npt.NDArray[np.int32]:
-    """Return the partition that Kafka's default partitioner gives to each key.
+    """Return the partition that Kafka's default partitioner assigns to each key.
 
     Args:
         keys: an Arrow array of binary without nulls.
@@ -57,7 +57,7 @@ def partitions_of_keys(keys: Any, partitions: int) -> npt.NDArray[np.int32]:
 
 
 def _bytes_of(keys: Any) -> tuple[Any, Any, Any]:
-    """Where each key starts, how long it is, and the bytes of all."""
+    """Return the start and the length of each key, and the bytes of all keys."""
     _, offsets_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[keys.offset : keys.offset + len(keys) + 1]
     starts = offsets[:-1].astype(np.int64)

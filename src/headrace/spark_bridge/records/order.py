@@ -1,7 +1,7 @@
-"""The order of records: who is next among the inputs of a task. Pure functions.
+"""Order in which a task reads the records of its inputs. Pure functions.
 
-Each record has an order ``(mts, src, off)``, see `headrace.spark_bridge.records.records`. Within an
-input it never goes back; the merge keeps every input's own order.
+Each record has an order ``(mts, src, off)``, see `headrace.spark_bridge.records.packs`. Within an
+input it never decreases; the merge keeps the order of every input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Order = tuple[int, int, int]
 
 
 class Orders(Sequence[Order]):
-    """The orders of records, made when they are asked for."""
+    """Orders of records as columns; tuples are created on access."""
 
     __slots__ = ("_columns",)
 
@@ -47,18 +47,18 @@ class Orders(Sequence[Order]):
 
 
 class Block(NamedTuple):
-    """Records of one input in their order, with the order of each."""
+    """Consecutive records of an input, with the order of each."""
 
     records: Sequence[Any]
     orders: Sequence[Order]
 
 
 def orders_of(records: Sequence[Any], source: int, largest: int) -> tuple[Orders, int]:
-    """The orders of records of one source partition, and its largest timestamp by then.
+    """Return the orders of records of a source partition, and the largest timestamp up to them.
 
     Args:
-        records: in the order of their offsets; not none.
-        largest: its largest timestamp before them.
+        records: in the order of their offsets; not empty.
+        largest: the largest timestamp of the partition before these records.
 
     >>> from collections import namedtuple
     >>> Message = namedtuple("Message", "at ms")
@@ -77,7 +77,7 @@ def orders_of(records: Sequence[Any], source: int, largest: int) -> tuple[Orders
 
 
 class _Input:
-    """One input: its present block, and how far it is taken."""
+    """Input of the merge, with its current block and position."""
 
     __slots__ = ("_block", "_blocks", "_position")
 
@@ -87,7 +87,7 @@ class _Input:
         self._position = 0
 
     def head(self) -> Order | None:
-        """The order of the next record, or None behind the last one."""
+        """Return the order of the next record, or None at the end."""
         while self._position == len(self._block.orders):
             following = next(self._blocks, None)
             if following is None:
@@ -96,7 +96,7 @@ class _Input:
         return self._block.orders[self._position]
 
     def take(self, before: Order | None, limit: int) -> Block:
-        """Take at least one record, and those that follow in the block and are before an order."""
+        """Take the next record, and the following records of the block before an order."""
         start, orders = self._position, self._block.orders
         end = min(len(orders), start + limit)
         if before is not None:
@@ -108,11 +108,11 @@ class _Input:
 
 
 def merged(inputs: Sequence[Iterator[Block]], *, limit: Callable[[], int]) -> Iterator[Block]:
-    """Yield the records of all inputs in their order, as runs that come from one input each.
+    """Yield the records of all inputs in order, as runs from a single input each.
 
     Args:
-        inputs: blocks, none of them empty; one input's are in order.
-        limit: tells the longest run, asked before each.
+        inputs: non-empty blocks; those of an input are in order.
+        limit: returns the maximum length of the next run; called before each run.
 
     >>> left = Block("ab", [(1, 0, 0), (5, 0, 1)])
     >>> right = Block("xy", [(1, 1, 0), (4, 1, 1)])

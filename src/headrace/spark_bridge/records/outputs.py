@@ -1,4 +1,4 @@
-"""What the tasks of one Spark task make, on its way into packs.
+"""Outputs of the tasks of a Spark task, collected and packed.
 
 Hot path: `send` runs for each record that a sub-topology writes.
 """
@@ -31,19 +31,18 @@ from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId
 from headrace.topology.context.environment import Headers, Send
 
-# Rows of one task and kind, kept by the task as tuples and packed by columns.
+# Rows of one task and kind, collected as tuples and packed by columns.
 #
-# Hot path: `MadeRows.packs` makes Arrow's columns of ten thousand rows at a time; nothing in it
-# runs
-# for each row but C.
+# Hot path: `MadeRows.packs` makes Arrow's columns of ten thousand rows at a time; only C code runs
+# for each row.
 
 
 NO_CAUSE: Order = (-1, -1, -1)
-"""The order of what is made before the first record."""
+"""The order of rows that are made before the first record."""
 
 
 class MadeRows:
-    """Rows of one task and kind, by columns."""
+    """Buffered output rows of a task and kind."""
 
     __slots__ = ("_causes", "_kind", "_made", "_number", "_of", "_starts", "_task", "cause", "rows")
 
@@ -53,23 +52,23 @@ class MadeRows:
         self._number = 0
         self.rows: list[tuple[str, int, bytes | None, bytes | None, int, Headers | None]] = []
         self.cause: Order | None = None
-        """Of the last row."""
+        """Order of the record that caused the last row."""
         self._causes: list[Order] = []
         self._starts: list[int] = []
-        """Where the rows of each cause begin."""
+        """Index of the first row of each cause."""
         self._of: Order = NO_CAUSE
         self._made = 0
-        """How many rows the last cause of the packs before has."""
+        """Number of rows that the last cause has in earlier packs."""
 
     def begin(self, cause: Order) -> None:
-        """Say what the rows from here on are made of."""
+        """Set the record that causes the following rows."""
         if cause != self.cause:
             self._causes.append(cause)
             self._starts.append(len(self.rows))
         self.cause = cause
 
     def packs(self, partitions: Mapping[str, int]) -> list[Pack]:
-        """Take the rows."""
+        """Remove all buffered rows and return them as packs."""
         topic, partition, key, value, timestamp, headers = zip(*self.rows, strict=True)
         columns = {
             "partition": pa.array(partition, pa.int32()),
@@ -97,7 +96,7 @@ class MadeRows:
         return made
 
     def _by_topic(self, topics: Sequence[str]) -> Iterator[tuple[Label, Any]]:
-        """The rows of each topic; None for all of them."""
+        """Yield a label and the row indexes of each topic; None as indexes means all rows."""
         sub, d = self._task
         if topics.count(topics[0]) == len(topics):
             yield Label(self._kind, sub, d, topics[0]), None
@@ -107,7 +106,10 @@ class MadeRows:
             yield Label(self._kind, sub, d, topic), np.flatnonzero(names == topic)
 
     def _orders(self) -> dict[str, Any]:
-        """The order of each row, with the number of the row among those of its cause."""
+        """Return the order columns of the rows, and clear the causes.
+
+        ``seq`` counts the rows of a cause, across packs.
+        """
         starts = np.array(self._starts, np.int64)
         counts = np.diff(starts, append=len(self.rows))
         causes = np.repeat(np.array(self._causes, np.int64), counts, axis=0)
@@ -132,7 +134,7 @@ def _of(records: pa.RecordBatch, places: Any, rows: Any) -> tuple[pa.RecordBatch
 
 def _headers(headers: Sequence[Headers | None]) -> Any:
     if not any(headers):
-        # None and an empty list are told apart by nobody.
+        # None and an empty list are equivalent.
         return pa.nulls(len(headers), HEADERS)
     rows = [
         None if h is None else [{"name": name, "value": value} for name, value in h]
@@ -155,7 +157,7 @@ def _places(
     offsets: Any,
     partitions: Mapping[str, int],
 ) -> Any:
-    """The partition of each record: as it was chosen, else by the key's hash."""
+    """Return the partition of each record: explicit, or else by the hash of the key."""
     if topics.count(topics[0]) == len(topics) and chosen.count(-1) == len(chosen):
         return _hashed(keys, offsets, partitions[topics[0]])
     places = np.array(chosen, np.int32)
@@ -169,64 +171,64 @@ def _places(
 def _hashed(keys: Any, offsets: Any, count: int) -> Any:
     hashed = partitions_of_keys(keys, count)
     if keys.null_count:
-        # Live, records without a key go anywhere; here to the same place each time.
+        # Live, records without a key may go to any partition; here, to the same one in each run.
         nulls = np.asarray(keys.is_null())
         hashed = np.where(nulls, offsets % count, hashed).astype(np.int32)
     return hashed
 
 
 BATCH_ROWS = 10_000
-"""How many rows wait before they are packed."""
+"""Number of buffered rows that triggers packing."""
 BATCH_BYTES = 16 << 20
-"""How many bytes of rows wait at most: while they are packed there are three or four copies, and
-Arrow's columns of bytes end at 2 GiB."""
+"""Maximum size of the buffered rows: packing needs three or four copies, and Arrow's columns of
+bytes are limited to 2 GiB."""
 ROW_BYTES = 16
-"""What a row takes in columns besides its key and value."""
+"""Size of a row in columns without its key and value."""
 
 CREATE_TIME = 1
 
 
 class Row(tuple[TopicPartition, int, "bytes | None", "bytes | None", int, "Headers | None"]):
-    """A record that did not come from Kafka's client (a
+    """Record that did not come from Kafka's client (a
     `headrace.streams.kafka.protocols.ReceivedMessage`).
 
-    Made of its place, offset, key, value, timestamp and headers; the offset of a record that was
-    never in Kafka counts those before it. A tuple, as millions are made.
+    Fields: partition, offset, key, value, timestamp and headers. The offset of a record that was
+    never in Kafka is the number of such records before it. A tuple, because millions are made.
     """
 
     __slots__ = ()
 
     def topic(self) -> str:
-        """The topic."""
+        """Return the topic."""
         return self[0].topic
 
     def partition(self) -> int:
-        """The partition."""
+        """Return the partition."""
         return self[0].partition
 
     def offset(self) -> int:
-        """The offset."""
+        """Return the offset."""
         return self[1]
 
     def key(self) -> bytes | None:
-        """The key's bytes."""
+        """Return the key's bytes."""
         return self[2]
 
     def value(self) -> bytes | None:
-        """The value's bytes."""
+        """Return the value's bytes."""
         return self[3]
 
     def timestamp(self) -> tuple[int, int]:
-        """The kind of the timestamp and its milliseconds since 1970."""
+        """Return the timestamp type and the milliseconds since 1970."""
         return CREATE_TIME, self[4]
 
     def headers(self) -> Headers | None:
-        """The headers, or None where there are none."""
+        """Return the headers, or None if the record has none."""
         return self[5]
 
 
 class Cause:
-    """The record that is processed now, by its order."""
+    """Holder of the order of the record in process."""
 
     __slots__ = ("order",)
 
@@ -235,7 +237,7 @@ class Cause:
 
 
 class Batch(list[Any]):
-    """Records that say, while they are iterated, which of them is the cause of what is made."""
+    """List of records that, while iterated, sets the cause to the current record."""
 
     __slots__ = ("_cause", "_orders")
 
@@ -252,7 +254,7 @@ class Batch(list[Any]):
 
 
 class Delivery(NamedTuple):
-    """A record for a task of the same Spark task."""
+    """Record for a task of the same Spark task."""
 
     place: TopicPartition
     record: Row
@@ -260,11 +262,11 @@ class Delivery(NamedTuple):
 
 
 class Outputs:
-    """Takes what tasks send.
+    """Collector of the records that tasks of a Spark task send.
 
     Args:
-        delivered: those of them that tasks of the same Spark task read.
-        with_sinks: whether records for other topics are kept.
+        delivered: topics whose records are read by tasks of the same Spark task.
+        with_sinks: keep the records for topics outside of the application.
     """
 
     def __init__(
@@ -283,13 +285,13 @@ class Outputs:
         self._with_sinks = with_sinks
         self._rows: dict[tuple[TaskId, str], MadeRows] = {}
         self._packs: list[Pack] = []
-        """What was packed and is not taken."""
+        """Packs that have not been taken."""
         self.deliveries: deque[Delivery] = deque()
-        """What waits for tasks of this Spark task, in the order in which it was sent."""
+        """Records for tasks of this Spark task, in the order in which they were sent."""
         self._next_offset: dict[TopicPartition, int] = {}
 
     def sender(self, task: TaskId) -> Send:
-        """Return what a task sends with."""
+        """Return the send function of a task."""
         cause, internal, delivered = self._cause, self._internal, self._delivered
         with_sinks = self._with_sinks
         records = self._of(task, "record")
@@ -356,7 +358,7 @@ class Outputs:
         rows: Iterable[tuple[bytes | None, bytes | None, int]],
         partition: int,
     ) -> Iterator[pa.RecordBatch]:
-        """Add rows of key, value and timestamp for a partition; yields packs as they fill up."""
+        """Add rows of key, value and timestamp for a partition, and yield packs as they fill."""
         found = self._of(task, kind)
         room = BATCH_BYTES
         for key, value, timestamp in rows:
@@ -367,13 +369,13 @@ class Outputs:
                 room = BATCH_BYTES
 
     def take(self, *, everything: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield packs of what fills them, or of everything."""
+        """Yield the full packs, or with `everything` all rows as packs."""
         self._pack(1 if everything else BATCH_ROWS)
         packs, self._packs = self._packs, []
         yield from batches_of(packs)
 
     def _pack(self, least: int) -> None:
-        """Pack the rows of tasks and kinds that have so many."""
+        """Pack the rows of each task and kind that has at least `least` rows."""
         for found in self._rows.values():
             if len(found.rows) >= least:
                 self._packs += found.packs(self._partitions)

@@ -1,23 +1,23 @@
-"""Records on their way through Spark: many of them in one row, as Arrow's bytes.
+"""Packs: the form of records in Spark, many of them in a row as Arrow's bytes.
 
-Spark moves, sorts and keeps rows of packs, not records: what it does for a row costs more than
-processing a record does. The columns beside the data say what a pack has (see `PACK`).
+Spark moves, sorts and stores rows of packs, not records, because its cost per row exceeds the cost
+of processing a record. The columns next to the data describe the pack (see `PACK`). Its kinds are:
 
     record     records of a repartition topic, or of an archive, for one partition: `topic` and
-               `partition` are where they go, `sub` and `d` where they come from
+               `partition` are their destination, `sub` and `d` the task that produced them
     changelog  rows of stores, for the topic of a changelog
     sink       records for a topic outside of the application
-    progress   input partitions of a task: a value is what is to be committed beside the offset
-    stats      what a task has to say of itself, as JSON
-    sign       nothing: that a task is there, as Spark leaves out a stage without rows
+    progress   input partitions of a task: a value is the metadata to commit with the offset
+    stats      statistics of a task, as JSON
+    sign       no rows: shows that a task exists, as Spark omits a stage without rows
 
-The order of records is that of (mts, src, off, seq): `mts` is the largest timestamp that the source
-partition had up to and with the record, `src` the number of that partition in the plan, `off` the
-record's offset. This keeps the order of each partition, and among partitions it is what a task does
-live that has all its inputs buffered: the lowest head timestamp goes first, ties by topic and
-partition. A record of a repartition topic has the `mts`, `src` and `off` of the record that caused
-it, and `seq` counts what one such record caused in a task. A task makes records in this order, so
-a pack has them sorted; packs of several tasks overlap (see
+Records are ordered by (mts, src, off, seq): `mts` is the largest timestamp of the source partition
+up to and including the record, `src` the number of that partition in the plan, `off` the record's
+offset. This keeps the order of each partition. Across partitions it is the order of a live task
+that has all its inputs buffered: the lowest head timestamp comes first, ties are broken by topic
+and partition. A record of a repartition topic has the `mts`, `src` and `off` of the record that
+caused it, and `seq` counts the records with the same cause in a task. A task produces records in
+this order, so a pack is sorted; packs of several tasks overlap (see
 `headrace.spark_bridge.records.merging`).
 """
 
@@ -32,10 +32,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PACK_BYTES = 1 << 20
-"""About how large a pack becomes at most, if its records are not larger."""
+"""Approximate maximum size of a pack; a single larger record exceeds it."""
 
 BATCH_BYTES = 8 << 20
-"""How large the packs of one Arrow batch become together, if one alone is not larger."""
+"""Maximum total size of the packs in one Arrow batch; a single larger pack exceeds it."""
 
 HEADERS = pa.list_(pa.struct([pa.field("name", pa.string()), pa.field("value", pa.binary())]))
 
@@ -48,7 +48,7 @@ ROW = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
-"""What is in a pack of rows for topics: their partition is -1 where the key decides."""
+"""Schema of a pack of rows for topics; partition -1 means that the key decides."""
 
 RECORD = pa.schema(
     [
@@ -62,14 +62,14 @@ RECORD = pa.schema(
         pa.field("seq", pa.int32()),
     ]
 )
-"""What is in a pack of records for tasks."""
+"""Schema of a pack of records for tasks."""
 
 RESULT_KINDS = ("changelog", "sink", "progress")
-"""The kinds that are handed over."""
+"""Kinds of packs that are handed over."""
 
 ORDER = ("mts", "src", "off", "seq", "sub", "d", "number")
-"""How packs of records are sorted for the task that reads them: by their first record; the last
-three only tell apart what different tasks made of one record."""
+"""Sort columns of packs of records for the task that reads them: the order of the first record. The
+last three columns only separate records that different tasks made of one record."""
 
 PACK = pa.schema(
     [
@@ -88,8 +88,9 @@ PACK = pa.schema(
         pa.field("data", pa.binary()),
     ]
 )
-"""One row a pack. `number` counts the rows of a kind that a task had packed before, `rows` those in
-the pack, `oldest` is their smallest timestamp; the next four are the first record's, or null."""
+"""Schema of packs, one row per pack. `number` is the number of rows of the kind that the task
+packed before, `rows` the number of rows in the pack, `oldest` their smallest timestamp; the next
+four are the order of the first record, or null."""
 
 _DATA = PACK.names.index("data")
 
@@ -100,7 +101,7 @@ PACK_DDL = (
 
 
 class Label(NamedTuple):
-    """Whose rows are in a pack: kind, sub-topology and partition of the task, and the topic."""
+    """Origin and topic of a pack: kind, sub-topology and partition of the task, and topic."""
 
     kind: str
     sub: int
@@ -115,11 +116,11 @@ Pack = tuple[Any, ...]
 def packed_records(
     label: Label, number: int, records: pa.RecordBatch, places: Any
 ) -> Iterator[Pack]:
-    """Pack records of tasks, those of each partition by themselves.
+    """Pack records for tasks, with separate packs for each partition.
 
     Args:
-        number: how many records the task made before.
-        records: in the columns of `RECORD`, in their order.
+        number: number of records that the task produced before.
+        records: in the columns of `RECORD`, in order.
     """
     order = np.argsort(places, kind="stable")
     places = places[order]
@@ -133,19 +134,19 @@ def packed_records(
 
 
 def packed_rows(label: Label, number: int, rows: pa.RecordBatch) -> Iterator[Pack]:
-    """Pack rows for one topic, in the columns of `ROW`."""
+    """Pack rows for a topic, in the columns of `ROW`."""
     for part in _cut(rows):
         yield _pack(label, -1, number, part, [None] * 4)
         number += part.num_rows
 
 
 def packed_note(label: Label, note: bytes) -> Pack:
-    """What a task says of itself, as a pack without rows."""
+    """Return a pack without rows that carries data about the task itself."""
     return (*label[:3], "", -1, 0, 0, None, None, None, None, None, note)
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cut a batch of records that are large."""
+    """Split a batch into slices of about `PACK_BYTES`."""
     parts = min(-(-batch.nbytes // PACK_BYTES), batch.num_rows) or 1
     step = -(-batch.num_rows // parts)
     for start in range(0, batch.num_rows, step):
@@ -171,13 +172,13 @@ def _bytes(batch: pa.RecordBatch) -> bytes:
 
 
 def opened(data: bytes | bytearray | pa.Buffer) -> pa.RecordBatch:
-    """The rows or records of a pack, without a copy of their bytes."""
+    """Return the rows or records of a pack, without copying their bytes."""
     with pa.ipc.open_stream(data if isinstance(data, pa.Buffer) else pa.py_buffer(data)) as reader:
         return reader.read_next_batch()
 
 
 def packs_to_arrow(packs: Sequence[Pack]) -> pa.RecordBatch:
-    """Packs as Spark takes them."""
+    """Convert packs to an Arrow batch for Spark."""
     arrays = [
         pa.array(values, field.type)
         for values, field in zip(zip(*packs, strict=True), PACK, strict=True)
@@ -186,7 +187,7 @@ def packs_to_arrow(packs: Sequence[Pack]) -> pa.RecordBatch:
 
 
 def batches_of(packs: Iterable[Pack]) -> Iterator[pa.RecordBatch]:
-    """Yield packs as Spark takes them, as many at a time as are small enough together."""
+    """Yield packs as Arrow batches of at most `BATCH_BYTES`, unless a single pack is larger."""
     some: list[Pack] = []
     size = 0
     for pack in packs:

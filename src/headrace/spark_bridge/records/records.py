@@ -1,4 +1,4 @@
-"""What a backfill hands over: rows for topics, as Arrow batches in the driver and in executors."""
+"""Results of a backfill: rows for topics, as Arrow batches in the driver and in executors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ RESULT = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
-"""The rows that are handed over; `number` counts those of a task and kind."""
+"""Schema of the rows that are handed over; `number` counts the rows of a task and kind."""
 
 Batches = Iterator[pa.RecordBatch]
 
 
 class ResultRow(NamedTuple):
-    """One row of `Results` (see `RESULT`); `headers` are pairs, or None where there are none."""
+    """Row of `Results` (see `RESULT`); `headers` are pairs, or None if the record has none."""
 
     sub: int
     d: int
@@ -49,11 +49,11 @@ class ResultRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What a whole backfill computed, before it is handed over.
+    """Results of all stages of a backfill, before the handover.
 
     Args:
-        packs: a Spark DataFrame of `headrace.spark_bridge.records.packs.PACK`, lazy and persisted;
-            the packs of one task are in one Spark partition, those of a kind in the order of
+        packs: a Spark DataFrame of `headrace.spark_bridge.records.packs.PACK`, lazy and persisted.
+            The packs of a task are in one Spark partition, the packs of a kind in the order of
             `number`.
     """
 
@@ -62,7 +62,7 @@ class Results:
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many rows there are of each kind and topic; runs the stages that have not run."""
+        """Number of rows by kind and topic. Reading it runs the stages that have not run."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
         rows = self.packs.groupBy("kind", "topic").agg(F.sum("rows").alias("rows")).collect()
@@ -70,18 +70,18 @@ class Results:
 
     @property
     def heap_bytes(self) -> int:
-        """How large the heap is that all goes through on its way to the driver."""
+        """Maximum heap size of the driver's JVM, through which all rows pass."""
         return heap_bytes(self.packs.sparkSession)
 
     def batches(self, largest: int | None = None) -> Batches:
-        """Yield the rows as Arrow batches in the driver, one Spark partition after the other.
+        """Yield the rows as Arrow batches in the driver, by Spark partition.
 
-        Stages come in their order, within them tasks by partition, within a task rows of a kind by
-        `number`.
+        They are ordered by stage, then by the partition of the task, then, within a task and kind,
+        by `number`.
 
         Args:
-            largest: how many bytes the largest Spark partition has; what is large for the heap is
-                cut.
+            largest: bytes of the largest Spark partition; if they exceed the limit for the heap,
+                large partitions are split.
         """
         limit = part_bytes(self.heap_bytes)
         packs = self.packs
@@ -96,7 +96,7 @@ class Results:
             yield from result_rows(batch)
 
     def run(self, work: Callable[[Batches], Batches], ddl: str) -> list[Any]:
-        """Have executors work on the rows of each Spark partition; returns the rows they yield.
+        """Run `work` in executors on the rows of each Spark partition, and return its output rows.
 
         Args:
             work: takes batches of `RESULT`.
@@ -106,7 +106,7 @@ class Results:
 
 
 class _Unpacking:
-    """Opens packs for what works on their rows."""
+    """Wrapper that decodes packs and passes their rows to `work`."""
 
     def __init__(self, work: Callable[[Batches], Batches]) -> None:
         self._work = work
@@ -117,7 +117,7 @@ class _Unpacking:
 
 
 def unpacked(batches: Batches) -> Batches:
-    """Yield the rows of packs, as batches of `RESULT`, a pack at a time."""
+    """Yield the rows of packs as batches of `RESULT`, a batch per pack."""
     for batch in batches:
         labels = batch.drop_columns(["data"]).to_pylist()
         for label, data in zip(labels, batch.column("data"), strict=True):

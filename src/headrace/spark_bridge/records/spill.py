@@ -1,7 +1,7 @@
-"""A task's state in memory that moves to disk when it grows past a bound.
+"""State of a task in memory that moves to disk when it exceeds a limit.
 
-The disk is a RocksDB in a directory of the executor's own; nothing of it outlives the Spark task,
-and where the worker is killed, Spark removes the directory with the executor's own files.
+On disk it is a RocksDB in a directory of the executor, which is removed at the end of the Spark
+task. If the worker is killed, Spark removes the directory with the executor's other files.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore, Delta, Position, TaskState
 
 _MOVED_ROWS = 20_000
-"""How many rows move in one batch."""
+"""Number of rows that move to disk in one batch."""
 _ROW_BYTES = 150
-"""What a row costs in memory besides its bytes."""
+"""Memory overhead of a row."""
 _BLOCK_CACHE_BYTES = 64 << 20
 _WRITE_BUFFER_BYTES = 64 << 20
 
 
 def spill_directory(number: int) -> str | None:
-    """Return where a task's state may lie on disk: in the directories of Spark, where it says any.
+    """Return a local directory of Spark for a task's state on disk.
 
-    Spark tells its Python workers the directories of the executor's blocks, which are on the disks
-    that `spark.local.dir` or the cluster manager gives it, and which it removes.
+    Spark passes its Python workers the block directories of the executor. They are on the disks
+    configured with `spark.local.dir` or by the cluster manager, and Spark removes them.
 
     Args:
-        number: of the task; tasks take the directories in turn.
+        number: number of the task; tasks use the directories in turn.
 
     Returns:
         The directory, or None outside of Spark.
@@ -42,7 +42,7 @@ def spill_directory(number: int) -> str | None:
 
 
 class _Store:
-    """A store wherever it is now."""
+    """Handle of a store that stays valid when the rows move."""
 
     __slots__ = ("home",)
 
@@ -68,11 +68,11 @@ class _Store:
 
 
 class SpillingState:
-    """A `TaskState` of a task that begins with nothing and is not restored.
+    """`TaskState` of a task that starts empty and is not restored.
 
     Args:
-        memory_bytes: how much may be written before it moves to disk, roughly.
-        directory: where the disk is; None takes the system's directory for temporary files.
+        memory_bytes: approximate bytes that may be written before the state moves to disk.
+        directory: parent of the directory on disk; None uses the system's temporary directory.
 
     >>> state = SpillingState([StoreSpec("counts")], memory_bytes=0)
     >>> counts = state.store("counts")
@@ -90,16 +90,16 @@ class SpillingState:
         self._parent = directory
         self._directory: Path | None = None
         self.home: TaskState = MemoryTaskState(specs)
-        """Where the rows are now."""
+        """The current state: in memory, or on disk."""
         self._stores = {spec.name: _Store(self.home.store(spec.name)) for spec in specs}
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether the rows have moved."""
+        """Whether the rows have moved to disk."""
         return self._directory is not None
 
     def store(self, name: str) -> CommittedStore:
-        """Return a store's rows; the handle stays valid when they move."""
+        """Return the handle of a store; it stays valid when the rows move."""
         return self._stores[name]
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
@@ -108,7 +108,7 @@ class SpillingState:
         if self.is_on_disk:
             return
         for delta in deltas.values():
-            # Rows that are written again count again: a bound on time rather than on the rows.
+            # Overwritten rows count again: the limit is on written bytes, not on the state's size.
             self._room_bytes -= sum(
                 _ROW_BYTES + len(key) + (0 if row is None else len(row)) for key, row in delta
             )
@@ -147,15 +147,15 @@ class SpillingState:
         self.home.restore(deltas)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        """Take the positions."""
+        """End a bulk restore, and store the positions."""
         self.home.end_restore(positions)
 
     def drop_store(self, name: str) -> None:
-        """Empty one store."""
+        """Delete all rows of a store."""
         self.home.drop_store(name)
 
     def close(self) -> None:
-        """Forget everything, and remove what is on disk."""
+        """Discard the state, and remove its directory."""
         self.home.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
