@@ -1,1 +1,1 @@
-"""Tasks of one worker: input, processing, failures, restore, global tables, async I/O."""
+"""Tasks of a worker: input, processing, failures, restore, global tables, async I/O."""

@@ -1,14 +1,16 @@
-"""How far readers of repartition topics are behind the writers, and who waits for whom.
+"""Backpressure from readers to writers of repartition topics.
 
-A task that writes to a repartition topic pauses while a partition of it has more unprocessed
-records than repartition.lag.max.records, and goes on at half of that. Else a worker with much to
-read would read it all before it counts anything.
+A task that writes to a repartition topic pauses while a partition of that topic has more than
+repartition.lag.max.records unprocessed records. It resumes when the lag has fallen to half of that.
+Without backpressure a worker with a large backlog would read all of it before it aggregates
+anything.
 
-How far partitions are written is asked for beside the worker, as fetches tell it late, and where
-others read them, what the group has committed too. Between two answers those who write read no more
-than a part of the bound: what comes of it is seen by nobody. Nobody waits for ever: a reader that
-waits for records itself holds nobody up, and one that gets nowhere for a while is allowed to get
-further behind, as what it waits for may be what is held up.
+A background thread asks the cluster for end offsets because fetch responses report them late. For
+partitions that other workers read, it also asks for the offsets that the group has committed.
+Between two answers, writing tasks may read only a part of the limit because the effect of these
+records is not visible yet. No task waits forever: a reader that waits for input itself does not
+cause backpressure. A reader that makes no progress for a while may fall further behind, because the
+records that it waits for may be the ones that are paused.
 """
 
 from __future__ import annotations
@@ -29,41 +31,42 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 LOOK_S = 0.005
-"""How long it may be unnoticed that a topic is full."""
+"""Seconds between two checks whether a topic is full."""
 ASK_S = 0.25
-"""How often the cluster is asked for readers elsewhere, while little is written unseen."""
+"""Minimum seconds between two requests for committed offsets while writers have read little."""
 UNSEEN_PER_LAG = 4
-"""Those who write read this part of the bound, and then wait until the cluster was asked."""
+"""Writers may read the limit divided by this number before they wait for the next answer."""
 ASKED_PER_LAG = 100
-"""A question is worth it after this part of the bound was read by those who write."""
+"""Writers must read the limit divided by this number before an idle check is worth a request."""
 AWAITED_PER_LAG = 4
-"""A reader commits after this part of the bound, where others can only see what is committed."""
+"""A reader commits early after the limit divided by this number of records, if other workers depend
+on its committed offsets."""
 PATIENCE_S = 5.0
-"""How long a reader may stand where it is, and an answer be due, before it holds nobody up."""
+"""Seconds after which a stalled reader or an overdue answer no longer causes backpressure."""
 
 Offsets = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
 Answer = Mapping[TopicPartition, "tuple[int, int | None]"]
-"""The ends of partitions, and where readers elsewhere are."""
+"""End offset of each partition, and the committed offset if another worker reads the partition."""
 
 
 @dataclass(slots=True)
 class _Reader:
-    """How a partition's reader gets on."""
+    """Progress of the reader of a partition."""
 
     stands_at: int
     since_s: float
     more: int = 0
-    """By how much it may be further behind than others."""
+    """Additional lag that this reader may have because it is stalled."""
 
 
 class RepartitionBackpressure:
     """Backpressure between the writers and the readers of repartition topics.
 
     Args:
-        is_ahead: whether a task is to wait as it is ahead of others in event time.
+        is_ahead: returns whether a task must wait because it is ahead of other tasks in event time.
         partitions: the partition count of each topic.
-        end_offsets: asks for the ends of partitions.
-        committed: asks what the group has committed, without waiting for what is undecided.
+        end_offsets: returns the end offsets of partitions.
+        committed: returns committed offsets without waiting for open transactions.
     """
 
     def __init__(
@@ -87,8 +90,8 @@ class RepartitionBackpressure:
         self._feeds = {
             sub: topics
             for sub, topics in flow.feeds.items()
-            # Whoever waits for one reader would keep records from the others, whose windows are
-            # closed for want of them.
+            # A writer that waits for one of several topics sends nothing to the other topics, and
+            # window.close.idle.ms would close the windows of their readers.
             if topics and self._limit and (len(topics) == 1 or not config.window_close_idle_ms)
         }
         self._is_ahead = is_ahead
@@ -104,66 +107,67 @@ class RepartitionBackpressure:
         self._look_s: dict[str, float] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._elsewhere: dict[TopicPartition, int] = {}
-        """Where readers of partitions are that no running task reads here."""
+        """Committed offset of each partition that no running task of this worker reads."""
         self._looked_at: dict[str, Sequence[TopicPartition]] = {}
         self._unknown: dict[str, Sequence[TopicPartition]] = {}
-        """The partitions of each topic that no running task reads here."""
+        """By topic: the partitions that no running task of this worker reads."""
         self._readers: dict[TopicPartition, _Reader] = {}
         self._held: set[TaskId] = set()
         self._unseen_max = max(1, self._limit // UNSEEN_PER_LAG)
         self._read = 0
-        """How many records were read by those who write."""
+        """Number of records that writing tasks have read."""
         self._read_when_asked = 0
         self._read_and_seen = 0
-        """As many of them as came before the question that was answered last."""
+        """Number of these records that were read before the last answered request."""
         self._asked_s = 0.0
         self._ask_s = 0.0
 
-    # -- who waits -----------------------------------------------------------------------------
+    # -- paused tasks --------------------------------------------------------------------------
 
     def nearest_first(self, tasks: Sequence[Task]) -> list[Task]:
-        """Tasks in the order in which they have their turns: those first that make results."""
+        """Sort tasks so that downstream tasks are processed first."""
         depths = self._flow.depths
         return sorted(tasks, key=lambda task: depths[task.id.sub_topology])
 
     def feeds(self, task: Task) -> bool:
-        """Whether a task writes what is bounded."""
+        """Return whether a task writes to a repartition topic with a lag limit."""
         return task.id.sub_topology in self._feeds
 
     def holds(self, task: Task, waiting: Callable[[Task], bool]) -> bool:
-        """Whether a task is to wait for those who read what it writes; to be asked in each turn.
+        """Return whether a task must wait for the readers of its output; call it in each turn.
 
         Args:
-            waiting: whether a reader waits for records that may come.
+            waiting: returns whether a reader waits for more input.
         """
         topics = self._feeds.get(task.id.sub_topology, ())
-        # All of them are looked at: each is to be noticed when it has room again.
+        # Check every topic, because each check also updates whether the topic is full.
         held = bool([topic for topic in topics if self._is_full(topic, waiting)])
         held = self._is_ahead(task) or held
         (self._held.add if held else self._held.discard)(task.id)
         return held
 
     def is_held(self, task: Task) -> bool:
-        """Whether a task had to wait when it was last asked for."""
+        """Return whether the last call of `holds` paused a task."""
         return task.id in self._held
 
     def has_read(self, task: Task, count: int) -> None:
-        """A task has processed records."""
+        """Count the records that a writing task has processed."""
         if self.feeds(task):
             self._read += count
 
     def room(self, task: Task) -> int:
-        """How many records a task may process before it is to be asked for again."""
+        """Return the number of records that a task may process before the next call of `holds`."""
         if not self.feeds(task):
             return sys.maxsize
         return max(1, self._unseen_max - (self._read - self._read_and_seen))
 
-    # -- what must be committed for it ---------------------------------------------------------
+    # -- early commits -------------------------------------------------------------------------
 
     def wants_commit(self) -> bool:
-        """Whether a task waits for those who cannot read yet what it wrote.
+        """Return whether a task waits for readers that cannot see its uncommitted records.
 
-        One that waits for an answer of the cluster alone has it sooner than a commit is made.
+        This is possible under exactly-once only. A task that waits only for an answer of the
+        cluster does not need a commit because the answer arrives earlier.
         """
         return (
             self._exactly_once
@@ -176,7 +180,7 @@ class RepartitionBackpressure:
         return task.id in self._held and any(self._full.get(topic, False) for topic in topics)
 
     def is_awaited(self, tasks: Sequence[Task]) -> bool:
-        """Whether another worker may wait for these tasks, and knows what is committed alone."""
+        """Return whether another worker may wait for the committed offsets of these tasks."""
         many = self._limit / AWAITED_PER_LAG
         for task in tasks if self._limit else ():
             for place, committed in task.start.items():
@@ -187,7 +191,7 @@ class RepartitionBackpressure:
                     return True
         return False
 
-    # -- how far readers are behind ------------------------------------------------------------
+    # -- lag of readers ------------------------------------------------------------------------
 
     def _is_full(self, topic: str, waiting: Callable[[Task], bool]) -> bool:
         now_s = self._clock.monotonic_s()
@@ -220,13 +224,15 @@ class RepartitionBackpressure:
         return full or self._is_blind(now_s)
 
     def _is_blind(self, now_s: float) -> bool:
-        """Whether as much was read unseen as may be."""
+        """Return whether writers have read the maximum number of records since the last answered
+        request.
+        """
         if self._read - self._read_and_seen < self._unseen_max:
             return False
         return not self._inquiry.is_open or now_s - self._asked_s < PATIENCE_S
 
     def _lag_here(self, place: TopicPartition, reader: Task) -> tuple[int, int]:
-        # The position passes markers and aborted records: nothing will ever come of those.
+        # The position is past control records and aborted records, which are never delivered.
         position = self._consumer.positions([place]).get(place, 0)
         stands_at = max(position, reader.next_offset[place])
         queued = reader.queued_in(place)
@@ -244,7 +250,7 @@ class RepartitionBackpressure:
             self._log.info("reader_stands_still", partition=str(place), lag=lag)
         return lag > limit + reader.more
 
-    # -- what the cluster says -----------------------------------------------------------------
+    # -- requests to the cluster ---------------------------------------------------------------
 
     def _ask(self, now_s: float) -> None:
         if not self._inquiry.is_open and self._is_worth_asking(now_s):
@@ -269,12 +275,12 @@ class RepartitionBackpressure:
         return any(self._full.values()) or unseen * ASKED_PER_LAG >= self._limit
 
     def _look(self, places: Sequence[TopicPartition], unknown: Sequence[TopicPartition]) -> Answer:
-        """Ask the cluster; runs beside the worker."""
+        """Request end and committed offsets from the cluster; runs in the background."""
         try:
             ends = self._end_offsets(places)
             begun = self._committed(unknown) if unknown else {}
         except StreamsError as error:
-            # Nothing depends on it: it is asked again, and meanwhile nobody waits.
+            # The request is repeated later; assume no lag until then, so that no task waits.
             self._log.info("lag_unknown", reason=str(error))
             return dict.fromkeys(unknown, (0, 0))
         read_here = set(places).difference(unknown)

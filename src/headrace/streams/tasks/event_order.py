@@ -1,12 +1,13 @@
-"""Which tasks are far ahead of others of their sub-topology in event time, and wait for them.
+"""Pausing of tasks that are far ahead of their sub-topology in event time.
 
 Windows after a repartition topic stay open until the slowest partition has passed them. A partition
-with few records for each hour would be read to its end meanwhile, and have all its windows open. So
-while a task has more to read than repartition.lag.max.records, those whose next record is later
-than what it reads in so many records wait for it, and continue at half of that.
+with few records per hour would be read to its end in the meantime, and all of its windows would be
+open. So while a task has more than repartition.lag.max.records left to read, other tasks wait if
+their next record is later than the event time that the slow task covers in that many records. They
+continue at half of that distance.
 
-A partition is ahead by so much only if it has far fewer records for the same time. Where partitions
-have as many, nobody ever waits.
+A partition is that far ahead only if it has far fewer records for the same time. If partitions have
+similar rates, no task waits.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 LOOK_S = 0.05
-"""How long it may be unnoticed that a task is ahead."""
+"""Seconds between two checks whether a task is ahead."""
 PATIENCE_S = 5.0
-"""How long a task may stay where it is until others do not wait for it any more."""
+"""Seconds without progress after which other tasks no longer wait for a task."""
 KNOWN_PER_LIMIT = 4
-"""How much time records cover is known after this part of the limit."""
+"""A pace is known after the limit divided by this number of records."""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """What a task has read since it was first seen with a time."""
+    """Records read by a task since its first known event time."""
 
     task: Task
     begun_ms: int
@@ -37,7 +38,7 @@ class _Pace:
     moved_s: float
 
     def span_ms(self, records: int, time_ms: int) -> float | None:
-        """Return how much event time so many records cover; None where it is not known yet."""
+        """Return the event time that a number of records covers, or None if it is not known yet."""
         count = self.read - self.begun
         if count * KNOWN_PER_LIMIT < records or time_ms <= self.begun_ms:
             return None
@@ -45,12 +46,12 @@ class _Pace:
 
 
 class EventOrder:
-    """Tasks that are far ahead in event time, and wait for others of their sub-topology.
+    """Pauses tasks that are far ahead of their sub-topology in event time.
 
     Args:
-        subs: the sub-topologies whose times others wait for.
-        limit: repartition.lag.max.records; 0 lets nobody wait.
-        look_s: how long it may be unnoticed that a task is ahead.
+        subs: the sub-topologies whose event time bounds downstream tasks.
+        limit: repartition.lag.max.records; 0 disables the feature.
+        look_s: seconds between two checks whether a task is ahead.
     """
 
     def __init__(
@@ -72,11 +73,12 @@ class EventOrder:
         self._look_s = look_s
         self._next_look_s: dict[int, float] = {}
         self._until_ms: dict[int, tuple[float, float]] = {}
-        """By sub-topology: up to which time its tasks may read, and from which on they continue."""
+        """By sub-topology: the time up to which its tasks may read, and the time below which paused
+        tasks continue."""
         self._held: set[TaskId] = set()
 
     def holds(self, task: Task) -> bool:
-        """Return whether a task is to wait for a slower one; to be asked in each turn."""
+        """Return whether a task must wait for a slower task; call it in each turn."""
         sub = task.id.sub_topology
         if sub not in self._subs or not task.queued():
             return False
@@ -94,7 +96,7 @@ class EventOrder:
         return is_ahead
 
     def _look(self, sub: int, now_s: float) -> None:
-        """Find the slowest task, and how far others may be ahead of it."""
+        """Find the slowest task of a sub-topology and the time up to which the rest may read."""
         running = [task for task in self._tasks.running if task.id.sub_topology == sub]
         slowest: tuple[int, _Pace] | None = None
         for task in running if len(running) > 1 else ():

@@ -1,12 +1,12 @@
-"""Has a worker that gets tasks wait at a gate, without standing still meanwhile.
+"""Non-blocking start gate for the tasks that a worker has been assigned.
 
-The group gives out tasks in a callback within a poll. Whoever waited there for an answer of the
-cluster would miss the next polls, and be given up. So the question is asked beside the worker, and
-no task begins before its answer: it is asked anew with each assignment that ends a time without
-tasks, since others may have been at work meanwhile.
+The consumer group assigns tasks in a callback within a poll. A worker that waited there for an
+answer of the cluster would miss later polls and be removed from the group. So the check runs in the
+background, and no task starts before its result. Each assignment that ends a period without tasks
+repeats the check, because other members may have processed records in the meantime.
 
-The client's own time-outs go by the wall clock, so a call can hang for as long as that clock was
-put back. A question that has no answer for long is therefore asked once more, by another thread.
+The timeouts of the client use the wall clock, so a call can hang for as long as that clock was set
+back. If a check has no result for a long time, another thread therefore repeats it.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.inquiry import Inquiry
 
 ASK_SOON_S = 0.2
-"""After an answer that tasks may not begin yet."""
+"""Seconds before the next check if tasks may not start yet."""
 ASK_AGAIN_S = 10.0
-"""After which an answer is late; each further one is waited for twice as long."""
+"""Seconds after which a check is repeated because it has no result; doubles with each repetition.
+"""
 
 
 class Gate(Protocol):
-    """What a worker waits for before its tasks begin."""
+    """Condition that must be met before the tasks of a worker start."""
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """The worker's tasks have changed; called within a poll, so it must not wait."""
+        """Handle a new assignment; called within a poll, so it must not block."""
 
     def on_new_membership(self) -> None:
-        """The membership before has ended: tasks wait again, after the next assignment."""
+        """Handle the end of the previous membership: tasks wait again after the next assignment."""
 
     def is_passed(self) -> bool:
-        """Whether tasks may begin.
+        """Return whether tasks may start.
 
         Raises:
-            StreamsError: they may not, or nobody can tell.
+            StreamsError: tasks must not start, or the condition cannot be checked.
         """
 
 
 class OpenGate:
-    """A gate where nothing is to be looked for."""
+    """Gate that is always open."""
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
         """Do nothing."""
@@ -53,7 +54,7 @@ class OpenGate:
         """Do nothing."""
 
     def is_passed(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
 
@@ -61,13 +62,13 @@ class GateWatch:
     """Non-blocking wait of new tasks at a start gate.
 
     Args:
-        look: asks the cluster; returns whether tasks may begin, or else to be asked again soon;
-            raises where they may not.
-        passed: called when they may.
-        watch: asks the cluster whenever the tasks have changed, without that they wait; raises
-            where they may not go on.
-        patience_s: how long an answer is waited for, in seconds.
-        waiting: whether no broker can be reached now, so that it may take longer.
+        look: checks the cluster; returns True if tasks may start, False to check again soon; raises
+            if tasks must not start.
+        passed: called when tasks may start.
+        watch: checks the cluster after other changes of the assignment, without pausing tasks;
+            raises if tasks must stop.
+        patience_s: maximum wait for a result, in seconds.
+        waiting: returns whether no broker is reachable now; the maximum wait is not enforced then.
     """
 
     def __init__(
@@ -94,13 +95,13 @@ class GateWatch:
         self._has_tasks = False
         self._inquiry: Inquiry[bool] | None = None
         self._again_at_s: float | None = None
-        """When to ask again, where tasks may not begin yet."""
+        """Time of the next check, if tasks may not start yet."""
         self._now_s = 0.0
         self._waited_s = 0.0
         self._late_s = 0.0
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Ask when a worker without tasks gets some."""
+        """Start a check when a worker without tasks is assigned some."""
         had, self._has_tasks = self._has_tasks, bool(tasks)
         if not self._has_tasks:
             self._inquiry = self._again_at_s = self._watched = None
@@ -111,7 +112,7 @@ class GateWatch:
             self._watched.ask(self._watch_once)
 
     def on_new_membership(self) -> None:
-        """Ask again with the next assignment."""
+        """Check again with the next assignment."""
         self._has_tasks = False
 
     def _begin_to_ask(self) -> None:
@@ -121,7 +122,7 @@ class GateWatch:
         self._ask()
 
     def _ask(self) -> None:
-        # An answer to an earlier question could be older than the assignment.
+        # The result of an earlier check could predate the assignment.
         self._inquiry = Inquiry[bool](self._make_background())
         self._inquiry.ask(self._look)
 
@@ -130,11 +131,11 @@ class GateWatch:
         return True
 
     def is_passed(self) -> bool:
-        """Whether the answer is there, and nothing keeps tasks from beginning.
+        """Return whether the check has succeeded and tasks may start.
 
         Raises:
-            StreamsError: what `look` has raised.
-            FatalClientError: there was no answer for as long as calls are repeated.
+            StreamsError: an error of `look`.
+            FatalClientError: the check had no result within `patience_s`.
         """
         if self._inquiry is None:
             self._take_watched()
@@ -151,7 +152,7 @@ class GateWatch:
         return False
 
     def _ask_in_time(self) -> bool:
-        """Ask again when it is time; nothing may begin until then."""
+        """Repeat the check if it is due; always return False."""
         assert self._again_at_s is not None
         if self._clock.monotonic_s() >= self._again_at_s:
             self._begin_to_ask()
@@ -162,7 +163,7 @@ class GateWatch:
             self._watched = None
 
     def _wait(self) -> None:
-        # Added up, so that a clock that is put back costs no more than what it is put back by.
+        # Sum of positive steps: a clock that is set back prolongs the wait by that step only.
         before_s, self._now_s = self._now_s, self._clock.monotonic_s()
         self._waited_s += max(0.0, self._now_s - before_s)
         if self._waited_s >= self._patience_s and not self._waiting():

@@ -1,4 +1,4 @@
-"""A task's local state in its directory, behind the lock of this process."""
+"""Local state of a task in its directory, locked by this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.streams.plan.plan import TaskId
 from headrace.topology.processors.store import Store
 
 PATIENCE_S = 2.0
-"""How long the holder of a task's directory may take to let go."""
+"""Seconds to wait until another process releases a task's directory."""
 _PASSED_BY = (
     "nothing is lost: another process of this host still holds the task's directory, as one that "
     "hangs does, so the rows come from the changelogs, into a new directory. Act if that process "
@@ -43,7 +43,7 @@ class LocalHome:
         try:
             self.state = self._open()
         except StoreCorruptedError as error:
-            # The changelogs have every row of logged stores; the files are worth nothing.
+            # The changelogs have every row of logged stores, so the files are not needed.
             self.log.warning(
                 "state_rebuilt",
                 path=str(self.directory.path),
@@ -58,13 +58,13 @@ class LocalHome:
         return open_task_state(self.directory.path, specs, memory=self.memory)
 
     def wipe(self) -> None:
-        """Empty the local state, keeping the lock."""
+        """Empty the local state and keep the lock."""
         self.state.close()
         self.directory.wipe()
         self.state = self._open()
 
     def close(self) -> None:
-        """Close the state and let go of the lock."""
+        """Close the state and release the lock."""
         self.is_open = False
         self.state.close()
         self.directory.release()
@@ -80,11 +80,11 @@ def open_global_home(
     """Open the local state of a worker's global tables.
 
     Args:
-        instance_id: the worker's identity: no other process has it.
+        instance_id: the worker's identity, which no other process has.
 
     Raises:
         LocalStateError: the directory cannot be used.
-        DiskFullError: there is no room, which there may be at the next start.
+        DiskFullError: the disk is full; a later start may succeed.
     """
     try:
         return LocalHome(directory.acquire_global(instance_id), stores, memory, log)
@@ -95,7 +95,7 @@ def open_global_home(
 
 
 class LocalHomes:
-    """Opens tasks' directories, without waiting for other workers of this host to let go."""
+    """Opener of tasks' directories that does not block on locks of other workers of this host."""
 
     def __init__(
         self, directory: StateDirectory, memory: RocksMemory, *, clock: Clock, log: Log
@@ -107,14 +107,14 @@ class LocalHomes:
         self._waits_since_s: dict[TaskId, float] = {}
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> LocalHome | None:
-        """Open a task's state, or return None while another process may still let go of it.
+        """Open a task's state, or return None while another process may still release it.
 
-        A holder that hangs is passed by after `PATIENCE_S` with a fresh directory, whose state
-        comes from the changelogs.
+        If the other process does not release the directory within `PATIENCE_S`, the task gets a new
+        directory and is restored from the changelogs.
 
         Raises:
             LocalStateError: the directory cannot be used.
-            DiskFullError: there is no room, which there may be at the next start.
+            DiskFullError: the disk is full; a later start may succeed.
         """
         try:
             directory = self._lock(task_id)

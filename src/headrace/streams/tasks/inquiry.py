@@ -1,4 +1,4 @@
-"""One question at a time that a worker need not wait for."""
+"""A single background request whose result the worker collects later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Inquiry(Generic[T]):
-    """Asks beside the worker, and keeps the answer until it is taken.
+    """Runner of a background request that keeps the result until the worker takes it.
 
     Example:
         >>> from headrace.streams.kafka.clocks import at_once
@@ -30,20 +30,20 @@ class Inquiry(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a question whose answer was not taken yet."""
+        """Whether a request was made and its result was not taken yet."""
         return self._is_asking
 
     def ask(self, question: Callable[[], T]) -> None:
-        """Ask; the answer to the question before must have been taken."""
+        """Start a request; the previous result must have been taken."""
         assert not self._is_asking, "one question at a time"
         self._question, self._is_asking = question, True
         self._start()
 
     def take(self) -> T | None:
-        """Take the answer, or return None while there is none.
+        """Take the result, or return None if the request is still running.
 
         Raises:
-            Exception: what the question failed with.
+            Exception: the error of the request.
         """
         self._start()
         if self._error is not None:
@@ -62,5 +62,5 @@ class Inquiry(Generic[T]):
     def _run(self, question: Callable[[], T]) -> None:
         try:
             self._answer.append(question())
-        except Exception as error:  # raised where it is taken
+        except Exception as error:  # raised by `take`
             self._error = error

@@ -1,7 +1,7 @@
-"""The sinks of one worker: connected when they are needed, and left alone while they do not answer.
+"""Connections of a worker to external sinks, with a backoff for sinks that do not answer.
 
-Positions are asked for beside the worker, on connections of their own; rows are written by the
-worker, on one connection for each sink. So each connection is used by one thread at a time.
+Positions are read in the background, on separate connections. The worker itself writes rows, on one
+connection per sink. So each connection is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from headrace.topology.external_sink import (
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
 STUMBLES_MAX = 10
-"""So many rows may fail where none was ever written, before the sink is what is wrong."""
+"""Number of failed rows without a successful write after which the sink itself is at fault."""
 _OF_VALUES = (TypeError, ValueError, ArithmeticError)
-"""What a value raises that cannot be written; what a lost connection raises is not among them."""
+"""Errors that a value which cannot be written raises; errors of lost connections differ."""
 _PASSWORD = re.compile(r"(?<=://)[^@/\s]+(?=@)")
 _TOLD = (SinkUnavailableError, SinkUnusableError, SinkFencedError, SinkRefusedError)
 
@@ -39,14 +39,14 @@ OpenSink = Callable[[ExternalSink, str], SinkConnection]
 
 
 def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
-    """Connect with the sink itself."""
+    """Connect by the sink's own `open`."""
     return sink.open(name)
 
 
 class SinkFailedError(FatalClientError):
-    """A sink failed in a way that it does not say anything of.
+    """Unexpected error of an external sink.
 
-    The worker does not catch it: it stops, and the supervisor may start it again with back-off.
+    The worker does not catch it: it stops, and the supervisor may restart it with backoff.
     """
 
     def __init__(self, node: str, reason: str, more: str = "") -> None:
@@ -61,9 +61,9 @@ class SinkFailedError(FatalClientError):
 
 
 class UnusableSinkError(StreamsError):
-    """A sink cannot be used as it is, and says what a person has to put right.
+    """An external sink reports that it needs intervention by an operator.
 
-    Nobody catches it: the next start would meet the same.
+    It is not caught because the next start would fail in the same way.
     """
 
     def __init__(self, node: str, reason: str) -> None:
@@ -79,29 +79,29 @@ class UnusableSinkError(StreamsError):
 
 
 class SinkBugError(SinkRefusedError):
-    """A sink's own code raised something about a batch; it is as good as a refusal of a row.
+    """The code of an external sink raised an error about a batch; handled like a refused row.
 
-    Where it was raised behind the sink's commit, the next write of the position is fenced.
+    If it was raised after the sink's commit, the next write of the position is fenced.
     """
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """How often a sink has not answered in a row, and when it is asked again."""
+    """Failed attempts of an external sink in a row, and the time of the next attempt."""
 
     times: int = 0
     next_s: float = 0.0
     reason: str = ""
     answers: bool = False
-    """Whether it has said its positions since."""
+    """Whether the sink has returned its positions since the last failure."""
 
 
 class SinkConnections:
-    """Sinks of one worker: connected on demand, retried later if they do not answer.
+    """External sinks of a worker: connected on demand, retried later if they do not answer.
 
     Args:
-        open_sink: connects with a sink.
-        application_id: positions are kept under it.
+        open_sink: connects to a sink.
+        application_id: the application under which positions are stored.
     """
 
     def __init__(self, open_sink: OpenSink, application_id: str, *, clock: Clock, log: Log) -> None:
@@ -113,22 +113,22 @@ class SinkConnections:
         self._batching: dict[str, SinkBatching | None] = {}
         self._trouble: dict[str, _Trouble] = {}
         self._stumbles: dict[str, int] = {}
-        """How many rows have made a sink's code fail, where it has never written one."""
+        """By sink that has never written a row: the number of rows that its code failed on."""
         self._has_written: set[str] = set()
         self._known: set[str] = set()
-        """Those that were looked at for positions of other applications."""
+        """Sinks that were checked for positions of other applications."""
 
     def positions(
         self, node: str, sink: ExternalSink, source: str, partitions: Sequence[int]
     ) -> Mapping[int, int] | SinkUnavailableError:
-        """Where a sink is; runs beside the worker.
+        """Return the positions of an external sink; runs in the background.
 
         Returns:
-            The positions that there are, or why nobody knows.
+            The known positions by partition, or the error if the sink does not answer.
 
         Raises:
             UnusableSinkError: the sink cannot be used.
-            SinkFailedError: it says something else.
+            SinkFailedError: the sink raised an unexpected error.
         """
         try:
             with self._told(node):
@@ -149,7 +149,10 @@ class SinkConnections:
         return found
 
     def _warn_of_others(self, node: str, connection: SinkConnection) -> None:
-        """Say where a step that begins anew may be one of another name: its rows come twice."""
+        """Warn if a sink has positions of the same operator under other application IDs.
+
+        The application may have been renamed, and would then write its rows again.
+        """
         keepers = getattr(connection, "keepers", None)
         names = [] if keepers is None else keepers()
         if self.name_of(node) in names:
@@ -169,17 +172,17 @@ class SinkConnections:
             )
 
     def batching(self, node: str) -> SinkBatching | None:
-        """How long a sink wants rows to be collected, as it said when it told its positions."""
+        """Return the batching that a sink requested when its positions were read."""
         return self._batching.get(node)
 
     def write(self, node: str, sink: ExternalSink, batch: SinkBatch) -> None:
         """Write a batch.
 
         Raises:
-            SinkFencedError, SinkRefusedError, SinkUnavailableError: as the sink says, or as it
-                follows from what a value has raised.
+            SinkFencedError, SinkRefusedError, SinkUnavailableError: raised by the sink, or derived
+                from the error that a value has raised.
             UnusableSinkError: the sink cannot be used.
-            SinkFailedError: it says something else.
+            SinkFailedError: the sink raised an unexpected error.
         """
         try:
             with self._told(node):
@@ -194,7 +197,7 @@ class SinkConnections:
         except (SinkFencedError, SinkRefusedError):
             raise
         except BaseException:
-            # What it was doing may go on without us: the next connection asks how it ended.
+            # The write may still complete; the next connection checks how it ended.
             self._drop(node)
             raise
         if batch.rows:
@@ -204,10 +207,10 @@ class SinkConnections:
             self._log.info("sink_answers_again", sink=node, attempts=trouble.times)
 
     def stumbled_over(self, node: str, error: SinkRefusedError) -> None:
-        """A single row is refused; where all are that made the sink's code fail, it is the code.
+        """Count a refused row; raise if the sink's code has failed on every row so far.
 
         Raises:
-            UnusableSinkError: so many have, and none was written.
+            UnusableSinkError: `STUMBLES_MAX` rows failed, and none was written.
         """
         if not isinstance(error, SinkBugError) or node in self._has_written:
             return
@@ -218,20 +221,20 @@ class SinkConnections:
     # -- sinks that do not answer --------------------------------------------------------------
 
     def is_asked_now(self, node: str) -> bool:
-        """Whether it is not too early to ask a sink that has not answered."""
+        """Return whether the backoff of a sink has passed."""
         trouble = self._trouble.get(node)
         return trouble is None or self._clock.monotonic_s() >= trouble.next_s
 
     def unavailable(self, node: str, error: SinkUnavailableError) -> None:
-        """A sink has not answered: leave it alone for a while."""
+        """Start or extend the backoff of a sink that has not answered."""
         trouble = self._trouble.setdefault(node, _Trouble())
         if not self.is_asked_now(node):
-            return  # another task of it was told so in the same turn
+            return  # another task of this sink has failed in the same turn
         wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2**trouble.times)
         trouble.times += 1
         trouble.reason, trouble.answers = str(error), False
         trouble.next_s = self._clock.monotonic_s() + wait_s
-        # Powers of two: seen at once, and never a flood.
+        # Log at powers of two, to warn early without flooding the log.
         if trouble.times & (trouble.times - 1) == 0:
             self._log.warning(
                 "sink_unavailable",
@@ -244,13 +247,13 @@ class SinkConnections:
             )
 
     def unanswered(self) -> Mapping[str, str]:
-        """The sinks that did not answer when they were asked last, and what is wrong."""
+        """Return the sinks that do not answer, with the reason for each."""
         return {node: t.reason for node, t in self._trouble.items() if not t.answers}
 
     # -- the connections -----------------------------------------------------------------------
 
     def name_of(self, node: str) -> str:
-        """What a sink keeps the positions of a step under."""
+        """Return the name under which a sink stores the positions of an operator."""
         return f"{self._application_id}/{node}"
 
     def _open(self, node: str, sink: ExternalSink) -> SinkConnection:
@@ -262,15 +265,15 @@ class SinkConnections:
             _close(connection)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close all connections."""
         for node in list(self._writers):
             self._drop(node)
 
     @contextmanager
     def _told(self, node: str, *, has_rows: bool = False) -> Iterator[None]:
-        """Name the sink in what it raises and nobody reacts to.
+        """Convert unexpected errors of a sink to errors that name the sink.
 
-        An error's own text may quote a row where there are some, and is not shown then.
+        The error's own text may quote a row if the batch has rows, and is omitted then.
         """
         try:
             yield
@@ -294,7 +297,7 @@ class SinkConnections:
 
 
 def _place_of(error: BaseException) -> str | None:
-    """The last line of code that is neither ours nor a library's."""
+    """Return the last line of user code in a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     found = [frame for frame in frames if is_the_users(frame.filename)]
     return f"{found[-1].filename}:{found[-1].lineno}" if found else None

@@ -1,4 +1,4 @@
-"""The seam to a task's local state."""
+"""Protocol of a task's local state."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from headrace.state.store import TaskState
 
 
 class TaskHome(Protocol):
-    """A task's local state, and the lock on it."""
+    """A task's local state, and the lock on its directory."""
 
     state: TaskState
 
     def wipe(self) -> None:
-        """Empty the local state, keeping the lock."""
+        """Empty the local state and keep the lock."""
 
     def close(self) -> None:
-        """Close the state and let go of the lock."""
+        """Close the state and release the lock."""

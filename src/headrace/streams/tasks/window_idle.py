@@ -1,7 +1,7 @@
-"""Which tasks have had nothing to do for so long that their windows are to be closed.
+"""Closing of windows of tasks that have been idle for window.close.idle.ms.
 
-Off unless window.close.idle.ms is set: a window that is closed without a later record turns every
-record that still comes for it into a late one.
+The feature is off unless window.close.idle.ms is set: if a window is closed without a later record,
+all records that still arrive for it are late.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class IdleWindows:
     """Tasks that have been idle so long that their windows are closed.
 
     Args:
-        idle_ms: window.close.idle.ms; 0 closes nothing.
-        is_behind: whether upstream tasks have more to read.
+        idle_ms: window.close.idle.ms; 0 disables the feature.
+        is_behind: returns whether upstream tasks have more to read.
     """
 
     def __init__(
@@ -37,10 +37,11 @@ class IdleWindows:
         self._clock = clock
         self._since_s: dict[TaskId, float] = {}
         self._closed: dict[TaskId, Task] = {}
-        """What was closed since the last record; another object was begun anew after an abort."""
+        """Tasks whose windows were closed since their last record; an abort replaces the task
+        object."""
 
     def due(self) -> list[Task]:
-        """The tasks whose windows are to be closed now, each once until it has a new record."""
+        """Return the tasks whose windows must be closed now, each at most once per idle period."""
         if not self._idle_s:
             return []
         running = self._running()
@@ -63,13 +64,13 @@ class IdleWindows:
         return True
 
     def busy(self, task: Task) -> None:
-        """A task has records."""
+        """Restart the idle period of a task that has records."""
         if self._idle_s:
             self._since_s[task.id] = self._clock.monotonic_s()
             self._closed.pop(task.id, None)
 
     def _has_read_all(self, task: Task) -> bool:
-        """Whether the broker is known to have no more for a task, nor for those upstream."""
+        """Return whether a task and its upstream tasks have read all of their input."""
         if self._is_behind(task):
             return False
         positions = self._consumer.positions(task.inputs)
