@@ -1,8 +1,9 @@
-"""Tells serdes the topics that a topology uses them with, where they ask for it.
+"""Binding of each serde to the topic that it is used with.
 
 A serde that works with a schema registry names its schemas after the topic. One serde object often
-serves several topics: given to a source, it goes on to the stores and sinks below. So it is told
-late, when all names are known, and each place gets the one for its own topic.
+serves several topics, because the serde of a source is passed on to the stores and sinks
+downstream. So serdes are bound late, when all names are known, and each use gets the serde of its
+own topic.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from headrace.topology.serdes._serde import completed, for_topic
 def bound_to_topics(
     topology: G, *, application_id: str, default_key: AnySerde, default_value: AnySerde
 ) -> G:
-    """Return the topology with each serde as it is used with its topic.
+    """Return the topology with each serde bound to the topic that it is used with.
 
     Args:
-        application_id: stands in front of the names of internal topics.
-        default_key: the serde of keys where the topology names none.
-        default_value: the serde of values where the topology names none.
+        application_id: prefix of the names of internal topics.
+        default_key: the serde of keys if the topology names none.
+        default_value: the serde of values if the topology names none.
 
     Returns:
-        The topology; the same where no serde asks for its topic. A sink that chooses the topic for
-        each record keeps its serdes as they are. A source of several topics reads as the first.
+        The topology; the same object if no serde depends on its topic. A sink that chooses the
+        topic for each record keeps its serdes. A source of several topics uses the serdes of the
+        first.
     """
     binder = _Binder(application_id, default_key, default_value)
     nodes = tuple(node.bound(binder) for node in topology.nodes)
@@ -47,20 +49,19 @@ class _Binder:
         self._default_value = default_value
 
     def store(self, store: Store, topic: str | None) -> Store:
-        """A store with the serdes of its topic; None stands for its changelog."""
+        """Return a store with bound serdes; `topic` None means its changelog."""
         changelog = f"{self._prefix}{store.name}-changelog"
         key, value = self._told(store.key, store.value, changelog if topic is None else topic)
         return replace(store, key=key, value=value)
 
     def part(self, serde: AnySerde | None, topic: str, *, is_key: bool) -> AnySerde:
-        """A serde that an operator uses itself; `topic` is without the application's id."""
+        """Bind a serde that an operator uses itself; `topic` has no application id."""
         default = self._default_key if is_key else self._default_value
         return _bound(serde, default, self._prefix + topic, is_key=is_key) or default
 
     def serdes(
         self, key: AnySerde | None, value: AnySerde | None, topic: str, *, internal: bool
     ) -> Serdes:
-        """The serdes of keys and values as they are used with a topic of that short name."""
         return self._told(key, value, self._prefix + topic if internal else topic)
 
     def _told(self, key: AnySerde | None, value: AnySerde | None, topic: str) -> Serdes:
@@ -73,6 +74,6 @@ class _Binder:
 def _bound(
     given: AnySerde | None, default: AnySerde, topic: str, *, is_key: bool
 ) -> AnySerde | None:
-    """The serde for the topic; one that asks for no topic is left as it was, None included."""
+    """Bind a serde to the topic; a serde that ignores topics is returned unchanged."""
     told = for_topic(completed(given, default), topic, is_key=is_key)
     return given if told is given or told is default else told

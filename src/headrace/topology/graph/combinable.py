@@ -1,4 +1,4 @@
-"""Which folds may be made before the repartition topics that they read, and why others may not."""
+"""Conditions for pre-aggregation before a repartition topic."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from headrace.topology.graph.fold import Combining, Fold
 from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopology, by_name
 
-# What in a topology depends on stream time, and so on when each record comes.
-
 
 def reaches_time(topology: Graph) -> frozenset[str]:
-    """The nodes behind which something depends on when records come, by stream time."""
+    """Return the nodes with a node downstream that depends on stream time."""
     return frozenset(timed_behind(topology))
 
 
 def timed_behind(topology: Graph) -> Mapping[str, str]:
-    """By node: the first one behind it that depends on when records come, where there is any."""
+    """Return, by node, the first node downstream that depends on stream time, if any."""
     readers: dict[str, list[str]] = {}
     by_topic = {
         topic: node.name for node in topology.sources if node.internal for topic in node.topics
@@ -51,14 +49,14 @@ def _behind(name: str, readers: dict[str, list[str]]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class FoldSeen:
-    """A fold of a grouped stream, and what stands in the way of partial results of it.
+    """An aggregation of a grouped stream, and the reason if it cannot be pre-aggregated.
 
     Args:
-        fold: what it does to a row.
+        fold: the aggregation.
         store: the store that has its rows.
-        topic: the repartition topic that its records come through, if there is one.
-        combining: how partial results of it are made; None where they may not be.
-        reason: why they may not, as the rest of a sentence.
+        topic: the repartition topic that its records come through, or None.
+        combining: how its partial aggregates are made; None if they must not be.
+        reason: why they must not be, as the rest of a sentence.
     """
 
     fold: Fold
@@ -69,17 +67,22 @@ class FoldSeen:
 
     @property
     def is_declared(self) -> bool:
-        """Whether somebody has said how two of its results become one."""
+        """Whether the user passed a merger for partial aggregates."""
         return self.fold.asks_user and self.fold.combines
 
 
 def folds_of(topology: Graph) -> Iterator[FoldSeen]:
-    """Look at each fold of a grouped stream as a whole: may records be folded before their topic?
+    """Yield each aggregation of a grouped stream, and whether it can be pre-aggregated.
 
-    That is right where nobody can tell: one fold whose partial results can be merged reads the
-    topic, nobody else does, and its results are held back until the commit, too, as its store is
-    cached. Nothing beside or behind it depends on stream time or on a record's headers. A function
-    that is given keys is given the same ones there, as the store has the topic's serde.
+    Pre-aggregation is allowed only if it cannot be observed:
+
+    - the aggregation has mergeable partial aggregates, and is the only reader of its repartition
+      topic;
+    - no node of its sub-topology depends on stream time or on a record's headers, and no node
+      downstream depends on stream time;
+    - its store is cached;
+    - functions that take a key get the same keys in both places, because the store has the topic's
+      key serde.
     """
     timed = timed_behind(topology)
     for sub in topology.sub_topologies:
@@ -110,7 +113,7 @@ def _is_given_same_keys(fold: Fold, key: AnySerde | None, source: Source | None)
 
 
 def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: Source | None) -> str | None:
-    """What is in the way where the fold reads its records."""
+    """Return why the position of the aggregation in its sub-topology forbids pre-aggregation."""
     if not fold.combines:
         return "no merger= says how two results become one"
     if source is None:
@@ -134,7 +137,7 @@ def _named(node: Node) -> str:
 
 
 def _repartition_above(sub: SubTopology, node: Node) -> Source | None:
-    """The source of a repartition topic that is above a node, the nearest one."""
+    """Return the nearest source of a repartition topic upstream of a node."""
     nodes = by_name(sub.nodes)
     above, waiting = set[str](), list(node.parents)
     for name in waiting:

@@ -1,9 +1,9 @@
-"""The topology while it is being written: what the fluent faces add to, and `build` reads.
+"""The topology while it is being built: DSL calls add to it, and `build` reads it.
 
-A draft only grows. A `Step` is what one call adds: mostly one node, for a repartition the three
-nodes around its topic. Steps are written in the order of the calls, which decides the ids of
-sub-topologies; a repartition that is used again moves to where it was used last (both as in Kafka
-Streams).
+A draft only grows. A `Step` holds the nodes of one call: mostly one node, for a repartition the
+three nodes around its topic. Steps keep the order of the calls, which decides the ids of
+sub-topologies. A repartition that is used again moves to the position of its last use (both as in
+Kafka Streams).
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ _OF_REPARTITION = re.compile(r"(?<=.)-repartition-(?:sink|filter|source)$")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The nodes of one call, in order; others are fed by the last one."""
+    """The nodes of a DSL call, in order; the last node feeds the following steps."""
 
     nodes: tuple[Node, ...]
     stores: tuple[Store, ...] = ()
 
     @property
     def name(self) -> str:
-        """The node that feeds what comes after."""
+        """Name of the node that feeds the following steps."""
         return self.nodes[-1].name
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The nodes that feed this step."""
+        """Nodes of other steps that feed this step."""
         own = {node.name for node in self.nodes}
         return tuple(p for node in self.nodes for p in node.parents if p not in own)
 
     @property
     def source(self) -> Source | None:
-        """The source in this step, if it has one."""
+        """Source of the step, or None."""
         return next((s for node in self.nodes if (s := node.as_source) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ForJoin:
-    """A repartition topic that a join put behind a node.
+    """A repartition topic that a join added downstream of a node.
 
     Args:
         source: the node that reads it.
-        serdes: those of its keys and values.
+        serdes: the serdes of its keys and values.
         is_named: whether the join gave it a name.
     """
 
@@ -72,20 +72,19 @@ class ForJoin:
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """The steps of one builder, by name, in the order in which they are to be written."""
+    """The steps of a builder by name, in the order of the calls."""
 
     names: Names = field(default_factory=Names)
     _steps: dict[str, Step] = field(default_factory=dict)
     _nodes: set[str] = field(default_factory=set)
     _reserved: dict[str, Store] = field(default_factory=dict)
     state_stores: tuple[Store, ...] = ()
-    """The stores of processors, which belong to no step."""
+    """Stores of processors, which belong to no step."""
     lines: Lines = field(default_factory=dict)
-    """Where nodes and stores were written."""
+    """Source locations of nodes and stores."""
     _for_joins: dict[str, list[ForJoin]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """What it reads, writes and keeps so far, for whoever looks at a builder in a console."""
         nodes = [node for step in self._steps.values() for node in step.nodes]
         read = [topic for node in nodes if not node.internal for topic in node.reads_topics]
         sinks = [sink for node in nodes if (sink := node.as_sink) is not None]
@@ -99,14 +98,14 @@ class Draft:
         )
 
     def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
-        """Add a step; returns the name of the node that feeds what comes after.
+        """Add a step; return the name of the node that feeds the following steps.
 
         Args:
-            store: the store that they bring, if they bring one.
-            stores: the stores that they bring, if they bring several.
+            store: the store that the nodes add, if it is one.
+            stores: the stores that the nodes add, if they are several.
 
         Raises:
-            TopologyError: a node of that name is there already.
+            TopologyError: a node of that name exists already.
         """
         step = Step(nodes, stores if store is None else (store, *stores))
         self.lines = with_lines(self.lines, "node", (node.name for node in nodes))
@@ -123,21 +122,21 @@ class Draft:
         return step.name
 
     def add_state_stores(self, stores: Iterable[StoreBuilder[Any] | str]) -> None:
-        """Add those of some stores that are described, and not only named.
+        """Add the stores that are given as builders; ignore plain names.
 
         Raises:
-            TopologyError: another store of the same name is there.
+            TopologyError: another store has the same name.
         """
         self.state_stores, self.lines = with_stores(self.state_stores, stores, self.lines)
 
     def reserve(self, table: str, store: Store) -> None:
-        """Keep a store ready for a table that is stored only if somebody reads its rows."""
+        """Reserve a store for a table that is stored only if its rows are read."""
         self._reserved[table] = store
 
     def readable(self, table: str) -> tuple[str, ...]:
-        """See to it that the rows of a table can be read; returns the stores that this takes.
+        """Make the rows of a table readable; return the stores that are needed to read them.
 
-        A table that is not stored, and not computed from one that is, is stored from now on.
+        A table that is not stored, and not computed from a stored one, is stored from now on.
         """
         step = next(s for s in self._steps.values() if any(n.name == table for n in s.nodes))
         node = next(n for n in step.nodes if n.name == table)
@@ -151,7 +150,10 @@ class Draft:
         return node.view_stores
 
     def tables_above(self, name: str) -> set[str]:
-        """The tables that a node is computed from without a topic between, itself included."""
+        """Return the tables that a node is computed from without a topic in between.
+
+        The node itself is included if it is a table.
+        """
         nodes = {node.name: node for step in self._steps.values() for node in step.nodes}
         found, waiting = set[str](), [name]
         while waiting:
@@ -162,20 +164,20 @@ class Draft:
         return {name for name in found if nodes[name].is_table}
 
     def stores(self, names: Iterable[str]) -> list[Store]:
-        """The stores of some names."""
+        """Return the stores of these names."""
         wanted = set(names)
         known = (store for step in self._steps.values() for store in step.stores)
         return [store for store in (*known, *self.state_stores) if store.name in wanted]
 
     def for_joins(self, node: str) -> list[ForJoin]:
-        """The repartition topics that joins put behind a node; a new one is to be added."""
+        """Return the joins' repartition topics downstream of a node, as a list to append to."""
         return self._for_joins.setdefault(node, [])
 
     def keep_null_keys(self, name: str) -> None:
-        """Let records without a key pass the repartition topics above a node.
+        """Let records with a null key pass the repartition topics upstream of a node.
 
         Args:
-            name: a node that gives such records a result of their own.
+            name: a node that gives such records a result.
         """
         step = next(s for s in self._steps.values() if any(n.name == name for n in s.nodes))
         node = next(n for n in step.nodes if n.name == name)
@@ -187,7 +189,7 @@ class Draft:
                 self.keep_null_keys(parent)
 
     def again(self, step: Step) -> bool:
-        """Use a step again that is there already, and move it behind the others."""
+        """Move an existing step to the end; return False if the draft does not have it."""
         unfiltered = Step(tuple(n.keeping_null_keys() for n in step.nodes), step.stores)
         if self._steps.get(step.name) not in (step, unfiltered):
             return False
@@ -195,7 +197,7 @@ class Draft:
         return True
 
     def extend_branch(self, name: str, predicate: Function | None, child: str) -> None:
-        """Give a `Branch` one more child."""
+        """Add a child to a `Branch`."""
         node = cast("Branch", self._steps[name].nodes[0])
         node = replace(
             node, predicates=(*node.predicates, predicate), children=(*node.children, child)
@@ -203,7 +205,7 @@ class Draft:
         self._steps[name] = Step((node,))
 
     def steps(self) -> Iterator[Step]:
-        """The steps, each behind those that feed it; sources of the same topics are one."""
+        """Yield the steps, parents first, with the sources of the same topics merged."""
         waiting = _merge_sources(list(self._steps.values()), self.lines)
         written: set[str] = set()
         while waiting:
@@ -215,9 +217,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
-    """A place in a draft where records flow: where they come from, and how they are encoded.
+    """End of a stream or table in the draft: the last node, and the serdes of its records.
 
-    `rekeyed` says that the key may have changed since the records were last partitioned.
+    `rekeyed` is true if the key may have changed since the records were last partitioned.
     """
 
     draft: Draft
@@ -227,7 +229,6 @@ class Edge:
     rekeyed: bool = False
 
     def __repr__(self) -> str:
-        """What is known here, for whoever looks at a stream or a table in a console."""
         serdes = [f"{part}={serde.name}" for part, serde in self._serdes() if serde is not None]
         return " ".join([self.node, *serdes])
 
@@ -235,20 +236,20 @@ class Edge:
         return (("key", self.key), ("value", self.value))
 
     def then(self, node: Node) -> Edge:
-        """Add a node behind this edge that changes neither key nor value."""
+        """Add a node after this edge that changes neither key nor value."""
         return replace(self, node=self.draft.add(node))
 
     def repartitioned(
         self, prefix: str, *, partitions: int | None = None, arguments: Arguments = NO_ARGUMENTS
     ) -> Edge:
-        """Add a repartition topic behind this edge, named after `prefix`.
+        """Add a repartition topic after this edge, named after `prefix`.
 
-        One that was added to the same edge under the same name is used again.
+        A topic that was added to the same edge under the same name is used again.
 
         Args:
-            prefix: what comes in front in all its names.
-            partitions: how many it has; None takes that from upstream.
-            arguments: which ones of the step name its serdes.
+            prefix: prefix of all its names.
+            partitions: its partition count; None derives it from upstream.
+            arguments: the arguments of the DSL call that name its serdes.
         """
         names = self.draft.names.repartition(prefix)
         sink = Sink(
@@ -279,20 +280,20 @@ class Edge:
         return replace(self, node=names.source, rekeyed=False)
 
     def repartitioned_for_join(self, name: str | None, arguments: Arguments = NO_ARGUMENTS) -> Edge:
-        """Add a repartition topic behind this edge for a join, or use that of an earlier join.
+        """Add a repartition topic after this edge for a join, or use that of an earlier join.
 
-        A join that gives a name has a topic of its own. One without takes one that is there,
-        whatever its name, if that has the same serdes.
+        A join with a name has a topic of its own. A join without a name uses an existing topic with
+        the same serdes, whatever the topic's name.
 
         Args:
-            name: what the topic is named after; None takes the name of the edge's node.
-            arguments: which ones of the step name its serdes.
+            name: the name that the topic is named after; None takes the name of the edge's node.
+            arguments: the arguments of the DSL call that name its serdes.
         """
         made = self.draft.for_joins(self.node)
         serdes = (self.key, self.value)
         again = [one.source for one in made if one.serdes == serdes]
         if name in (None, self.node) and again:
-            self.draft.names.repartition(self.node)  # the numbers are used up all the same
+            self.draft.names.repartition(self.node)  # consumes numbers, as in Kafka Streams
             return replace(self, node=again[-1], rekeyed=False)
         unnamed = sum(not one.is_named for one in made)
         prefix = self.node if unnamed == 0 else f"{self.node}-{unnamed + 1}"
@@ -302,7 +303,7 @@ class Edge:
 
 
 def _merge_sources(steps: list[Step], lines: Lines) -> list[Step]:
-    """Let sources of the same topics be the first of them, whose name stays."""
+    """Merge sources of the same topics into the first of them, which keeps its name."""
     readers: dict[str, Step] = {}
     merged: dict[str, str] = {}
     kept = []

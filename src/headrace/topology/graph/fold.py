@@ -1,12 +1,12 @@
-"""count, reduce and aggregate: how a row's value is made of records.
+"""count, reduce and aggregate: how records are aggregated into the value of a row.
 
-Whole streams fold in generated lines, windows and sessions in objects; grouped tables take away as
-well as add, and sessions merge. What the three calls differ in is said here, and read everywhere
-else.
+Aggregations of whole streams run as generated lines; aggregations of windows and sessions call the
+functions given here. Grouped tables subtract as well as add, and sessions merge. This module holds
+all differences between the three calls.
 
-A fold holds the user's functions and nothing else, so two folds of the same functions are equal.
-What an operator calls for each record it takes from here once, when it is made: a user's function
-stays what it is wherever it has the right arguments, and costs no call more.
+A fold holds the user's functions and nothing else, so two folds of the same functions are equal. An
+operator takes the function for each record from here once, when it is made. A user's function with
+suitable arguments is returned as it is, which adds no call per record.
 """
 
 from __future__ import annotations
@@ -26,40 +26,45 @@ Merge = Callable[[Any, Any, Any], Any]
 
 
 class Fold(ABC):
-    """What one of the calls does to a row."""
+    """Aggregation of records into the value of a row: count, reduce or aggregate."""
 
     __slots__ = ()
 
     word: ClassVar[Literal["count", "reduce", "aggregate"]]
-    """The call. Descriptions of what is deployed keep it."""
+    """Name of the DSL call, stored in the description of the deployed topology."""
     title: ClassVar[str] = "AGGREGATE"
-    """What names call it that Kafka Streams generates."""
+    """Name in generated node names, as in Kafka Streams."""
     asks_user: ClassVar[bool] = True
-    """Whether a user's function makes the value: it may fail, and may say that there is no row."""
+    """Whether a user's function makes the value. It may raise, or return None to delete the row."""
     adds_with_key: ClassVar[bool] = False
-    """Whether what adds a record is given its key."""
+    """Whether the function that adds a record takes its key."""
     reads_value: ClassVar[bool] = True
     first_is_value: ClassVar[bool] = False
-    """Whether the value of a first record is the row, as it is."""
+    """Whether the value of the first record becomes the row unchanged."""
     makes: ClassVar[type | None] = None
-    """The class that every value has, where that is known."""
+    """Class of every value, or None if unknown."""
     source: ClassVar[str]
-    """The new value in Python: of `key`, `value`, `old` (None without a row), and `functions`."""
+    """Expression for the new value from `key`, `value`, `old` (None without a row), `functions`."""
     merged: ClassVar[str] = "{merger}({key}, {old}, {partial})"
-    """That of a row and of a partial result, which is newer: of `key`, `old` and `partial`."""
+    """Expression that merges a row with a newer partial aggregate: `key`, `old` and `partial`."""
 
     @property
     def combines(self) -> bool:
-        """Whether partial results of it can be merged into a row as if they were its records."""
+        """Whether its partial aggregates can be merged into a row like the records themselves."""
         return False
 
     @property
     def reads_key(self) -> bool:
-        """Whether any of its functions is given the key."""
+        """Whether any of its functions takes the key."""
         return self.adds_with_key
 
     def source_of(self, partial: str | None) -> str:
-        """The same where a variable has a partial result, or None where the record is single."""
+        """Return the expression for the new value, with support for a partial aggregate.
+
+        Args:
+            partial: the variable of the partial aggregate, which is None for a single record; None
+                returns `source`.
+        """
         if partial is None:
             return self.source
         assert self.combines, self
@@ -70,37 +75,37 @@ class Fold(ABC):
     @property
     @abstractmethod
     def initial(self) -> Initial:
-        """Makes the aggregate that a row begins with."""
+        """Function that makes the initial aggregate."""
 
     @property
     @abstractmethod
     def add(self) -> Change:
-        """What a record does to an aggregate that is there, be it the initial one."""
+        """Function that adds a record to an existing aggregate, possibly the initial aggregate."""
 
     @property
     @abstractmethod
     def step(self) -> Change:
-        """What a record does to a row: as `add`, with None for the aggregate of no row."""
+        """Function that adds a record to a row, like `add`; the aggregate is None without a row."""
 
     @property
     @abstractmethod
     def remove(self) -> Change:
-        """Takes a value away that was added: what grouped tables do."""
+        """Function that subtracts a value added before, for grouped tables."""
 
     @property
     @abstractmethod
     def merge(self) -> Merge:
-        """Makes one aggregate of two: what sessions do. The first may be the initial one."""
+        """Function that merges two aggregates, for sessions; the first may be initial."""
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The user's functions by the names that `source` calls them by."""
+        """The user's functions by the names that `source` uses."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Counting(Fold):
-    """Counts records.
+    """Aggregation that counts records.
 
     >>> [Counting().step("key", "value", count) for count in (None, 1)]
     [1, 2]
@@ -115,43 +120,43 @@ class Counting(Fold):
 
     @property
     def combines(self) -> bool:
-        """Sums of counts are counts."""
+        """Counts can always be added."""
         return True
 
     @property
     def initial(self) -> Initial:
-        """Zero."""
+        """Function that returns zero."""
         return int
 
     @property
     def add(self) -> Change:
-        """One more."""
+        """Function that increments the count."""
         return lambda _, __, count: count + 1
 
     @property
     def step(self) -> Change:
-        """One more than there were."""
+        """Function that increments the count, from zero without a row."""
         return lambda _, __, count: 1 if count is None else count + 1
 
     @property
     def remove(self) -> Change:
-        """One less."""
+        """Function that decrements the count."""
         return lambda _, __, count: count - 1
 
     @property
     def merge(self) -> Merge:
-        """The sum of both."""
+        """Function that adds both counts."""
         return lambda _, one, other: one + other
 
 
 @dataclass(frozen=True, slots=True)
 class Reducing(Fold):
-    """Combines values two at a time; the first is taken as it is.
+    """Aggregation that combines values two at a time; the first value is the initial row.
 
     Args:
         adder: called as ``adder(aggregate, value)``.
-        subtractor: the same for a value that goes; for grouped tables.
-        merger: called as ``merger(key, one, other)``, if somebody has declared it.
+        subtractor: called with a value to subtract; for grouped tables.
+        merger: called as ``merger(key, one, other)``, if the user passed it.
 
     >>> [Reducing(max).step("key", 3, largest) for largest in (None, 5)]
     [3, 5]
@@ -168,58 +173,58 @@ class Reducing(Fold):
 
     @property
     def combines(self) -> bool:
-        """Whether somebody has said how; that it reduces says nothing of the order."""
+        """Whether the user passed a merger; an adder alone may depend on the order."""
         return self.merger is not None
 
     @property
     def reads_key(self) -> bool:
-        """A merger does."""
+        """Whether it has a merger, which takes the key."""
         return self.merger is not None
 
     @property
     def initial(self) -> Initial:
-        """Nothing yet."""
+        """Function that returns None."""
         return lambda: None
 
     @property
     def add(self) -> Change:
-        """The same as `step`: nothing is an aggregate like any other."""
+        """The same function as `step`, because the initial aggregate is None."""
         return self.step
 
     @property
     def step(self) -> Change:
-        """Combines the value with those before."""
+        """Function that combines the value with the row, if it exists."""
         adder = self.adder
         return lambda _, value, old: value if old is None else adder(old, value)
 
     @property
     def remove(self) -> Change:
-        """Takes the value away from those that are left."""
+        """Function that subtracts the value from the row."""
         subtractor = self.subtractor
         assert subtractor is not None, self
         return lambda _, value, old: subtractor(old, value)
 
     @property
     def merge(self) -> Merge:
-        """Combines both."""
+        """Function that combines both values with the adder."""
         adder = self.adder
         return lambda _, one, other: other if one is None else adder(one, other)
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """What combines, and what merges."""
+        """The adder and the merger, if given."""
         return _given(function=self.adder, merger=self.merger)
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregating(Fold):
-    """Takes values into an aggregate that the user's functions make.
+    """Aggregation of values into an aggregate that the user's functions make.
 
     Args:
         initializer: makes an empty aggregate.
         adder: called as ``adder(key, value, aggregate)``.
-        subtractor: the same for a value that goes; for grouped tables.
-        merger: called as ``merger(key, one, other)``; for sessions, and partial results.
+        subtractor: called with a value to subtract; for grouped tables.
+        merger: called as ``merger(key, one, other)``; for sessions and partial aggregates.
 
     >>> fold = Aggregating(list, lambda key, value, values: [*values, value])
     >>> [fold.step("key", 2, values) for values in (None, [1])]
@@ -237,50 +242,50 @@ class Aggregating(Fold):
 
     @property
     def combines(self) -> bool:
-        """Whether somebody has said how."""
+        """Whether the user passed a merger."""
         return self.merger is not None
 
     @property
     def initial(self) -> Initial:
-        """The user's own."""
+        """The user's initializer."""
         return self.initializer
 
     @property
     def add(self) -> Change:
-        """The user's own."""
+        """The user's adder."""
         return self.adder
 
     @property
     def step(self) -> Change:
-        """The user's function, of an empty aggregate where there is no row."""
+        """Function that calls the adder, with an empty aggregate if the row does not exist."""
         adder, initial = self.adder, self.initializer
         return lambda key, value, old: adder(key, value, initial() if old is None else old)
 
     @property
     def remove(self) -> Change:
-        """The user's own."""
+        """The user's subtractor."""
         assert self.subtractor is not None, self
         return self.subtractor
 
     @property
     def merge(self) -> Merge:
-        """The user's own."""
+        """The user's merger."""
         assert self.merger is not None, self
         return self.merger
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """What adds, what makes an empty aggregate, and what merges."""
+        """The adder, the initializer and the merger, if given."""
         return _given(function=self.adder, initializer=self.initializer, merger=self.merger)
 
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How a sink folds the records of a key until the next flush, for the fold behind its topic.
+    """Pre-aggregation in a sink: which aggregation is applied per key until the next flush.
 
     Args:
-        fold: what it does to a row.
-        node: the fold's node.
+        fold: the aggregation of the records.
+        node: the node of the aggregation downstream of the sink's topic.
         store: the store that has its rows.
         value: the serde of its values; None takes the setting ``default.value.serde``.
     """

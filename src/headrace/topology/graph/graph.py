@@ -29,16 +29,15 @@ from headrace.topology.graph.node import (
 )
 from headrace.topology.processors.store import Store
 
-# The nodes between the edges of the graph: frozen, and made by the calls of the DSL.
+# The nodes between sources and sinks: frozen, and added by the calls of the DSL.
 #
-# Each call adds nodes; nothing is edited in place. A node knows its parents by name, what it
-# computes
-# (a user function, never called here) and the serdes at its edges.
+# Nothing is edited in place. A node has the names of its parents, the user function that it
+# computes (never called here), and the serdes at its edges.
 #
-# What flows along an edge is a record ``(key, value, timestamp, headers)``. Behind a table node
-# (`Aggregate`, `TableSource`) the value is the table's new value, ``None`` when the row is gone.
+# A record ``(key, value, timestamp, headers)`` is passed along an edge. Downstream of a table node
+# (`Aggregate`, `TableSource`) the value is the table's new value, ``None`` if the row is deleted.
 #
-# Internal topics are named here without the application id; the runtime puts it in front.
+# Names of internal topics have no application id here; the runtime adds it.
 
 
 StatelessOp = Literal[
@@ -64,10 +63,10 @@ _HARMLESS = frozenset({"pass", "null_key_filter", "filter", "filter_not", "selec
 
 @dataclass(frozen=True, slots=True)
 class Stateless(Node):
-    """Maps, filters and side effects; `pass` forwards unchanged (merge, to_stream, a branch).
+    """Map, filter or side effect; `pass` forwards unchanged (merge, to_stream, a branch).
 
-    `function` takes ``(key, value)``, or the value alone for the ``*_values`` operators unless
-    `with_key` is set. `label` is what `print` writes in front.
+    `function` takes ``(key, value)``, or only the value for the ``*_values`` operators unless
+    `with_key` is set. `label` is the prefix that `print` writes.
     """
 
     op: StatelessOp = "pass"
@@ -75,65 +74,65 @@ class Stateless(Node):
     with_key: bool = True
     label: str | None = None
     stream: bool = True
-    """Whether the name is one of a stream's node; tables use the same operators."""
+    """Whether the node processes a stream; tables use the same operators."""
 
     @property
     def reads_key(self) -> bool:
-        """Whether the function is given the key."""
+        """Whether the function takes the key."""
         return self.with_key and self.op not in _UNSEEING
 
     @property
     def reads_value(self) -> bool:
-        """Whether there is a function."""
+        """Whether the node has a function."""
         return self.op not in _UNSEEING
 
     @property
     def needs_old(self) -> bool:
-        """What maps a table maps the value of before, too."""
+        """Whether the node maps a table, and so its previous value, too."""
         return self.maps_table
 
     @property
     def changes_key(self) -> bool:
-        """Some do."""
+        """Whether the operator may change the key."""
         return self.op in _NEW_KEY
 
     @property
     def changes_value(self) -> bool:
-        """Some do."""
+        """Whether the operator may change the value."""
         return self.op in _NEW_VALUE
 
     @property
     def passes_null_keys(self) -> bool:
-        """All do that leave keys as they are."""
+        """Whether the operator keeps the key unchanged."""
         return self.op not in _NEW_KEY
 
     @property
     def is_null_key_filter(self) -> bool:
-        """One is."""
+        """Whether the operator is the null-key filter."""
         return self.op == "null_key_filter"
 
     def keeping_null_keys(self) -> Node:
-        """One that lets all pass, in the place of the filter."""
+        """Return a pass-through node in place of a null-key filter."""
         return replace(self, op="pass") if self.is_null_key_filter else self
 
     @property
     def leaves_value_alone(self) -> bool:
-        """Filters look at values, and change none."""
+        """Whether the operator is a filter, selects a key, or has no function."""
         return self.op in _HARMLESS
 
     @property
     def is_unseeing(self) -> bool:
-        """Whether there is no function."""
+        """Whether the node has no function."""
         return self.op in _UNSEEING
 
     @property
     def keeps_nothing(self) -> bool:
-        """Those of tables have to do with the rows before."""
+        """Whether the node processes a stream; the result for a table depends on its rows."""
         return not self.maps_table
 
     @property
     def maps_table(self) -> bool:
-        """Filters and mappings of tables do."""
+        """Whether the node filters or maps a table."""
         return self.op != "pass" and not self.stream
 
     @property
@@ -143,13 +142,13 @@ class Stateless(Node):
 
 
 def _asked(name: str) -> Any:
-    """What a node says as its spec does."""
+    """Return a property that reads the same attribute of the node's spec."""
     return property(attrgetter(f"spec.{name}"))
 
 
 @dataclass(frozen=True, slots=True)
 class Fused(Node):
-    """Lets records of a stream go on as they are or not at all, as `spec` says in Python."""
+    """Filter of a stream, whose condition is a Python expression from `spec`."""
 
     spec: FusedSpec = field(kw_only=True)
 
@@ -158,32 +157,32 @@ class Fused(Node):
     reads_value = _asked("reads_value")
 
     def bound(self, binder: Binder) -> Node:
-        """The same with what its spec makes of the serdes that it uses itself."""
+        """Return the node with the serdes of its spec bound."""
         spec = self.spec.bound(binder.part)
         return self if spec == self.spec else replace(self, spec=spec)
 
     @property
     def passes_null_keys(self) -> bool:
-        """Records stay as they are."""
+        """True: records are forwarded unchanged."""
         return True
 
     @property
     def leaves_value_alone(self) -> bool:
-        """Records stay as they are."""
+        """True: records are forwarded unchanged."""
         return True
 
     @property
     def keeps_nothing(self) -> bool:
-        """The same record gets the same answer each time."""
+        """True: the condition depends on the record alone."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Branch(Node):
-    """Sends each record to the child of the first predicate that holds; None always holds.
+    """Router of each record to the child of the first predicate that holds; None always holds.
 
-    ``children[i]`` is the name of the `Stateless` ``pass`` node behind ``predicates[i]``. A record
-    for which none holds is dropped.
+    ``children[i]`` is the name of the `Stateless` ``pass`` node after ``predicates[i]``. A record
+    for which no predicate holds is dropped.
     """
 
     predicates: tuple[Function | None, ...] = ()
@@ -191,150 +190,150 @@ class Branch(Node):
 
     @property
     def keeps_nothing(self) -> bool:
-        """Predicates are asked about each record by itself."""
+        """True: predicates depend on the record alone."""
         return True
 
     @property
     def reads_key(self) -> bool:
-        """Predicates are given it."""
+        """True: predicates take the key."""
         return True
 
     @property
     def reads_value(self) -> bool:
-        """Predicates are given it."""
+        """True: predicates take the value."""
         return True
 
     @property
     def passes_null_keys(self) -> bool:
-        """Records stay as they are."""
+        """True: records are forwarded unchanged."""
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(Node):
-    """Folds a grouped stream into a table, one row a key, kept in `store`."""
+    """Aggregation of a grouped stream into a table in `store`, with a row per key."""
 
     fold: Fold = field(kw_only=True)
     store: str = field(kw_only=True)
 
     @property
     def reads_key(self) -> bool:
-        """Whether the fold is given the key."""
+        """Whether the aggregation takes the key."""
         return self.fold.reads_key
 
     @property
     def reads_value(self) -> bool:
-        """Whether the fold is given the value."""
+        """Whether the aggregation takes the value."""
         return self.fold.reads_value
 
     @property
     def changes_value(self) -> bool:
-        """The aggregate is what goes on."""
+        """True: the aggregate is forwarded."""
         return True
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Its store."""
+        """Store of the node."""
         return (self.store,)
 
     @property
     def is_table(self) -> bool:
-        """It makes a table."""
+        """True: the aggregates are a table."""
         return True
 
     @property
     def tells_old(self) -> bool:
-        """The row before."""
+        """True: the previous row is forwarded."""
         return True
 
     @property
     def counts(self) -> bool:
-        """Whether no function of the user's makes its value."""
+        """Whether no user function makes the value."""
         return not self.fold.asks_user
 
     @property
     def folds(self) -> Fold | None:
-        """Its fold."""
+        """Aggregation of the node."""
         return self.fold
 
     @property
     def word(self) -> str:
-        """The call that made it."""
+        """DSL call that added the node."""
         return self.fold.word
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
+        """Return the DSL call with a store name."""
         return f'{self.fold.word}(store="...")'
 
 
 @dataclass(frozen=True, slots=True)
 class TableSource(Node):
-    """Keeps the last value of each key; a null value deletes. Without a store it only forwards."""
+    """Table of the last value of each key; null deletes. It only forwards if it has no store."""
 
     store: str | None = None
     call: str | None = None
-    """The call that it comes from, where that is none of `table` and `to_table`."""
+    """DSL call that added it, if it is neither `table` nor `to_table`."""
 
     @property
     def reads_value(self) -> bool:
-        """It compares the value with the one before."""
+        """Whether the node has a store, and so compares the value with the previous value."""
         return self.store is not None
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Its store, if it has one."""
+        """Store of the node, if it has a store."""
         return () if self.store is None else (self.store,)
 
     @property
     def reads_as_table(self) -> bool:
-        """It does."""
+        """True: the records are read as a table."""
         return True
 
     @property
     def is_table(self) -> bool:
-        """It makes a table."""
+        """True: the last values are a table."""
         return True
 
     @property
     def tells_old(self) -> bool:
-        """The row before, if rows are stored."""
+        """Whether the rows are stored, so that the previous row is forwarded."""
         return self.store is not None
 
     @property
     def copies_into(self) -> str | None:
-        """Its store."""
+        """Store of the node, or None."""
         return self.store
 
     def kept_in(self, store: str) -> Node:
-        """The same table, stored."""
+        """Return the table's node with a store."""
         return replace(self, store=store)
 
     def store_advice(self, *, reads_topic: bool) -> str:
-        """The call that it comes from."""
+        """Return the DSL call with a store name."""
         call = self.call or ("table" if reads_topic else "to_table")
         return f'{call}(store="...")'
 
     @property
     def repartition_advice(self) -> str:
-        """The call that it comes from."""
+        """DSL call with a name."""
         return 'to_table(name="...")'
 
 
 @dataclass(frozen=True, slots=True)
 class Operator(Node):
-    """A step that runs as an object, one a task, made by `spec`, which speaks for it.
+    """Node that runs as an object, made by `spec` for each task; the spec has its properties.
 
-    `uses` names the stores that it reads or writes, its own ones first; `view_uses` those that
-    must be at hand to read the rows of the table that it makes, if it makes one.
+    `uses` names the stores that it reads or writes, its own stores first. `view_uses` names the
+    stores that are needed to read the rows of its table, if it makes a table.
     """
 
     spec: OperatorSpec = field(kw_only=True)
     uses: tuple[str, ...] = ()
     view_uses: tuple[str, ...] = ()
     needs_key: bool = False
-    """Whether a record without a key is one for the null-key policy, and never handed over."""
+    """Whether the null-key policy applies, so that the operator never receives a null key."""
     reads_value: bool = True
-    """Whether it reads the value; if not, it is given the bytes, or None for a null."""
+    """Whether it reads the value; otherwise it receives the bytes, or None for a null."""
 
     needs_old = _asked("needs_old")
     needs_record = _asked("needs_record")
@@ -359,66 +358,66 @@ class Operator(Node):
     tells_old = _asked("is_table")
 
     def bound(self, binder: Binder) -> Node:
-        """The same with what its spec makes of the serdes that it uses itself."""
+        """Return the node with the serdes of its spec bound."""
         spec = self.spec.bound(binder.part)
         return self if spec is self.spec else replace(self, spec=spec)
 
     @property
     def reads_key(self) -> bool:
-        """It is given the decoded key."""
+        """True: operators take the decoded key."""
         return True
 
     @property
     def changes_value(self) -> bool:
-        """It makes records of its own."""
+        """True: operators make their own records."""
         return True
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """All that it uses."""
+        """Stores that the operator uses."""
         return self.uses
 
     @property
     def view_stores(self) -> tuple[str, ...]:
-        """Not always its own."""
+        """Stores that are needed to read the table, which may belong to other nodes."""
         return self.view_uses
 
     def looks_anywhere(self, store: str) -> bool:
-        """As its spec says."""
+        """Return the answer of the spec."""
         return self.spec.looks_anywhere(store)
 
     def fills(self, store: str) -> bool:
-        """As its spec says."""
+        """Return the answer of the spec."""
         return self.spec.fills(store)
 
     def kept_in(self, store: str) -> Node:
-        """The same, with a spec that keeps its rows."""
+        """Return the node with a spec that stores its rows in this store."""
         spec = self.spec.kept_in(store)
         return replace(self, spec=spec, uses=(store, *self.uses), view_uses=(store,))
 
     def connected(self, stores: tuple[str, ...]) -> Self:
-        """The same with more stores to use."""
+        """Return the node with these stores added."""
         return replace(self, uses=tuple(dict.fromkeys((*self.uses, *stores))))
 
     def store_advice(self, *, reads_topic: bool) -> str:
-        """As its spec says."""
+        """Return the advice of the spec."""
         return self.spec.store_advice(reads_topic=reads_topic)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalTable(Node):
-    """Keeps the last value of each key that its `GlobalSource` reads."""
+    """Table of the last value of each key that its `GlobalSource` reads."""
 
     store: str = ""
 
     @property
     def is_global(self) -> bool:
-        """It is."""
+        """True: a global table belongs to no task."""
         return True
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Its store."""
+        """Store of the node."""
         return (self.store,)
 
 
@@ -452,7 +451,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:
-    """Nodes that are connected by more than a topic; one task runs it for each partition."""
+    """Nodes that are connected by more than a topic, run by a task for each partition."""
 
     id: int
     nodes: tuple[Node, ...]
@@ -460,27 +459,27 @@ class SubTopology:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The sources, in the order in which they were built."""
+        """Sources, in the order in which they were added."""
         return tuple(s for n in self.nodes if (s := n.as_source) is not None)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """The sinks, in the order in which they were built."""
+        """Sinks, in the order in which they were added."""
         return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
     @property
     def outside(self) -> Node | None:
-        """The node that writes to a table outside of Kafka, if that is what it is for."""
+        """Node that writes to an external sink, if this sub-topology does that, else None."""
         return next((n for n in self.nodes if n.writes_outside is not None), None)
 
     def children(self, name: str) -> tuple[Node, ...]:
-        """The nodes that `name` feeds, in declaration order."""
+        """Return the children of a node, in the order in which they were added."""
         return tuple(n for n in self.nodes if name in n.parents)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalStore:
-    """A global table with its source: no sub-topology, but numbered among them."""
+    """A global table with its source; its id is from the sequence of sub-topology ids."""
 
     id: int
     source: GlobalSource
@@ -490,23 +489,23 @@ class GlobalStore:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in the order in which they were built, and stores; `Topology` is one with a face."""
+    """Nodes and stores in the order in which they were added; `Topology` adds the public API."""
 
     nodes: tuple[Node, ...] = ()
     stores: tuple[Store, ...] = ()
     lines: Lines = field(default_factory=dict, compare=False, repr=False)
-    """Where each is written; for errors alone."""
+    """Source locations of nodes and stores, for error messages only."""
     sub_topologies: tuple[SubTopology, ...] = field(init=False)
     global_stores: tuple[GlobalStore, ...] = field(init=False)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What reads topics for tasks, in the order in which it was built."""
+        """Sources that tasks read, in the order in which they were added."""
         return tuple(s for n in self.nodes if (s := n.as_source) is not None)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """What writes to topics, in the order in which it was built."""
+        """Sinks, in the order in which they were added."""
         return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
     def __post_init__(self) -> None:
@@ -519,16 +518,16 @@ class Graph:
 
 
 G = TypeVar("G", bound=Graph)
-"""A graph of one's own class, such as a `Topology`."""
+"""A subclass of `Graph`, such as `Topology`."""
 
 
 def check(
     nodes: Iterable[Node], stores: Iterable[Store], lines: Lines = MappingProxyType({})
 ) -> None:
-    """Refuse duplicate names, unknown parents and unknown or unused stores.
+    """Check names, parents and stores of the nodes.
 
     Raises:
-        TopologyError: naming the node or store, and what to change.
+        TopologyError: a name is used twice, or a parent or a store is unknown.
     """
     nodes = tuple(nodes)
     seen: set[str] = set()
@@ -577,9 +576,9 @@ def _check_global_topics(nodes: Iterable[Node]) -> None:
 
 
 def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
-    """Whether a node says with each change which value it forwarded before.
+    """Whether a node forwards the previous value with each change.
 
-    Tables do, as far as they are stored or computed from one that is; streams do not.
+    A table does if it is stored or computed from a stored table; a stream does not.
     """
     return _maker(nodes, name).tells_old
 
@@ -587,13 +586,13 @@ def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
 def is_versioned(nodes: Mapping[str, Node], name: str) -> bool:
     """Whether a node is a table that may forward changes out of order (`operators.versioned`).
 
-    Tables with versions are, and those that are filtered or mapped from one.
+    Versioned tables are, and tables that are filtered or mapped from a versioned table.
     """
     return _maker(nodes, name).is_versioned
 
 
 def _maker(nodes: Mapping[str, Node], name: str) -> Node:
-    """The node itself, or that of the table which it computes with, row by row."""
+    """Return the node, or the table upstream that it maps row by row."""
     node = nodes[name]
     while node.maps_table:
         node = nodes[node.parents[0]]
@@ -601,10 +600,10 @@ def _maker(nodes: Mapping[str, Node], name: str) -> Node:
 
 
 def split(nodes: tuple[Node, ...], stores: tuple[Store, ...]) -> tuple[SubTopology, ...]:
-    """Group nodes that are connected by an edge or a shared store; global tables are groups too.
+    """Group nodes that are connected by an edge or a store; a global table is a group, too.
 
-    Ids follow the order in which the first node of each was built, as in Kafka Streams
-    (`InternalTopologyBuilder.makeNodeGroups`), so a Java application's task ids are the same.
+    Ids follow the order in which the first node of each group was added, as in Kafka Streams
+    (`InternalTopologyBuilder.makeNodeGroups`), so the task ids equal those of a Java application.
     """
     groups = _Groups()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""How a table is kept: the name and the options of its store."""
+"""How a table is stored: the name and the options of its store."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Materialized(metaclass=Hinting):
-    """Names a store and says how it is kept; give it as ``store=`` instead of the bare name.
+    """Name and options of a store; pass it as ``store=`` instead of the bare name.
 
     Args:
-        store: the store's name, after which its changelog topic is named; None generates one.
-        kind: "rocksdb" keeps rows on disk, "memory" in the process alone.
+        store: the store's name, which its changelog topic is named after; None generates one.
+        kind: "rocksdb" keeps rows on disk, "memory" only in the process.
         logged: whether a changelog topic backs the store, so that it survives its machine.
-        cached: whether updates are gathered per key until the commit before they go downstream.
+        cached: whether only the last update of each key is forwarded, at the commit.
         topic_config: settings of the changelog topic, over the defaults.
         retention: how long windows are kept in stream time, from their start on; None keeps them
-            until they are closed. For stores of windows alone.
-        history: keep the versions of each row that were valid so long before the latest record.
-            For the tables of ``table()`` and ``to_table()`` alone, see docs/versioned.md.
+            until they are closed. Only for stores of windows.
+        history: keep versions of each row that were valid this long before the latest record. Only
+            for the tables of ``table()`` and ``to_table()``, see docs/versioned.md.
 
     Raises:
-        TopologyError: the store's name, the retention or the history is not legal.
+        TopologyError: the store's name, the retention or the history is invalid.
 
     >>> Materialized("counts", logged=False).spec("counts").logged
     False
@@ -64,11 +64,11 @@ class Materialized(metaclass=Hinting):
 
     @property
     def history_ms(self) -> int | None:
-        """How long versions are kept, in milliseconds; None where only the last one is."""
+        """Retention of old versions in milliseconds; None keeps only the last version."""
         return None if self.history is None else duration_ms("history", self.history, at_least=0)
 
     def spec(self, name: str) -> StoreSpec:
-        """The spec of the store under its final name.
+        """Return the spec of the store under its final name.
 
         Raises:
             TopologyError: a retention or a history was given.
@@ -83,12 +83,12 @@ class Materialized(metaclass=Hinting):
     def timed_spec(
         self, name: str, layout: Literal["window", "session"], *, least_ms: int | None
     ) -> StoreSpec:
-        """The spec of a store of windows or sessions under its final name.
+        """Return the spec of a store of windows or sessions under its final name.
 
         Args:
-            name: the store's.
-            layout: of its rows.
-            least_ms: how long they must be kept, which is the default; None is for ever.
+            name: the store's name.
+            layout: the layout of its rows.
+            least_ms: minimum retention, which is also the default; None keeps rows forever.
 
         Raises:
             TopologyError: the retention is shorter.
@@ -105,9 +105,9 @@ class Materialized(metaclass=Hinting):
         return self._spec(name, layout, retention_ms)
 
     def versioned_spec(self, name: str) -> StoreSpec:
-        """The spec of the store under its final name, with a history."""
+        """Return the spec of a versioned store under its final name."""
         assert self.history is not None, name
-        # Every version counts, so there is nothing to gather before it goes downstream.
+        # Every version must be forwarded, so the cache is off.
         plain = replace(self, history=None, cached=False).spec(name)
         return replace(plain, layout="versioned", retention_ms=self.history_ms)
 
@@ -130,7 +130,7 @@ class Materialized(metaclass=Hinting):
 
 
 class TableOptions(TypedDict, Generic[K, V], total=False):
-    """What a step that makes a table of another one may be given; see `KTable.map_values`."""
+    """Options of a DSL call that makes a table from another table; see `KTable.map_values`."""
 
     store: str | Materialized | None
     key: Serde[K] | None
@@ -139,5 +139,5 @@ class TableOptions(TypedDict, Generic[K, V], total=False):
 
 
 def materialized(store: str | Materialized | None) -> Materialized:
-    """Read what a ``store=`` argument says."""
+    """Convert a ``store=`` argument to a `Materialized`."""
     return store if isinstance(store, Materialized) else Materialized(store)

@@ -1,8 +1,8 @@
-"""A node of the logical graph, and those at its edges: what reads topics, and what writes them.
+"""A node of the logical graph, and its edges to topics: sources and sinks.
 
-A node says of itself what others need to know: what it reads, keeps, changes and needs are
-properties of its class. Who asks does not ask which class it is; only `topology/compile` does,
-where each has its own lines.
+A node describes itself: what it reads, stores, changes and requires are properties of its class.
+Callers do not check the class. Only `topology/compile` does, because each class has its own
+generated lines.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ OffsetReset = Literal["earliest", "latest"]
 
 
 class Binder(Protocol):
-    """Tells serdes the topics that they are used with (see `graph.binding`)."""
+    """Binding of serdes to the topics that they are used with (see `graph.binding`)."""
 
     @property
     def part(self) -> Bind:
-        """Fills in a serde that an operator uses itself."""
+        """Function that binds a serde that an operator uses itself."""
 
     def serdes(
         self, key: AnySerde | None, value: AnySerde | None, topic: str, *, internal: bool
     ) -> Serdes:
-        """The serdes of keys and values as they are used with a topic."""
+        """Return the serdes of keys and values, bound to a topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One step of a topology: its unique name and the names of the nodes that feed it."""
+    """A node of a topology: its unique name, and the names of its parents."""
 
     name: str
     parents: tuple[str, ...] = ()
@@ -47,274 +47,274 @@ class Node:
 
     @property
     def as_source(self) -> Source | None:
-        """The node itself where it reads topics for its task."""
+        """The node itself if it reads topics for its task, else None."""
         return None
 
     @property
     def as_sink(self) -> Sink | None:
-        """The node itself where it writes to a topic, and nothing follows it."""
+        """The node itself if it writes to a topic and has no children, else None."""
         return None
 
     @property
     def reads_topics(self) -> tuple[str, ...]:
-        """The topics that it reads."""
+        """Topics that the node reads."""
         return ()
 
     @property
     def writes_topic(self) -> str | None:
-        """The topic that it writes to, where that is the same one for all records."""
+        """Topic that the node writes, or None if a function chooses it for each record."""
         return None
 
     @property
     def topic_serdes(self) -> Serdes:
-        """The serdes of those topics' keys and values, where they are named."""
+        """Key and value serdes of the node's topics; None means the default."""
         return (None, None)
 
     @property
     def internal(self) -> bool:
-        """Whether those topics are of the topology's own making."""
+        """Whether the node's topics are internal topics of the topology."""
         return False
 
     @property
     def is_global(self) -> bool:
-        """Whether it is part of a global table, and of no task."""
+        """Whether the node is part of a global table, and of no task."""
         return False
 
     def bound(self, binder: Binder) -> Node:  # noqa: ARG002
-        """The same with the serdes as they are used with its topics."""
+        """Return the node with its serdes bound to its topics."""
         return self
 
-    # What it reads of a record, and what it changes.
+    # Parts of a record that the node reads and changes.
 
     @property
     def reads_key(self) -> bool:
-        """Whether it hands the decoded key to a user function."""
+        """Whether the node passes the decoded key to a user function."""
         return False
 
     @property
     def reads_value(self) -> bool:
-        """Whether it hands the decoded value to a user function, or keeps it."""
+        """Whether the node passes the decoded value to a user function, or stores it."""
         return False
 
     @property
     def needs_old(self) -> bool:
-        """Whether it reads the value that a table above it forwarded before."""
+        """Whether the node reads the previous value that a table upstream forwards."""
         return False
 
     @property
     def needs_record(self) -> bool:
-        """Whether it asks for the record that is being processed."""
+        """Whether the node reads the record that is being processed."""
         return False
 
     @property
     def is_timed(self) -> bool:
-        """Whether what it does depends on stream time, and so on when each record comes."""
+        """Whether the result depends on stream time, and so on when each record arrives."""
         return False
 
     @property
     def gathers(self) -> bool:
-        """Whether it gathers records, and lets their results go on together."""
+        """Whether the node batches records and forwards their results together."""
         return False
 
     @property
     def gives_up_order(self) -> bool:
-        """Whether it may gather records though their results meet what came another way."""
+        """Whether the node may batch records even if this changes the order among paths."""
         return False
 
     @property
     def answer(self) -> str | None:
-        """What it says of records that fail in it; None leaves it to the handler."""
+        """Reaction to a record that fails in the node; None leaves it to the handler."""
         return None
 
     @property
     def changes_key(self) -> bool:
-        """Whether records may have another key behind it than in front of it."""
+        """Whether the node may forward records with another key."""
         return False
 
     @property
     def changes_value(self) -> bool:
-        """Whether records may have another value behind it than in front of it."""
+        """Whether the node may forward records with another value."""
         return False
 
     @property
     def partitioned_like(self) -> str | None:
-        """The node above whose partitioning its results have, where it is not that of its input."""
+        """Node upstream that the results are partitioned like; None means the input."""
         return None
 
     @property
     def passes_null_keys(self) -> bool:
-        """Whether records without a key go through it, so that those above it decide."""
+        """Whether the node forwards null keys, so that the nodes upstream decide about them."""
         return False
 
     @property
     def is_null_key_filter(self) -> bool:
-        """Whether it is what lets no record without a key into a repartition topic."""
+        """Whether the node keeps null keys out of a repartition topic."""
         return False
 
     def keeping_null_keys(self) -> Node:
-        """The same where it lets records without a key pass after all."""
+        """Return the node in a form that lets null keys pass."""
         return self
 
     @property
     def leaves_value_alone(self) -> bool:
-        """Whether nobody can have got hold of a value that came through it alone."""
+        """Whether no user code keeps or changes a value that passes through the node."""
         return False
 
     @property
     def is_unseeing(self) -> bool:
-        """Whether no user function gets to see a record in it."""
+        """Whether no user function sees a record in the node."""
         return False
 
-    # What it keeps.
+    # State of the node.
 
     @property
     def keeps_nothing(self) -> bool:
-        """Whether what becomes of a record in it depends on that record alone."""
+        """Whether the result for a record depends on that record alone."""
         return False
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The names of the stores that it reads or writes, its own ones first."""
+        """Names of the stores that the node reads or writes, its own stores first."""
         return ()
 
     @property
     def view_stores(self) -> tuple[str, ...]:
-        """The stores that must be at hand to read the rows of the table that it makes."""
+        """Stores that are needed to read the rows of the node's table."""
         return self.stores
 
     @property
     def is_table(self) -> bool:
-        """Whether it makes a table, and not only computes with one."""
+        """Whether the node makes a table, rather than only reading a table."""
         return False
 
     @property
     def reads_as_table(self) -> bool:
-        """Whether it makes a table of records: the last value of each key."""
+        """Whether the node makes a table from records: the last value of each key."""
         return False
 
     @property
     def tells_old(self) -> bool:
-        """Whether it says with each change which value it forwarded before."""
+        """Whether the node forwards the previous value with each change."""
         return False
 
     @property
     def is_versioned(self) -> bool:
-        """Whether it is a table that may forward changes out of order."""
+        """Whether the node is a table that may forward changes out of order."""
         return False
 
     @property
     def maps_table(self) -> bool:
-        """Whether it computes the rows of a table from those of its parent, and stores none."""
+        """Whether the node computes the rows of a table from its parent's, without a store."""
         return False
 
     @property
     def copies_into(self) -> str | None:
-        """The store whose rows are the last values of what it is fed, if it has one."""
+        """Store whose rows are the last values of the node's input, or None."""
         return None
 
     @property
     def counts(self) -> bool:
-        """Whether it counts a grouped stream as a whole, so that partial counts may be added."""
+        """Whether the node counts a whole grouped stream, so that partial counts can be added."""
         return False
 
     @property
     def folds(self) -> Fold | None:
-        """What it does to a row of the table that it makes of a grouped stream, if it makes one."""
+        """Aggregation of a whole grouped stream that the node runs, or None."""
         return None
 
     @property
     def combinable(self) -> Fold | None:
-        """The same, if partial results of it can be merged."""
+        """Aggregation of the node, if its partial aggregates can be merged, else None."""
         fold = self.folds
         return fold if fold is not None and fold.combines else None
 
     @property
     def makes_windows(self) -> bool:
-        """Whether the rows of its table are windows."""
+        """Whether the rows of the node's table are windows."""
         return False
 
     @property
     def follows_windows(self) -> bool:
-        """Whether its time is that of the windows above, also where their changes are dropped."""
+        """Whether the node follows the stream time of windows upstream, even past filters."""
         return False
 
     @property
     def close_wait_ms(self) -> int | None:
-        """How far stream time is past a window's end when it is closed; None where it never is."""
+        """How far stream time is past a window's end when it closes; None if it never closes."""
         return None
 
     @property
     def word(self) -> str:
-        """What fills its store, as it is kept with what is deployed; never changes."""
+        """Constant name of the operation that fills the store, part of the deployed topology."""
         return type(self).__name__
 
     @property
     def row_kind(self) -> RowKind:
-        """What the rows of its store depend on, where its word alone does not say it."""
+        """Further properties that the format of the store's rows depends on, besides `word`."""
         return RowKind("")
 
     @property
     def is_processor(self) -> bool:
-        """Whether it is the user's own code, which may be given stores."""
+        """Whether the node is the user's own processor, which can be connected with stores."""
         return False
 
     @property
     def writes_outside(self) -> ExternalSink | None:
-        """The table outside of Kafka that it writes, if any: then it is all that its task does."""
+        """External sink that the node writes, or None; its task does nothing else."""
         return None
 
     @property
     def reads_directly(self) -> bool:
-        """Whether it writes such a table and has no topic of its own in front."""
+        """Whether the node writes an external sink and reads an input topic directly."""
         return False
 
     def looks_anywhere(self, store: str) -> bool:  # noqa: ARG002
-        """Whether it may look for any key in a store, and not for that of its record alone."""
+        """Whether the node may read any key of a store, rather than only the record's key."""
         return False
 
     def fills(self, store: str) -> bool:  # noqa: ARG002
-        """Whether it says what the rows of a store are, where several nodes use that."""
+        """Whether the node determines the row format of a store that several nodes use."""
         return False
 
     def kept_in(self, store: str) -> Node:
-        """A table with a store that it was not given at first."""
+        """Return the table's node with a store that it did not have before."""
         raise AssertionError(f"{self!r} keeps no rows in {store!r}")
 
-    # What is said of it.
+    # Advice in messages.
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """What to write so that its store has a name of its own.
+        """Return the code that gives the node's store an explicit name.
 
         Args:
-            reads_topic: whether it stands right behind a topic that is read.
+            reads_topic: whether the node's parent is the source of a topic.
         """
         return 'store="..." or name="..." at that step'
 
     @property
     def repartition_advice(self) -> str | None:
-        """What to write so that a repartition topic in front of it has a name of its own."""
+        """Code that gives a repartition topic before the node an explicit name, or None."""
         return None
 
     @property
     def serde_arguments(self) -> Arguments:
-        """Which arguments name its serdes, where they are not called ``key`` and ``value``."""
+        """Arguments that name the node's serdes, if they are not called ``key`` and ``value``."""
         return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Source(Node):
-    """Reads topics. An `internal` source reads a repartition topic that this topology writes."""
+    """Source of topics; an `internal` source reads a repartition topic of this topology."""
 
     topics: tuple[str, ...] = ()
     key: AnySerde | None = None
     value: AnySerde | None = None
     internal: bool = False
     partitions: int | None = None
-    """The partition count asked for, for a repartition topic; None takes it from upstream."""
+    """Requested partition count of a repartition topic; None takes it from upstream."""
     timestamps: Function | None = None
-    """A timestamp extractor (see `headrace.topology.timestamps`); None takes the setting's."""
+    """Timestamp extractor (see `headrace.topology.timestamps`); None takes the setting's."""
     offset_reset: OffsetReset | None = None
-    """Where to begin without a committed offset; None takes the consumer's setting."""
+    """Start position without a committed offset; None takes the consumer's setting."""
 
     @property
     def as_source(self) -> Source:
@@ -323,33 +323,33 @@ class Source(Node):
 
     @property
     def reads_topics(self) -> tuple[str, ...]:
-        """The topics."""
+        """Topics of the source."""
         return self.topics
 
     @property
     def leaves_value_alone(self) -> bool:
-        """A value is decoded for it anew."""
+        """True: the source decodes each value for itself."""
         return True
 
     @property
     def keeps_nothing(self) -> bool:
-        """Records come as they are."""
+        """True: records are forwarded as they are."""
         return True
 
     @property
     def topic_serdes(self) -> Serdes:
-        """Its own."""
+        """Key and value serdes of the source."""
         return self.key, self.value
 
     def bound(self, binder: Binder) -> Node:
-        """The same; a source of several topics reads as the first."""
+        """Return the source with bound serdes; several topics use the serdes of the first."""
         told = binder.serdes(*self.topic_serdes, self.topics[0], internal=self.internal)
         return _with_serdes(self, told)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalSource(Node):
-    """Reads the topic of a global table: all of it, in every process, and in no task."""
+    """Source of a global table's topic: read completely by each process, and by no task."""
 
     topic: str = ""
     key: AnySerde | None = None
@@ -357,27 +357,27 @@ class GlobalSource(Node):
 
     @property
     def reads_topics(self) -> tuple[str, ...]:
-        """The topic."""
+        """Topic of the source."""
         return (self.topic,)
 
     @property
     def is_global(self) -> bool:
-        """It is."""
+        """True: a global table belongs to no task."""
         return True
 
     @property
     def topic_serdes(self) -> Serdes:
-        """Its own."""
+        """Key and value serdes of the source."""
         return self.key, self.value
 
     def bound(self, binder: Binder) -> Node:
-        """The same with its topic's serdes."""
+        """Return the source with serdes bound to its topic."""
         return _with_serdes(self, binder.serdes(*self.topic_serdes, self.topic, internal=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Sink(Node):
-    """Writes records to `topic`, or to the topic that ``topic(key, value)`` returns."""
+    """Sink of records into `topic`, or into the topic that ``topic(key, value)`` returns."""
 
     topic: str | Callable[[Any, Any], str] = ""
     key: AnySerde | None = None
@@ -386,13 +386,13 @@ class Sink(Node):
     partitioner: Function | None = None
     """Called as ``partitioner(topic, key, value, partitions)`` (see `compile.sink`)."""
     combines: Combining | None = None
-    """How it folds the records of a key until the next flush; None writes each of them."""
+    """Pre-aggregation of the records of a key until the next flush; None writes each record."""
     arguments: Arguments = field(default_factory=dict, compare=False, repr=False)
-    """Those of the step that it was added for."""
+    """Arguments of the DSL call that added the sink."""
 
     @property
     def serde_arguments(self) -> Arguments:
-        """As it was given."""
+        """Arguments that name the serdes, as given to the sink."""
         return self.arguments
 
     @property
@@ -402,7 +402,7 @@ class Sink(Node):
 
     @property
     def writes_topic(self) -> str | None:
-        """The topic; None where a function chooses it."""
+        """Topic of the sink, or None if a function chooses it."""
         return None if callable(self.topic) else self.topic
 
     @property
@@ -411,33 +411,36 @@ class Sink(Node):
 
     @property
     def reads_key(self) -> bool:
-        """Whether a function chooses the topic or the partition, or folds with it."""
+        """Whether a function chooses the topic or partition, or pre-aggregation reads the key."""
         return self._asks_user or (self.combines is not None and self.combines.fold.adds_with_key)
 
     @property
     def reads_value(self) -> bool:
-        """Whether a function chooses the topic or the partition, or folds it."""
+        """Whether a function chooses the topic or partition, or pre-aggregation reads the value."""
         return self._asks_user or (self.combines is not None and self.combines.fold.reads_value)
 
     @property
     def is_unseeing(self) -> bool:
-        """Whether no function chooses; what folds is given what the topic's bytes give back."""
+        """Whether no function chooses the topic or the partition.
+
+        Pre-aggregation does not count, because it gets what the topic's bytes decode to.
+        """
         return not self._asks_user
 
     @property
     def topic_serdes(self) -> Serdes:
-        """Its own."""
+        """Key and value serdes of the sink."""
         return self.key, self.value
 
     def bound(self, binder: Binder) -> Node:
-        """The same; one that chooses the topic for each record keeps its serdes."""
+        """Return the sink with bound serdes; unchanged if a function chooses the topic."""
         if callable(self.topic):
             return self
         told = binder.serdes(*self.topic_serdes, self.topic, internal=self.internal)
         return _with_serdes(self._with_partials_bound(binder), told)
 
     def _with_partials_bound(self, binder: Binder) -> Sink:
-        """Partial results have the bytes that the changelog has."""
+        """Bind the serde of partial aggregates to the topic of the store's changelog."""
         combines = self.combines
         if combines is None:
             return self

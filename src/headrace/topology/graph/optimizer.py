@@ -1,8 +1,8 @@
 """Rewrites of a topology that keep its results: plain functions from topology to topology.
 
 `BY_NAME` has them in the order in which they are applied, by their names in the setting
-``topology.optimization``. Each is small, knows nothing of the others, and leaves a topology alone
-that it has nothing to do in. What they did shows in ``optimize(topology).describe()``.
+``topology.optimization``. Each rewrite is independent of the others and returns the topology itself
+if it does not apply. ``optimize(topology).describe()`` shows their effect.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from headrace.topology.graph.graph import (
 
 
 class Rewrite(Protocol):
-    """Makes another graph of the same computation."""
+    """Function that returns another graph of the same computation."""
 
     def __call__(self, topology: G, /) -> G:
-        """The graph, of the same class."""
+        """Return the rewritten graph, of the same class."""
 
 
 def share_repartitions(topology: G) -> G:
-    """Read one repartition topic where several would carry the same records.
+    """Merge repartition topics that carry the same records into the first of them.
 
     Two aggregations of one unnamed grouped stream write two topics with the same keys and values.
-    The first topic stays and keeps its name; the others' readers read it too (Kafka Streams:
+    The first topic keeps its name; readers of the other topics read it, too (Kafka Streams:
     ``merge.repartition.topics``).
 
     Returns:
@@ -71,11 +71,11 @@ def share_repartitions(topology: G) -> G:
 
 
 def reuse_table_sources(topology: G) -> G:
-    """Let the topic that a table is read from be its changelog, where rows follow from it alone.
+    """Use the source topic of a table as its changelog, if its rows can be restored from it.
 
-    The topic must keep the last record of each key. Tables stay as they are whose records get their
-    times from an extractor, or that begin at the end of the topic: such rows are not found there
-    (Kafka Streams: ``reuse.ktable.source.topics``).
+    The topic must keep the last record of each key. A table is not changed if a timestamp extractor
+    is set or if it starts at the end of the topic, because its rows could not be restored from
+    there (Kafka Streams: ``reuse.ktable.source.topics``).
 
     Returns:
         The same computation with fewer topics.
@@ -107,11 +107,11 @@ def reuse_table_sources(topology: G) -> G:
 
 
 def combine_before_repartition(topology: G) -> G:
-    """Fold the records of a key before they are written to a repartition topic.
+    """Pre-aggregate the records of a key before they are written to a repartition topic.
 
-    The partial results stay in the memory of the task that would write the records until the next
-    commit, or for a moment where records are read without one; then it writes one for each key.
-    `folds_of` says where that is right.
+    The task that would write the records keeps the partial aggregates in memory until the next
+    commit, or only briefly with at-least-once processing. Then it writes one record per key.
+    `folds_of` has the conditions.
 
     Returns:
         The same computation with fewer records in its repartition topics.
@@ -128,9 +128,9 @@ def combine_before_repartition(topology: G) -> G:
 
 
 def count_before_repartition(topology: G) -> G:
-    """The same of counts alone: where a handler may let a record go that a function fails on.
+    """Pre-aggregate counts only, for applications whose handler may skip a failed record.
 
-    A partial result that the user's function fails on would be many records.
+    A partial aggregate that the user's function fails on would stand for many records.
     """
     folds = combinable(topology)
     counts = {topic: folds[topic] for topic in folds if not folds[topic].fold.asks_user}
@@ -138,7 +138,7 @@ def count_before_repartition(topology: G) -> G:
 
 
 def combinable(topology: Graph) -> Mapping[str, Combining]:
-    """The repartition topics that may take partial results, and of what: see `folds_of`."""
+    """Return the repartition topics that allow pre-aggregation, each with it: see `folds_of`."""
     return {
         seen.topic: seen.combining
         for seen in folds_of(topology)
@@ -147,7 +147,7 @@ def combinable(topology: Graph) -> Mapping[str, Combining]:
 
 
 def combining(topology: G, folds: Mapping[str, Combining]) -> G:
-    """Fold records before they are written to these repartition topics."""
+    """Add pre-aggregation to the sinks of these repartition topics."""
     nodes = tuple(_combining(node, folds) for node in topology.nodes)
     return topology if nodes == topology.nodes else replace(topology, nodes=nodes)
 
@@ -166,7 +166,7 @@ def _can_restore(source: Source) -> bool:
 
 
 def _origin(nodes: Mapping[str, Node], sink: Sink) -> tuple[Any, list[str]]:
-    """Where a repartition topic's records come from, past the filter that belongs to it."""
+    """Return the parents of a repartition sink, past its null-key filter, and that filter."""
     removed = []
     parents: Sequence[str] = sink.parents
     is_filtered = False
@@ -189,9 +189,9 @@ BY_NAME: Mapping[str, Rewrite] = {
     "reuse.ktable.source.topics": reuse_table_sources,
     COMBINE: combine_before_repartition,
 }
-"""Kafka Streams' names of those that it has."""
+"""Rewrites by name; the names of Kafka Streams where it has the rewrite."""
 DEFAULT = (COMBINE,)
-"""Those that are applied where nobody names any."""
+"""Names of the rewrites that are applied by default."""
 REWRITES: tuple[Rewrite, ...] = tuple(BY_NAME.values())
 
 
@@ -199,7 +199,7 @@ def optimize(topology: G, rewrites: Sequence[Rewrite] = REWRITES) -> G:
     """Apply rewrites one after the other.
 
     Returns:
-        The topology to run; the one that was built stays as it is.
+        The topology to run; the argument is not changed.
     """
     for rewrite in rewrites:
         topology = rewrite(topology)
