@@ -1,7 +1,7 @@
-"""Stream processing on Kafka for Python: Kafka Streams' model, exact to the last record.
+"""Stream processing on Kafka for Python: Kafka Streams' model with exactly-once processing.
 
-What an application needs is imported from here, and loaded when it is first used: a topology and
-its test driver need no Kafka client. Spark's side is `headrace.spark_bridge`.
+An application imports its names from here. Each name is loaded on first use: a topology and its
+test driver need no Kafka client. The Spark side is `headrace.spark_bridge`.
 
 Example:
     >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes

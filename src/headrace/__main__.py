@@ -1,4 +1,4 @@
-"""``python -m headrace`` is the command ``headrace``."""
+"""Entry point of ``python -m headrace``, the same as the command ``headrace``."""
 
 from headrace.streams.cli.entry import main
 

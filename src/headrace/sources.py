@@ -1,4 +1,4 @@
-"""What brings rows from elsewhere into topics, each of them once (see docs/sources.md)."""
+"""Sources: rows of files and databases written to topics exactly once (docs/sources.md)."""
 
 from __future__ import annotations
 

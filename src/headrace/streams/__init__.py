@@ -1,6 +1,6 @@
-"""How a topology runs on Kafka: settings, workers, tasks, the commit, restore, the test driver.
+"""Runtime of a topology on Kafka: settings, workers, tasks, commits, restore, the test driver.
 
-Names are loaded when they are first used, so the test driver needs no Kafka client.
+Names are loaded on first use, so the test driver needs no Kafka client.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`KafkaStreams`: an application's topology running on Kafka, in this process."""
+"""`KafkaStreams`: a topology that runs on Kafka in this process."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
 
 
-# Signals that ask a process to end.
+# Signals that request a stop of the process.
 
 
 @contextmanager
 def on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM and SIGINT; in a thread other than the main one nothing is changed."""
+    """Call `stop` on SIGTERM and SIGINT; do nothing in a thread other than the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -102,21 +102,21 @@ StateListener = Callable[[State, State], None]
 
 
 class KafkaStreams:
-    """Runs a topology on Kafka: in the calling thread with `run`, in its own with `start`.
+    """Application that runs a topology on Kafka, in the calling thread or in a new thread.
 
     Args:
-        topology: what ``StreamsBuilder().build()`` returned.
-        settings: dotted names; the command ``headrace settings`` lists all.
-        state_listener: hears each change of `state`.
-        restore_listener: hears how local state is restored.
-        worker_listener: hears of assignments and commits.
-        uncaught_error_handler: answers what follows when an error has stopped a worker; None has
-            the application stop in this process.
-        clock: time, for tests.
+        topology: the result of ``StreamsBuilder().build()``.
+        settings: settings by dotted name; the command ``headrace settings`` lists them.
+        state_listener: called on each change of `state`.
+        restore_listener: called on the start, progress and end of state restores.
+        worker_listener: called on assignments and commits.
+        uncaught_error_handler: decides the reaction to an error that stopped a worker; None stops
+            the application in this process.
+        clock: clock, replaced in tests.
         probe: called between the steps of a commit and a restore, for tests.
 
     Raises:
-        ConfigError: the settings are wrong.
+        ConfigError: the settings are invalid.
         TopologyError: the topology cannot run.
 
     Example:
@@ -145,7 +145,7 @@ class KafkaStreams:
         self._queries_lock = threading.Lock()
         self._queries: Queries | None = None
         self.desk = QueryQueue()
-        """Takes queries for rows in the worker's memory."""
+        """Query queue for rows in the worker's memory."""
         refuse_other_than_topology(topology)
         settings = completed(guarded(settings), REQUIRED_NAMES)
         self.config = StreamsConfig.parse(settings)
@@ -155,9 +155,9 @@ class KafkaStreams:
         self._plans = plan_application(topology, self.config)
         self._global_plans = plan_global_tables(topology, self.config)
         self._state = self._own = State.CREATED
-        """What all workers do together, and what the own one does."""
+        """State of all workers together, and state of the application's own worker."""
         self._index = 0
-        """The worker's number; that of an added one is another."""
+        """Number of the worker: 0, and above 0 for added workers."""
         self._state_listener = state_listener
         self._restore_listener = restore_listener or SilentRestoreListener()
         self._worker_listener = worker_listener or SilentListener()
@@ -168,13 +168,13 @@ class KafkaStreams:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
-        """What `close` is to raise."""
+        """Error that `close` raises."""
         self._failed: BaseException | None = None
-        """What has stopped the application."""
+        """Error that stopped the application."""
         self._logs_failure = True
         self._on_unreached: Callable[[Unreached], bool] = lambda _: False
         self._before_lost: State | None = None
-        """What it was when the brokers were lost, and is when they are back."""
+        """State before the brokers were lost, which is restored when they answer again."""
         self._is_paused = False
         self._digest = digest_of(self._plans)
         self._connections = Connections()
@@ -204,37 +204,37 @@ class KafkaStreams:
 
     @property
     def state(self) -> State:
-        """What the application is doing now."""
+        """Current state of the application."""
         return self._state
 
     @property
     def topology(self) -> Topology:
-        """What runs, as it was built."""
+        """Topology that runs, as it was built."""
         return self._topology
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The settings as they were given; secrets are wrapped."""
+        """Settings as they were given; secrets are wrapped."""
         return self._settings
 
     @property
     def plans(self) -> tuple[SubPlan, ...]:
-        """What runs, as it was compiled: its sub-topologies and their topics."""
+        """Compiled sub-topologies and their topics."""
         return self._plans
 
     @property
     def global_plans(self) -> tuple[GlobalPlan, ...]:
-        """The global tables of what runs."""
+        """Global tables of the topology."""
         return self._global_plans
 
     @property
     def records_processed(self) -> int:
-        """Records that this process has processed, those of aborted transactions included."""
+        """Number of records that this process has processed, including aborted transactions."""
         return self._crew.processed + (0 if self._worker is None else self._worker.processed)
 
     @property
     def uncaught_answered(self) -> bool:
-        """Whether `uncaught_error_handler` was asked, and has answered."""
+        """Whether `uncaught_error_handler` was called and has returned."""
         return self._uncaught.answer is not None
 
     def _drawn(self) -> Picture:
@@ -254,17 +254,18 @@ class KafkaStreams:
         logs_failure: bool = True,
         on_unreached: Callable[[Unreached], bool] = lambda _: False,
     ) -> KafkaStreams:
-        """Make another application of the same topology and listeners; this one does not run.
+        """Create an application with the same topology and listeners; this object must not run.
 
         Args:
-            settings: those that are to be different.
-            worker_listener: hears of assignments and commits too.
-            restore_listener: hears how local state is restored too.
-            logs_failure: whether it logs what stops it; its caller does otherwise.
-            on_unreached: told that no broker can be reached; returns whether its caller logs it.
+            settings: settings that override this application's settings.
+            worker_listener: additional listener of assignments and commits.
+            restore_listener: additional listener of state restores.
+            logs_failure: whether the application logs the error that stops it; False if the caller
+                does.
+            on_unreached: called if no broker can be reached; returns whether the caller logs it.
 
         Raises:
-            ConfigError: the settings are wrong.
+            ConfigError: the settings are invalid.
         """
         made = KafkaStreams(
             self._topology,
@@ -280,7 +281,7 @@ class KafkaStreams:
         return made
 
     def _hand(self, index: int) -> ThreadHandle:
-        """Another worker of this application, of that number."""
+        """Create an added worker with a number."""
         worker_id = self.config.worker_id
         made = KafkaStreams(
             self._topology,
@@ -294,7 +295,7 @@ class KafkaStreams:
         )
         made._index, made._pause = index, self._pause
         made._log = self._log.bind(worker_index=index)
-        made._on_unreached = lambda _: True  # the own worker reaches none either, and says it
+        made._on_unreached = lambda _: True  # the own worker logs it
         return ThreadHandle(
             run=made._run,
             stop=made._stop,
@@ -307,32 +308,32 @@ class KafkaStreams:
     # -- running -----------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Process until `close`, SIGTERM or SIGINT; then commit and close cleanly.
+        """Process records until `close`, SIGTERM or SIGINT; then commit and close cleanly.
 
-        While it runs, Python's cycle collector runs less often. In a thread other than the main
-        one signals are left alone.
+        While it runs, Python's garbage collector runs less often. Signal handlers are installed in
+        the main thread only.
 
         Raises:
-            StreamsError: what stopped the application; nothing past it is committed.
+            StreamsError: the error that stopped the application; nothing after it is committed.
         """
         refuse_while_loading(self.config.application_id)
         with on_signals(self._stop), rare_collections():
             self._run()
 
     def start(self, *, wait: timedelta | bool = False) -> None:
-        """Run in a thread of its own; `close` ends it and raises what stopped it, if anything.
+        """Run in a new thread; `close` stops it and raises the error that stopped it, if any.
 
         Args:
-            wait: return once all tasks that this process has been assigned process records; True
-                waits as long as it takes, a timedelta at most so long.
+            wait: whether to wait until all tasks assigned to this process run; True waits without a
+                limit, a timedelta at most that long.
 
         Raises:
-            StreamsError: what stopped the application while it was waited for, such as a topic
-                that does not exist.
-            TimeoutError: it does not run in time; the message names what it waits for. It goes on
-                to in the background, until `close`.
-            RuntimeError: it was started before, or was closed meanwhile.
-            TypeError: `wait` is something else; nothing is started.
+            StreamsError: the error that stopped the application during the wait, such as a missing
+                topic.
+            TimeoutError: the application does not run in time; the message names the missing
+                condition. It continues to start in the background, until `close`.
+            RuntimeError: it was started before, or was closed during the wait.
+            TypeError: `wait` has another type; nothing is started.
 
         Example:
             >>> from datetime import timedelta
@@ -382,7 +383,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return self._state not in (State.CREATED, State.CONNECTING, State.REBALANCING)
 
     def _awaited(self, state: State) -> str:
-        """What an application waits for that does not run yet."""
+        """Describe the missing condition of an application that does not run yet."""
         if state is not State.REBALANCING:
             return f"no broker of {self.config.bootstrap_servers} has answered yet"
         left = [task for task in self.tasks() if task.state != "running"]
@@ -395,15 +396,16 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return f"tasks {shown}{f' and {others} more' if others > 0 else ''} do not run{more}"
 
     def close(self, timeout: timedelta | None = None, *, leave_group: bool | None = None) -> None:
-        """Stop: commit what was processed, and leave the group or not.
+        """Commit the processed records and stop.
 
         Args:
-            timeout: how long to wait; None takes ``shutdown.timeout.ms``.
-            leave_group: whether others get the tasks at once; None does as ``on.stop`` says.
+            timeout: maximum time to wait; None uses ``shutdown.timeout.ms``.
+            leave_group: whether to leave the group, so that other workers get the tasks
+                immediately; None follows ``on.stop``.
 
         Raises:
-            StreamsError: what stopped an application that ran in its own thread.
-            TimeoutError: it did not end in time, and goes on in the background.
+            StreamsError: the error that stopped an application that was started with `start`.
+            TimeoutError: it did not stop in time, and continues to stop in the background.
         """
         self._stop(leave_group)
         thread, here = self._thread, threading.current_thread()
@@ -439,7 +441,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
     def _run_quietly(self) -> None:
         try:
             self._run()
-        except BaseException as error:  # handed over by close
+        except BaseException as error:  # raised by close
             self._failure = error
 
     def _run(self) -> None:
@@ -495,7 +497,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
     def _work_with(self, contact: BrokerContact) -> None:
         every_s = self.config.node_times_interval_ms / 1000
         times = NodeTimes([plan.program for plan in self._plans], every_s=every_s)
-        usage = process_usage if self._index == 0 else Usage  # of the process, and told once
+        usage = process_usage if self._index == 0 else Usage  # reported once per process
         measures = Measures(usage=usage, times=times.times)
         self._connections = Connections(contact=contact, measures=measures, desk=self.desk)
         cluster = self._memberless_group()
@@ -588,29 +590,29 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             self._worker.stop(leave=leave)
 
     def _reached(self) -> None:
-        """A broker answers the first time since the worker was begun."""
+        """Handle the first answer of a broker since the worker was started."""
         with self._lock:
             self._before_lost = None
             self._become(State.REBALANCING)
 
     def _lose(self) -> None:
-        """No broker can be reached any more; called beside the worker."""
+        """Handle the loss of all brokers; called in another thread than the worker's."""
         with self._lock:
             if self._own.works:
                 self._before_lost = self._own
                 self._become(State.CONNECTING)
 
     def _find(self) -> None:
-        """One can be again; the worker may have changed the state meanwhile."""
+        """Handle the return of a broker; the worker may have changed the state since the loss."""
         with self._lock:
             before, self._before_lost = self._before_lost, None
             if self._own is State.CONNECTING and before is not None:
-                # It may have been paused, or told to go on, while there was none.
+                # `pause` or `resume` may have been called since the loss.
                 was_working = before in (State.RUNNING, State.PAUSED)
                 self._become(self._working() if was_working else before)
 
     def _paused(self, is_on: bool) -> None:
-        """The worker processes nothing any more, or again."""
+        """Handle that the worker has paused or resumed."""
         with self._lock:
             self._is_paused = is_on
             if self._own in (State.RUNNING, State.PAUSED):
@@ -620,10 +622,10 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return State.PAUSED if self._is_paused else State.RUNNING
 
     def _worked(self, state: State) -> None:
-        """The worker is so far."""
+        """Handle a state that the worker has reached."""
         with self._lock:
             if self._before_lost is not None and state is State.REBALANCING:
-                self._before_lost = state  # it lost partitions, and is still without brokers
+                self._before_lost = state  # partitions were lost, and no broker answers yet
                 return
             self._before_lost = None
             self._become(self._working() if state is State.RUNNING else state)
@@ -637,8 +639,8 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         self._tell()
 
     def _tell(self) -> None:
-        """What one of the workers does has changed: tell what all do together, if that has."""
-        with self._lock:  # so that listeners hear one after the other
+        """Call the state listener if the state of all workers together has changed."""
+        with self._lock:  # serializes calls of the listener
             old, state = self._state, self._crew.state_with(self._own)
             if state is old:
                 return
@@ -657,17 +659,17 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return self._failed or self._crew.failure
 
     def add_worker(self) -> str | None:
-        """Begin another worker in a thread of this process, beside those that run.
+        """Start another worker in a thread of this process.
 
-        It joins the group and gets its part of the tasks. It has clients, an identity and caches of
-        its own, as a worker of `headrace run` has; functions, serdes, handlers and listeners of the
-        application are called in its thread, too. Threads of one Python process take turns at
-        running Python code: more of them help where functions wait, for a database perhaps. For
-        more processors have more processes.
+        It joins the group and gets a part of the tasks. It has its own clients, identity and
+        caches, as a worker of `headrace run` has; the application's functions, serdes, handlers and
+        listeners are called in its thread, too. Only one thread of a Python process runs Python
+        code at a time: more threads help if functions wait, for example for a database. To use more
+        processors, start more processes.
 
         Returns:
-            The name of its thread, which ends with its `index` in `metrics`; None where the
-            application does not run, or is being stopped.
+            The name of its thread, which ends with its `index` in `metrics`; None if the
+                application does not run or is being stopped.
 
         Example:
             >>> from headrace import KafkaStreams, StreamsBuilder
@@ -681,18 +683,19 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return self._crew.add() if self._state.works else None
 
     def remove_worker(self, timeout: timedelta | None = None) -> str | None:
-        """End the worker that was added last: it commits, leaves the group, and others go on.
+        """Stop the added worker with the highest number: it commits and leaves the group.
 
-        Not to be called in a listener: it waits for the worker.
+        Do not call it in a listener: it waits for the worker.
 
         Args:
-            timeout: how long to wait; None takes ``shutdown.timeout.ms``.
+            timeout: maximum time to wait; None uses ``shutdown.timeout.ms``.
 
         Returns:
-            Its name; None where there is none but that of `run` or `start`, which `close` ends.
+            The worker's name; None if no added worker is left. `close` stops the worker of `run` or
+                `start`.
 
         Raises:
-            TimeoutError: it did not end in time, and goes on to in the background.
+            TimeoutError: it did not stop in time, and continues to stop in the background.
         """
         return self._crew.remove(timeout) if self._state.works else None
 
@@ -703,9 +706,10 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             raise ApplicationFailedError(self.config.application_id, reason) from failure
 
     def queries(self) -> Queries:
-        """The stores of this application on this host, whichever processes work on it.
+        """Return the interactive queries over this application's stores on this host.
 
-        They have the rows of the partitions that this host has; `headrace.connect` asks all hosts.
+        They read the partitions that any process of this host has; `headrace.connect` queries all
+        hosts.
         """
         from headrace.streams.queries.queries import Queries  # loads RocksDB
 
@@ -722,31 +726,30 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             return self._queries
 
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
-        """A store's committed rows, to be read by any thread; see docs/query.md.
+        """Return a reader of a store's committed rows, usable in any thread; see docs/query.md.
 
-        They are read from the files in ``state.dir`` beside the worker, so that it is not waited
-        for and loses no time. The tasks of this host are seen, those of other processes too, also
-        while the application does not run. While it runs, what a task has left behind here that
-        moved to another host more than a minute ago is refused (`NotReadableError`). Rows of a
-        store in memory are asked of the workers in this process, which answer between two batches
-        while they run.
+        Rows are read from the files in ``state.dir``, so that the worker is not interrupted. Tasks
+        of all processes of this host are visible, also while the application does not run. While it
+        runs, files of a task that moved to another host more than a minute ago are refused
+        (`NotReadableError`). Rows of an in-memory store are requested from the workers of this
+        process, which answer between two batches while they run.
 
-        It has the rows of the partitions that this host has: a key of another host's partition is
-        not found. `places()` tells which are here, and `headrace.connect` asks all hosts.
+        The reader has the partitions of this host only: a key of another host's partition is not
+        found. `places()` lists the local partitions, and `headrace.connect` queries all hosts.
 
         Args:
-            name: the store's.
-            max_age: for how long changes may be missing, over that rule; a long one takes what a
-                task has left behind as well.
+            name: the store's name.
+            max_age: maximum time for which changes may be missing, in place of that rule; a long
+                time accepts files of moved tasks as well.
 
         Returns:
-            A reader for its kind: `get`, `get_many`, `range`, `prefix_scan`, `all` and `count` of
-            a key-value store or a table, `fetch` of one with windows or sessions, and `as_of` of a
-            versioned one.
+            A reader for the store's kind: `get`, `get_many`, `range`, `prefix_scan`, `all` and
+                `count` of a key-value store or a table, `fetch` of a window or session store, and
+                `as_of` of a versioned store.
 
         Raises:
-            NoSuchStoreError: the application has no such store; the message has those there are.
-                Each read raises `ApplicationFailedError` after the application has failed.
+            NoSuchStoreError: the application has no such store; the message lists its stores. Each
+                read raises `ApplicationFailedError` after the application has failed.
 
         Example:
             >>> from headrace import KafkaStreams, StreamsBuilder, serdes
@@ -768,19 +771,19 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         token_file: Path | None = None,
         queries: bool = False,
     ) -> WebServer:
-        """Serve metrics, health and JSON in a thread of this process; needs ``headrace[web]``.
+        """Serve metrics, health and JSON in a thread of this process; requires ``headrace[web]``.
 
         Args:
-            port: 0 takes a free one; the `url` of what is returned tells which.
-            host: another one than this machine's own wants a token.
-            token_file: holds what whoever asks must send, but for health.
-            queries: whether stores may be asked for as well.
+            port: the port; 0 uses a free port, which the result's `url` contains.
+            host: the address to bind; any address other than loopback requires a token.
+            token_file: file with the token that every request except health must send.
+            queries: whether to serve the stores as well.
 
         Returns:
-            What serves, until its `close`.
+            The server; its `close` stops it.
 
         Raises:
-            ConfigError: it cannot be served there, or what it needs is not installed.
+            ConfigError: the address cannot be bound, or a required package is not installed.
         """
 
         def board() -> HealthSnapshot:
@@ -802,10 +805,10 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         )
 
     def metrics(self) -> ApplicationSnapshot:
-        """What can be told in numbers of this process: workers, tasks, stores, input partitions.
+        """Return metrics of this process: workers, tasks, stores and input partitions.
 
-        A snapshot that is at most a second old, and older where the worker is busy with one thing;
-        asking costs next to nothing, and any thread may. Counts begin with the process.
+        The snapshot is at most a second old, and older while the worker is busy with a long call.
+        Any thread may call this, at negligible cost. Counters start at zero with the process.
 
         Example:
             >>> from headrace import KafkaStreams, StreamsBuilder
@@ -820,21 +823,21 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return self._told()
 
     def tasks(self) -> tuple[TaskSnapshot, ...]:
-        """The tasks that this process has; see `metrics`."""
+        """Return the tasks of this process; see `metrics`."""
         return without_taken(self.metrics()).tasks
 
     def lags(self) -> tuple[InputSnapshot, ...]:
-        """How far this process is behind in each input partition that it reads; see `metrics`."""
+        """Return the lag of each input partition that this process reads; see `metrics`."""
         return without_taken(self.metrics()).inputs
 
     def pause(self) -> None:
-        """Process nothing until `resume`; what was processed is committed, and nothing is left.
+        """Stop processing until `resume`; the processed records are committed.
 
-        The application stays in its group and keeps its tasks; what is being restored goes on. Its
-        state is `PAUSED` once that is so. Punctuators by the wall clock wait, too.
+        The application stays in its group and keeps its tasks; running restores continue. Its state
+        becomes `PAUSED` when the pause takes effect. Wall-clock punctuators are paused, too.
         """
         self._pause.set()
 
     def resume(self) -> None:
-        """Process again after `pause`."""
+        """Resume processing after `pause`."""
         self._pause.clear()

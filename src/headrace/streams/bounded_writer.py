@@ -1,7 +1,7 @@
-"""Text for a reader that may not read: it waits in memory, and what does not fit is dropped.
+"""Text output that never blocks its writer: it is queued, and dropped if the queue is full.
 
-A pipe whose reader hangs, and a terminal after Ctrl-S, block whoever writes. A thread of its own
-waits for them here, so that neither a commit nor a signal does.
+A pipe whose reader hangs, and a terminal after Ctrl-S, block the writing thread. Here a separate
+thread blocks instead, so that neither a commit nor a signal handler does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _WAIT_S = 0.5
 
 
 class BoundedWriter:
-    """A text stream over a file descriptor whose writes never wait.
+    """Text stream over a file descriptor whose writes never block.
 
-    It writes to the descriptor itself: Python's own stream would hold a lock while it waits, which
-    the end of the process needs.
+    It writes to the descriptor directly: Python's own stream would hold a lock while it blocks, and
+    interpreter shutdown needs that lock.
 
     Args:
-        file: the descriptor.
-        on_dropped: called with the number of dropped texts once the reader is back.
-        is_terminal: what `isatty` returns.
+        file: the file descriptor.
+        on_dropped: called with the number of dropped texts after the next successful write.
+        is_terminal: the result of `isatty`.
     """
 
     encoding = "utf-8"
@@ -63,14 +63,14 @@ class BoundedWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Return at once: what is queued is written as soon as the reader takes it."""
+        """Do nothing: the thread writes queued text as soon as the reader accepts it."""
 
     def isatty(self) -> bool:
-        """Whether people read it as it comes."""
+        """Return whether the output is a terminal."""
         return self._is_terminal
 
     def close(self, within_s: float = 1.0) -> None:
-        """Wait until everything is written, at most for a while; later texts are dropped."""
+        """Wait until the queue is written, at most `within_s` seconds; drop every later text."""
         until_s = time.monotonic() + within_s
         with self._changed:
             while self._waiting_bytes and (left_s := until_s - time.monotonic()) > 0:
@@ -95,11 +95,11 @@ class BoundedWriter:
                 self._on_dropped(dropped)
 
     def _write(self, data: bytes) -> bool:
-        """Write a text, however long that takes; returns whether anybody may still read."""
+        """Write a text, blocking as long as needed; return False if the descriptor is broken."""
         while data:
             try:
                 data = data[os.write(self._file, data) :]
-            except BlockingIOError:  # others have the terminal too
+            except BlockingIOError:  # another process has made the terminal non-blocking
                 select.select([], [self._file], [], _WAIT_S)
             except OSError:
                 return False

@@ -1,7 +1,6 @@
-"""What can go wrong, one class per reaction: who catches an error decides which class it is.
+"""Errors of the runtime, with a class for each reaction: the class decides which code catches it.
 
-Messages say what happened, where, and what to do next; none carries a record's key or value. What
-refuses a start is in `start_errors`, what the worker catches in `worker_errors`.
+A message states the problem, its place and the next step; none contains a record's key or value.
 
 | class | caught by | reaction |
 |---|---|---|
@@ -15,20 +14,20 @@ refuses a start is in `start_errors`, what the worker catches in `worker_errors`
 | `TopicReplacedError`, `ChangelogLostError` (`plan/topic_errors.py`) | nobody | the same |
 | `UnusableSinkError` (`external/connections.py`) | nobody | stop, do not restart |
 | `ChangelogUnfinishedError` | nobody | stop, do not restart |
-| `ResetRefusedError` | `headrace reset`, `offsets set` | say it, having changed nothing further |
-| `StopRequestedError` | the application | stop, as it was asked to |
-| `FatalClientError` | the supervisor | stop this worker, start it again |
-| `GlobalTableLostError` | the supervisor | the same; the rows are read anew at the start |
-| `GroupDeniedError` (likewise) | `headrace.streams.plan.deployed` | go on without it |
-| `RecordRefusedError` | the worker | becomes a `RecordError` |
-| `AbortableError` | the commit | abort, rebuild all tasks from committed facts |
+| `ResetRefusedError` | `headrace reset`, `offsets set` | print it; nothing further is changed |
+| `StopRequestedError` | the application | stop cleanly |
+| `FatalClientError` | the supervisor | stop this worker and restart it |
+| `GlobalTableLostError` | the supervisor | the same; the start reads the table's topic again |
+| `GroupDeniedError` (`access_errors`) | `headrace.streams.plan.deployed` | continue without it |
+| `RecordRefusedError` | the worker | raise a `RecordError` instead |
+| `AbortableError` | the commit | abort, rebuild all tasks from committed state |
 | `OutcomeUnknownError` | the worker | replace the producer, rebuild all tasks |
 | `ProducerFencedError` | the worker | the same; twice within a minute: `IdentityError` |
-| `MemberFencedError` | the worker | drop all tasks, join anew; thrice a minute: `IdentityError` |
-| `TaskMigratedError` | the worker | as `AbortableError`; the next poll brings the group's word |
+| `MemberFencedError` | the worker | drop all tasks, rejoin; six times a minute: `IdentityError` |
+| `TaskMigratedError` | the worker | as `AbortableError`; the next poll delivers the assignment |
 | `TaskCorruptedError` | the worker | rebuild the local state of the named tasks |
-| `OffsetLostError` | the worker | ask for the committed offset again; the same again: stop |
-| `RestoreLostError` | the worker | ask for the changelogs' facts again, restore anew |
+| `OffsetLostError` | the worker | fetch the committed offset again; stop if it is lost again |
+| `RestoreLostError` | the worker | read the changelogs' start offsets again, restart the restore |
 """
 
 from __future__ import annotations
@@ -41,24 +40,24 @@ from headrace.topology.functions import Place
 
 
 class StreamsError(Exception):
-    """Base of every error that the runtime raises; catch it to report, not to go on."""
+    """Base class of all runtime errors; catch it to report an error, not to continue."""
 
     functions: tuple[Place, ...] = ()
-    """Where the user's function stands that failed, or those of which one did."""
+    """Location of the failed user function; several if the failed call is not known."""
 
     @property
     def function(self) -> str | None:
-        """File, line and name of that function."""
+        """File, line and name of the failed user function."""
         return " or ".join(map(str, self.functions)) or None
 
 
 class ConfigError(StreamsError):
-    """Settings are wrong; raised before anything starts, with every problem found at once.
+    """Invalid settings; raised before anything starts, with all problems listed.
 
-    Nobody catches it: the worker stops and the supervisor does not start it again.
+    Nobody catches it: the worker stops and the supervisor does not restart it.
 
     Args:
-        problems: one sentence or more for each wrong setting.
+        problems: one or more sentences for each invalid setting.
 
     Example:
         >>> print(ConfigError("poll.ms must be at least 0, not -1", "state.dir is empty"))
@@ -79,9 +78,9 @@ class ConfigError(StreamsError):
 
 
 class MissingTopicError(StreamsError):
-    """A source or an output topic does not exist: at the start, or deleted while it runs.
+    """Source or output topic that does not exist, at the start or because it was deleted later.
 
-    Nobody catches it: the worker stops, since state built on half of the input would be wrong.
+    Nobody catches it: the worker stops, because state built from part of the input would be wrong.
     """
 
     def __init__(self, message: str, *, topics: Iterable[str] = ()) -> None:
@@ -90,34 +89,35 @@ class MissingTopicError(StreamsError):
 
 
 class MisconfiguredTopicError(StreamsError):
-    """Topics do not fit the topology or each other.
+    """Topics that do not match the topology or each other.
 
-    When an internal topic has another partition count or cleanup.policy than the topology needs,
-    source topics that are joined have unequal partition counts, or a source topic grew past the
-    changelog of its state. Nobody catches it: no record is read before someone put it right.
+    Raised if an internal topic has a different partition count or cleanup.policy than the topology
+    requires, if joined source topics have unequal partition counts, or if a source topic has more
+    partitions than the changelog of its state. Nobody catches it: no record is read before the
+    topics are corrected.
     """
 
 
 class IdentityError(StreamsError):
-    """Another live worker has this worker's identity (group.instance.id, transactional.id).
+    """Another live worker with this worker's identity (group.instance.id, transactional.id).
 
-    Nobody catches it: two workers that fence each other in turn must not both be restarted.
+    Nobody catches it: if two workers fence each other, restarting both would repeat it forever.
     """
 
 
 class RecordError(StreamsError):
-    """A record that cannot be processed, where no handler said to skip it.
+    """Record that cannot be processed and that no exception handler skips.
 
-    Nobody catches it: a restart would meet the same record again. The record is named by its
-    place; its key and value stay out of the message and of the logs.
+    Nobody catches it: a restart would fail on the same record. The message names the record by
+    topic, partition and offset; its key and value appear neither in the message nor in the log.
 
     Args:
-        message: what failed, without key, value or the text of an error that may quote them.
-        offset: the record's offset; the last one that it may have where `first` is another.
+        message: the failure, without key, value or the text of an error that may quote them.
+        offset: the record's offset; the last possible offset if `first` differs.
         task_id: the task, as ``<sub-topology>_<partition>``.
-        hint: what to do next; None where the code or the record is to blame.
-        first: the first offset that the record may have, where only a range is known.
-        unread: whether its bytes are refused, so that not the code alone may be to blame.
+        hint: the next step; None if the code or the record must be corrected.
+        first: the first possible offset, if only a range is known.
+        unread: whether deserialization failed, so that a serde or a handler may be the fix.
 
     Example:
         >>> print(RecordError("cannot deserialize the value", topic="orders", partition=3,
@@ -157,11 +157,11 @@ record out with headrace skip orders 3 17 --app MODULE:APP
         super().__init__(message)
 
     def told_for(self, target: str | None, again: Sequence[str] = ()) -> None:
-        """Name the application in the message.
+        """Name the application in the message's advice.
 
         Args:
-            target: as `headrace` takes it; None where there is no cluster to leave the record out.
-            again: the options that give a command the settings it runs with.
+            target: MODULE:APP; None without a cluster, where `headrace skip` does not apply.
+            again: command-line options that reproduce the settings of this run.
         """
         if not self._is_told:
             self.hint = self._hint(target, again)
@@ -192,13 +192,12 @@ record out with headrace skip orders 3 17 --app MODULE:APP
 
 
 class ProcessorFailedError(StreamsError):
-    """A processor failed where no record is at hand: in `init`, or in a punctuator.
+    """Processor failure outside of any record: in `init` or in a punctuator.
 
-    Nobody catches it: nothing of what the processor did is committed, and a restart would meet the
-    same code again.
+    Nobody catches it: nothing that the processor did is committed, and a restart would fail again.
 
     Args:
-        message: what failed, without the text of an error that may quote a record.
+        message: the failure, without the text of an error that may quote a record.
 
     Example:
         >>> print(ProcessorFailedError("a user function raised KeyError", node="n", task_id="0_3"))
@@ -231,32 +230,32 @@ is committed: correct the code
 
 
 class LocalStateError(StreamsError):
-    """Local state cannot be used as it is: not writable, of another release, or held by others.
+    """Local state that cannot be used: not writable, written by another release, or locked.
 
-    Nobody catches it: the files are intact, and what is wrong is outside of this process.
+    Nobody catches it: the files are intact, and the cause is outside of this process.
     """
 
 
 class StopRequestedError(StreamsError):
-    """The application was asked to stop while it waited for the cluster.
+    """Stop request received while the application waited for the cluster.
 
-    When the brokers do not answer. `KafkaStreams` catches it: the stop is a clean one.
+    Raised if the brokers do not answer. `KafkaStreams` catches it and stops cleanly.
     """
 
 
 class FatalClientError(StreamsError):
-    """A Kafka client cannot go on: an unsupported broker, a fatal client error.
+    """Kafka client that cannot continue: an unsupported broker, or a fatal client error.
 
-    The worker does not catch it: it stops, and the supervisor may start it again with back-off.
+    The worker does not catch it: it stops, and the supervisor may restart it with back-off.
     """
 
 
 class GlobalTableLostError(FatalClientError):
-    """The rows of a global table cannot be followed any more: they are to be read anew.
+    """Global table that can no longer follow its topic and must be read again from the beginning.
 
-    When records of its topic were deleted before they were read, the topic was created anew, or
-    the local files are broken. The worker does not catch it: with its next start, which the
-    supervisor sees to, it reads the topic from its beginning before it goes on.
+    Raised if records of its topic were deleted before they were read, if the topic was re-created,
+    or if the local files are broken. The worker does not catch it: the supervisor restarts it, and
+    the next start reads the topic from its beginning.
     """
 
     def __init__(self, store: str, reason: str) -> None:
@@ -271,30 +270,30 @@ class GlobalTableLostError(FatalClientError):
         )
 
 
-# What refuses a start, or a reset: see the table in `headrace.streams.errors`.
+# Errors that prevent a start or a reset: see the table in the module's docstring.
 
 
 class ResetUnfinishedError(StreamsError):
-    """The group's offsets are marked by a reset that began and did not come to its end.
+    """Group offsets marked by a reset that started and did not finish.
 
-    Nobody catches it: topics and state of before may still be there, and would be counted upon.
+    Nobody catches it: topics and state from before the reset may still exist and would be used.
     """
 
 
 class ChangelogUnfinishedError(StreamsError):
-    """Changelogs are being written from local rows, and are not complete.
+    """Changelogs that are being written from local rows and are not complete.
 
-    Nobody catches it: a task that began now would find a part of its rows.
+    Nobody catches it: a task that started now would restore only a part of its rows.
     """
 
 
 class BackfillOpenError(StreamsError):
-    """A backfill is being handed over to the application, or was left half way.
+    """Backfill whose handover to the application is in progress or was interrupted.
 
-    Nobody catches it: state that is half written would be counted upon.
+    Nobody catches it: half-written state would be used.
 
     Args:
-        is_dropped: whether it is being dropped, and not finished.
+        is_dropped: whether the backfill is being dropped instead of finished.
 
     Example:
         >>> print(BackfillOpenError("shop", "bf-1"))
@@ -325,14 +324,14 @@ backfill ... --drop --id bf-1`, then start
 
 
 class ShutDownError(StreamsError):
-    """Another process of the application has asked for all of them to stop.
+    """Shutdown request for all processes of the application, sent by another process.
 
-    Nobody catches it: whoever starts the application again begins anew.
+    Nobody catches it: the next start of the application ignores the old request.
 
     Args:
-        host: where that process runs.
-        process: its number there.
-        error: what stopped it.
+        host: the host of that process.
+        process: its process ID.
+        error: class name of the error that stopped it.
         reason: the error's text.
 
     Example:
@@ -360,13 +359,13 @@ start again
 
 
 class TopologyChangedError(StreamsError):
-    """The topology would lose or misread state that is deployed, and nobody has accepted that.
+    """Topology change that would lose or misread deployed state and is not accepted.
 
-    Nobody catches it: the program must be corrected, or the change be accepted.
+    Nobody catches it: correct the program or accept the change.
 
     Args:
-        changes: what would happen, each with its way out.
-        code: what ``topology.change.accept`` must be for this change to be accepted.
+        changes: each consequence with its fix.
+        code: the value of ``topology.change.accept`` that accepts the change.
 
     Example:
         >>> print(TopologyChangedError(["store a is called b now: name it a"], "0f3c"))
@@ -386,14 +385,14 @@ class TopologyChangedError(StreamsError):
 
 
 class VersionConflictError(StreamsError):
-    """Live workers run another version, with which this one would own partitions twice.
+    """Live workers of another version that would own the same partitions as this version.
 
-    Nobody catches it: the other workers must be stopped first.
+    Nobody catches it: stop the other workers first.
 
     Args:
         application_id: the application.
-        members: the live members of the group that run another version.
-        reasons: what both versions would own, or why that is not known.
+        members: live members of the group that run another version.
+        reasons: the partitions that both versions would own, or why they are not known.
 
     Example:
         >>> print(VersionConflictError("shop", ["w1"], ["topic a is assigned with b here and with \
@@ -421,31 +420,32 @@ with b here and with a there; members: w1). Stop all workers, then start the new
 
 
 class ResetRefusedError(StreamsError):
-    """What changes a stopped application cannot be done now: it runs, or is not as it was shown.
+    """Refused change of a stopped application: it runs, or it changed since the plan was shown.
 
-    `headrace reset`, `offsets set` and `changelog restore-from-local` say it and end; the message
-    says what to do before the next try.
+    `headrace reset`, `offsets set` and `changelog restore-from-local` print it and exit; the
+    message names the step to take before the next attempt.
     """
 
 
-# What the worker catches, one class per reaction: see the table in `headrace.streams.errors`.
+# Errors that the worker catches: see the table in the module's docstring.
 
 
 class TaskMigratedError(StreamsError):
-    """This worker lost its partitions: a stale generation, an unknown member, a missed poll.
+    """Partitions lost to another worker: a stale generation, an unknown member, or a missed poll.
 
-    The worker catches it: it aborts, and hears with the next poll which tasks are still its own.
+    The worker catches it: it aborts, and the next poll delivers the tasks that it still owns.
     Another worker may already process the same records.
     """
 
 
 class MemberFencedError(StreamsError):
-    """The group does not accept this member any more, and its consumer is of no more use.
+    """Member that the group no longer accepts, so that its consumer cannot be used again.
 
-    When another consumer joined with the same group.instance.id; also when the group's coordinator
-    was away for longer than the session, as the client then forgets who it was and the next
-    coordinator does not. The worker catches it: all tasks are dropped without a commit, and a new
-    consumer joins. Six times within a minute it means that another live worker has this identity.
+    Raised if another consumer joined with the same group.instance.id. Also raised if the group
+    coordinator was unavailable for longer than the session timeout, because the client then loses
+    its member ID and the next coordinator does not know it. The worker catches it: it drops all
+    tasks without a commit, and a new consumer joins. Six times within a minute it means that
+    another live worker has this identity.
     """
 
 
@@ -457,11 +457,11 @@ STATE_REBUILT = (
 
 
 class TaskCorruptedError(StreamsError):
-    """Local state that is proved wrong and must be rebuilt from the changelog.
+    """Local state that is known to be wrong and must be rebuilt from the changelog.
 
-    When the changelog is another topic than the one the state came from, the local position lies
-    beyond its end, or tombstones newer than the position may be compacted away. The worker
-    catches it: it rebuilds the named tasks and leaves the others alone.
+    Raised if the changelog is a different topic than the state was built from, if the local
+    position is past its end, or if tombstones newer than the position may be compacted away. The
+    worker catches it: it rebuilds the named tasks and leaves the others unchanged.
 
     Args:
         tasks: the tasks' ids, as ``<sub-topology>_<partition>``.
@@ -477,10 +477,10 @@ class TaskCorruptedError(StreamsError):
 
 
 class RestoreLostError(StreamsError):
-    """A changelog was shortened below where its restore was reading.
+    """Changelog whose start moved past the position of its restore.
 
-    When retention or a deletion of records moves the start of the log meanwhile. The worker
-    catches it: the tasks ask for the facts again and go on from the new start.
+    Raised if retention or a deletion of records moves the start of the log during the restore. The
+    worker catches it: the tasks read the start offsets again and continue from the new start.
     """
 
     def __init__(self, tasks: Iterable[str], reason: str) -> None:
@@ -493,39 +493,39 @@ class RestoreLostError(StreamsError):
 
 
 class OutcomeUnknownError(StreamsError):
-    """The outcome of a commit is not known, or the producer cannot be used any more.
+    """Commit with an unknown outcome, or a producer that can no longer be used.
 
-    When a commit timed out. The worker catches it: it replaces the producer, which decides the old
-    transaction, and rebuilds all tasks from what is committed then.
+    Raised if a commit times out. The worker catches it: it replaces the producer, which completes
+    or aborts the old transaction, and rebuilds all tasks from the committed state.
     """
 
 
 class ProducerFencedError(StreamsError):
-    """The broker does not accept this producer any more.
+    """Producer that the broker no longer accepts.
 
-    When its transaction expired at the broker, or another producer has its transactional.id. The
-    worker catches it and does as for `OutcomeUnknownError`. Twice within a minute, without a
-    transaction that was open for longer than transaction.timeout.ms, it means that another live
-    worker has this identity.
+    Raised if its transaction expired at the broker, or if another producer uses its
+    transactional.id. The worker catches it and reacts as to `OutcomeUnknownError`. Twice within a
+    minute, without a transaction that was open for longer than transaction.timeout.ms, it means
+    that another live worker has this identity.
     """
 
 
 class AbortableError(StreamsError):
-    """The transaction cannot be committed, but the producer and the membership are good.
+    """Transaction that cannot be committed, while producer and membership are still valid.
 
-    The worker catches it: it aborts, rebuilds all tasks from committed facts, and goes on.
+    The worker catches it: it aborts, rebuilds all tasks from the committed state, and continues.
     """
 
 
 class RecordRefusedError(StreamsError):
-    """A broker refused a record for good, some time after it was sent.
+    """Record that a broker rejected permanently, some time after it was sent.
 
-    The worker catches it and raises a `RecordError` that says which input it came from. To send
-    it again, or to abort and process the input again, would end the same.
+    The worker catches it and raises a `RecordError` that names the input record. Sending it again,
+    or aborting and processing the input again, would fail in the same way.
 
     Args:
-        message: what the broker says, without key and value.
-        topic: the topic that refuses it, or None where the client does not tell.
+        message: the broker's message, without key and value.
+        topic: the topic that rejects it, or None if the client does not report it.
     """
 
     def __init__(
@@ -543,12 +543,12 @@ class RecordRefusedError(StreamsError):
 
 
 class OffsetLostError(StreamsError):
-    """The next offset to read is not on the broker: records were deleted before they were read.
+    """Next input offset that no longer exists on the broker: its record was deleted unread.
 
-    The worker catches it once for each offset, as another worker may have the partition by now,
-    and have moved on. The second time nobody does: going on elsewhere would lose or repeat records
-    without anyone having said so. Retention ran past the application, the topic is a new one, or
-    somebody set an offset beyond its end.
+    The worker catches it once for each offset, because another worker may own the partition by now
+    and may have moved on. The second time nobody catches it: continuing elsewhere would silently
+    lose or repeat records. Either retention deleted unread records, or the topic was re-created, or
+    an offset beyond its end was set.
     """
 
     def __init__(self, where: str, reason: str) -> None:
@@ -566,7 +566,7 @@ class OffsetLostError(StreamsError):
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
-    """Return the bytes of a record's parts.
+    """Return the size of a record in bytes: key, value and headers.
 
     Example:
         >>> record_size(b"key", None, [("name", b"text")])
@@ -581,12 +581,12 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers | None)
 
 
 class RecordTooLargeError(StreamsError):
-    """A record is larger than its topic takes; the task adds which input it came from.
+    """Record larger than its topic accepts; the task adds the input that it came from.
 
     Args:
-        size: bytes of key, value and headers, where known.
-        limit: the topic's max.message.bytes, where known.
-        key_size: bytes of the key of a store's row, where it is one; the key is for nobody to read.
+        size: bytes of key, value and headers, if known.
+        limit: the topic's max.message.bytes, if known.
+        key_size: bytes of the key of a store's row; the key itself is never shown.
     """
 
     def __init__(
@@ -615,7 +615,7 @@ class RecordTooLargeError(StreamsError):
 
 
 class LetterTooLargeError(RecordTooLargeError):
-    """A dead letter is larger than its topic takes, even without what describes the error."""
+    """Dead letter larger than its topic accepts, even without headers that describe the error."""
 
     def __str__(self) -> str:
         limit = f" of {self.limit}" if self.limit is not None else ""

@@ -1,8 +1,8 @@
-"""Structured logs for a program that has none of its own: a line per fact, to standard error.
+"""Structured logging to standard error, for programs without logging of their own.
 
 The library logs through structlog and configures nothing. The command `headrace run` calls
-`configure`, and a program of yours can. Tracebacks keep the places and leave out the texts of
-errors and all values, as those may quote records.
+`configure`, and your program can. Tracebacks keep file and line, and omit the texts of errors and
+all values, because those may quote records.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ LogFormat = Literal["console", "json"]
 
 
 class Stream(Protocol):
-    """What lines are written to, such as a file opened for text."""
+    """Output of log lines, such as a file opened for text."""
 
     def write(self, text: str, /) -> object:
         """Write a text."""
 
     def flush(self) -> object:
-        """Have it written now."""
+        """Write buffered text."""
 
     def isatty(self) -> bool:
-        """Whether people read it as it comes."""
+        """Return whether the output is a terminal."""
 
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -47,16 +47,16 @@ def configure(
     colors: bool | None = None,
     fields: Mapping[str, object] | None = None,
 ) -> None:
-    """Send structlog's events to a stream, a line each.
+    """Write structlog's events to a stream, a line each.
 
     Args:
-        log_format: ``console`` for people, ``json`` for programs.
-        level: the lowest that is written: debug, info, warning or error.
-        colors: of the console format; None has them on a terminal.
-        fields: added to every event that does not have them.
+        log_format: ``console`` for terminals, ``json`` for log collectors.
+        level: the lowest level that is logged: debug, info, warning or error.
+        colors: whether the console format has colors; None enables them on a terminal.
+        fields: default fields of every event.
 
     Raises:
-        ValueError: there is no such format or level.
+        ValueError: the format or level does not exist.
 
     Example:
         >>> import sys, structlog
@@ -99,7 +99,7 @@ _STDERR = 2
 
 
 def bounded(stream: TextIO) -> BoundedWriter:
-    """A stream to give to `configure` for which nothing waits if it has no reader."""
+    """Return a writer for `configure` that does not block if a stream has no reader."""
 
     def say(lines: int) -> None:
         get_logger().warning(
@@ -112,19 +112,19 @@ def bounded(stream: TextIO) -> BoundedWriter:
         stream.flush()
     try:
         file = stream.fileno()
-    except io.UnsupportedOperation:  # a stream in memory has taken the place of the standard error
+    except io.UnsupportedOperation:  # standard error was replaced by a stream in memory
         file = _STDERR
     return BoundedWriter(file, on_dropped=say, is_terminal=stream.isatty())
 
 
 def set_level(level: str) -> None:
-    """Change the lowest level that is written, of what `configure` set up and of `logging`.
+    """Change the log level of `configure` and of the logger ``headrace`` of `logging`.
 
     Args:
         level: debug, info, warning or error.
 
     Raises:
-        ValueError: there is no such level.
+        ValueError: the level does not exist.
 
     Example:
         >>> import sys, structlog
@@ -139,10 +139,10 @@ def set_level(level: str) -> None:
 
 
 def level_number(level: str) -> int:
-    """The number that `logging` has for a level.
+    """Return the numeric level of `logging` for a level name.
 
     Raises:
-        ValueError: there is no such level.
+        ValueError: the level does not exist.
     """
     if level not in LEVELS:
         raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
@@ -153,12 +153,10 @@ def level_number(level: str) -> int:
 LEVEL_SAID = "events of level {level} and above are logged"
 DEBUG_IS = "debug adds what the Kafka clients say of themselves, often nothing."
 _WRAPPERS = {level: structlog.make_filtering_bound_logger(level_number(level)) for level in LEVELS}
-"""What leaves events below a level out, and is known again as ours."""
+"""Wrapper class of each level; `set_level` changes only configurations with one of them."""
 
 
 def _with_defaults(fields: Mapping[str, object]) -> Processor:
-    """Add fields to events that do not have them."""
-
     def add(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         return {**fields, **event}
 
@@ -171,7 +169,7 @@ def _keep_places_only(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _lay_out_lines(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Put what consists of lines below the event, as the renderer does with tracebacks."""
+    """Move list fields with lines of text below the event, as the renderer does with tracebacks."""
     lines = [line for name in LINES if name in event for line in event.pop(name)]
     if lines:
         event["exception"] = "\n".join(f"    {line}" for line in lines)
@@ -179,7 +177,7 @@ def _lay_out_lines(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 class _Forgiving:
-    """A stream whose reader may be gone: to lose a line of the log must not stop a worker."""
+    """Stream that ignores write errors: a lost log line must not stop a worker."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""What an application is doing, and what it may do next.
+"""States of an application, and the transitions between them.
 
 CREATED ─► CONNECTING ◄─► REBALANCING ◄─► RUNNING ─► PENDING_SHUTDOWN ─► NOT_RUNNING
                │              │            ◄─► PAUSED
@@ -12,18 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-# Python's cycle collector while modules are loaded, and while commands and workers run.
+# Threshold of Python's garbage collector while modules are loaded and workers run.
 
 
 COLLECT_AFTER_OBJECTS = 100_000
-"""Python's own is 700, which costs a tenth of the throughput of a counting application."""
+"""Allocations between collections. Python's default, 700, costs a counting application 10 %."""
 
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let the cycle collector look less often: rows make many objects and no cycles.
+    """Collect cyclic garbage less often: rows allocate many objects and form no cycles.
 
-    Modules make many that all stay; to look at them takes up to a tenth of the time of loading.
+    Importing modules allocates many objects that all stay alive; scanning them takes up to 10 % of
+    the loading time.
     """
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER_OBJECTS, *before[1:])
@@ -34,7 +35,7 @@ def rare_collections() -> Iterator[None]:
 
 
 class State(Enum):
-    """What an application is doing."""
+    """State of an application."""
 
     CREATED = "created"
     CONNECTING = "connecting"
@@ -47,18 +48,18 @@ class State(Enum):
     ERROR = "error"
 
     def may_become(self, state: State) -> bool:
-        """Whether an application can go from this state to `state`."""
+        """Return whether a transition from this state to `state` is allowed."""
         return state in _NEXT[self]
 
     @property
     def works(self) -> bool:
-        """Whether an application in this state is on its way to records, or at them."""
+        """Whether an application in this state processes records or prepares to."""
         return self in _WORKS
 
 
 _ENDS = frozenset({State.PENDING_SHUTDOWN, State.PENDING_ERROR})
 _WORKS = frozenset({State.CONNECTING, State.REBALANCING, State.RUNNING, State.PAUSED})
-"""Brokers that are gone make any of them `CONNECTING`, and their return makes it what it was."""
+"""A lost connection changes any of these to `CONNECTING`; a restored connection changes it back."""
 _NEXT = {
     State.CREATED: frozenset({State.CONNECTING}) | _ENDS,
     State.CONNECTING: _WORKS | _ENDS,

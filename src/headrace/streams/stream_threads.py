@@ -1,12 +1,12 @@
-"""Workers that are added to an application while it runs in this process, each in a thread.
+"""Workers added to a running application, each in a thread of this process.
 
     application ─► its own worker          from `run` or `start` to the end
-              └──► added ones ─► removed   they leave the group, and others get their tasks
-                        │
-                        └─ failed          ends all of them, with this error
+              └──► added ─► removed        leaves the group; its tasks move to other workers
+                     │
+                     └─ failed             stops all workers with this error
 
-An added worker is an application of the same topology and listeners with one worker of its own: its
-clients, its identity and its tasks are its own, and what a process of `headrace run` would have.
+An added worker is an application with the same topology and listeners: it has its own clients,
+identity and tasks, as a process of `headrace run` has.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _LEAST_FIRST = (State.CONNECTING, State.REBALANCING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadHandle:
-    """Handle on one added worker.
+    """Handle on an added worker.
 
     Args:
-        run: works until it is told to stop; raises what stopped it.
-        stop: asks it to stop, given whether it leaves the group; None does as ``on.stop`` says.
-        state: what it is doing.
-        view: what is known of it in numbers.
-        processed: the records that it has processed.
-        desk: takes questions about rows in its memory.
+        run: runs the worker until it is stopped; raises the error that stopped it.
+        stop: requests a stop; the argument is whether to leave the group, None follows ``on.stop``.
+        state: returns its state.
+        view: returns a snapshot of its metrics.
+        processed: returns the number of records that it has processed.
+        desk: takes queries for rows in its memory.
     """
 
     run: Callable[[], None]
@@ -50,18 +50,18 @@ class _Member:
     hand: ThreadHandle
     thread: threading.Thread = field(init=False)
     leaves: bool = False
-    """Whether it was told to leave for good."""
+    """Whether it is being removed."""
 
 
 class StreamThreads:
-    """Added workers of one application, each in a thread.
+    """Added workers of an application, each in a thread.
 
     Args:
-        name: what threads are called, with the worker's number behind it.
-        make: makes the worker of a number; it does not run yet.
-        changed: called when a worker is there or gone, or does something else.
-        failed: called when one has failed; the whole application is to stop.
-        timeout_s: how long one that is removed may take, in seconds.
+        name: prefix of the thread names; the worker's number is appended.
+        make: creates the worker with a number, without starting it.
+        changed: called after a worker was added, was removed or changed its state.
+        failed: called after a worker failed; it must stop the whole application.
+        timeout_s: maximum time to wait for a removed worker, in seconds.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class StreamThreads:
         self._members: list[_Member] = []
         self._is_over = False
         self._processed_before = 0
-        # A signal's handler may come while this very thread has it.
+        # Reentrant: a signal handler may run while this thread holds the lock.
         self._lock = threading.RLock()
         self.failure: BaseException | None = None
-        """The first error that stopped an added worker, and with it the application."""
+        """First error of an added worker, which also stopped the application."""
 
     @property
     def processed(self) -> int:
-        """Records that added workers have processed, those of removed ones included."""
+        """Number of records that added workers have processed, including removed workers."""
         with self._lock:
             return self._processed_before + sum(one.hand.processed() for one in self._members)
 
     def add(self) -> str | None:
-        """Begin another worker; returns its name, or None where all are being stopped."""
+        """Start another worker; return its name, or None if the application is stopping."""
         with self._lock:
             if self._is_over:
                 return None
@@ -108,10 +108,10 @@ class StreamThreads:
         return name
 
     def remove(self, timeout: timedelta | None = None) -> str | None:
-        """End the worker that has the highest number; returns its name, or None without any.
+        """Stop the added worker with the highest number; return its name, or None without any.
 
         Raises:
-            TimeoutError: it did not end in time, and goes on to in the background.
+            TimeoutError: it did not stop in time and continues to stop in the background.
         """
         with self._lock:
             staying = [one for one in self._members if not one.leaves and one.thread.is_alive()]
@@ -132,7 +132,7 @@ class StreamThreads:
         return member.thread.name
 
     def stop(self, leave: bool | None = None) -> None:
-        """Ask all to stop; no other one can be added from now on."""
+        """Request a stop of all added workers; later calls of `add` return None."""
         with self._lock:
             self._is_over = True
             members = tuple(self._members)
@@ -140,10 +140,10 @@ class StreamThreads:
             member.hand.stop(leave)
 
     def beside(self, work: Callable[[], None]) -> None:
-        """Do the own worker's work; then stop the added ones, and wait for them.
+        """Run the application's own worker; then stop the added workers and wait for them.
 
         Raises:
-            BaseException: what stopped the first of all.
+            BaseException: the first error that stopped a worker.
         """
         try:
             work()
@@ -155,22 +155,22 @@ class StreamThreads:
             raise self.failure
 
     def has_thread(self, thread: threading.Thread) -> bool:
-        """Whether it is that of an added worker."""
+        """Return whether a thread belongs to an added worker."""
         return any(member.thread is thread for member in tuple(self._members))
 
     def state_with(self, own: State) -> State:
-        """What the application is doing, whose own worker is so far: what the slowest one does."""
+        """Return the state of the whole application: that of its least advanced worker."""
         if not own.works:
             return own
         states = {own, *(member.hand.state() for member in tuple(self._members))}
         return next((state for state in _LEAST_FIRST if state in states), own)
 
     def views(self) -> tuple[WorkerView, ...]:
-        """What is known of the added workers."""
+        """Return a snapshot of each added worker."""
         return tuple(_view(member) for member in tuple(self._members))
 
     def desks(self) -> dict[int, QueryQueue]:
-        """Where the added workers take questions, by their numbers."""
+        """Return the query queue of each added worker, by worker number."""
         return {member.index: member.hand.desk for member in tuple(self._members)}
 
     def _run(self, member: _Member) -> None:

@@ -1,4 +1,4 @@
-"""The way to the web room, which needs libraries of its own and is loaded when it is asked for."""
+"""Loader of the HTTP server, whose package has extra dependencies and is imported on demand."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.streams.metrics.snapshots import HealthSnapshot
 NEEDED = ("starlette", "uvicorn", "h11")
 
 SetLevel = Callable[[str], str]
-"""Has what runs log from a level on, and tells what follows, in words.
+"""Change the log level of the running application and return a message about the effect.
 
-It raises ValueError for a level that there is not, and TimeoutError where nobody listens."""
+It raises ValueError for an unknown level, and TimeoutError if the application does not answer."""
 
 
 class WebServer(Protocol):
-    """Serves metrics, health and JSON until it is closed."""
+    """HTTP server of metrics, health and JSON, which runs until it is closed."""
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the server."""
 
     def close(self) -> None:
-        """Stop to serve."""
+        """Stop serving."""
 
     def __enter__(self) -> Self: ...
 
@@ -44,22 +44,23 @@ def open_web(
     set_level: SetLevel | None = None,
     queries: Callable[[], object] | None = None,
 ) -> WebServer:
-    """Serve how an application does; see `headrace.streams_web.server`.
+    """Serve metrics and health of an application; see `headrace.streams_web.server`.
 
     Args:
-        board: gives how everything is now.
+        board: returns the current health snapshot.
         address: ``[HOST:]PORT``.
-        log: says that it began.
-        token_file: holds what whoever asks must have, but for health.
-        is_open: whether everybody may ask who can reach it.
-        queries: gives the application's `headrace.streams.queries.queries.Queries`; None where
-            its stores may not be asked for.
+        log: logs the start.
+        token_file: file with the token that every request except health must send.
+        is_open: whether requests from other hosts are allowed without a token.
+        set_level: changes the log level; None disables that.
+        queries: returns the application's `headrace.streams.queries.queries.Queries`; None if
+            stores must not be queried.
 
     Raises:
-        ConfigError: the extra is not installed, or the address cannot be served on.
+        ConfigError: the extra is not installed, or the address cannot be bound.
     """
     try:
-        # By its name: this room knows none below it.
+        # Imported by name: this package must not depend on `streams_web`.
         serve = import_module("headrace.streams_web.server").serve
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
