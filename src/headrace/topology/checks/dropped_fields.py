@@ -1,7 +1,7 @@
-"""Fields of stored values that a new class or schema does not have: they are read, and let go.
+"""Fields of stored values that a new class or schema does not have, and so drops when it reads.
 
-That is no error, as what is read is whole without them. It is told, as nothing brings them back
-once a row was written again.
+This is not an error, because the values are complete without these fields. It is reported, because
+the fields are lost when a row is written again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from headrace.topology.serdes.json_schemas import resolved, unreadable_json
 
 
 def dropped_fields(new: str, old: str) -> list[str]:
-    """Say which fields of what old code wrote are left out by new code.
+    """Return the fields of old values that a new serde drops.
 
     Args:
-        new: what `headrace.topology.serdes.serde_schemas.schema_of` gave for the new serde.
-        old: the same for the old one.
+        new: the result of `headrace.topology.serdes.serde_schemas.schema_of` for the new serde.
+        old: the same for the old serde.
 
     >>> old = '{"json":{"type":"object","properties":{"paid":{"type":"number"}}}}'
     >>> dropped_fields(old.replace("paid", "payed"), old)
@@ -102,7 +102,7 @@ class _Json:
 
 @dataclass(slots=True)
 class _Avro:
-    """Walks both schemas; a record that was met is looked up by its name later on."""
+    """Comparison of two Avro schemas; a named record is remembered for later references."""
 
     mine: dict[str, Any]
     theirs: dict[str, Any]

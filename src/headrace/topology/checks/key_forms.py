@@ -1,7 +1,7 @@
-"""Whether two serdes write the same bytes for the same key, as far as that can be known.
+"""Comparison of two serdes: whether they encode equal keys to equal bytes, if that can be known.
 
-Keys are put into partitions by their bytes, so what meets by key must have the same ones: ``"a"``
-is ``a`` as a string and ``"a"``, with the quotes, as JSON.
+A key's partition is chosen by its bytes, so keys that are joined or aggregated must be encoded
+alike: ``"a"`` is ``a`` as a string, and ``"a"``, with the quotes, as JSON.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headrace.topology.serdes.windows_serde import SessionWindowedSerde, TimeWin
 AnySerde = Serde[Any]
 _PLAIN = (StringSerde, BytesSerde)
 _SAME_IN_JSON = (str, int, bool)
-"""What both writers of JSON write alike, to the last escaped character."""
+"""Classes that both JSON serdes encode to the same bytes."""
 
 
 def same_bytes(one: AnySerde, other: AnySerde) -> bool | None:
-    """Whether two serdes write the same bytes for equal keys; None where that is not known.
+    """Whether two serdes write the same bytes for equal keys; None if unknown.
 
-    Strings are the bytes that they are encoded to. Of one's own serdes nothing is known, unless
-    they are the same object or are equal; nor of two classes in JSON, or of two schemas.
+    A string and its encoded bytes are the same key. The result is unknown for custom serdes, unless
+    they are equal, for two different JSON classes, and for two schemas.
 
     >>> from headrace import serdes
     >>> same_bytes(serdes.string, serdes.json), same_bytes(serdes.integer, serdes.long)
@@ -58,7 +58,7 @@ def same_bytes(one: AnySerde, other: AnySerde) -> bool | None:
 
 
 def partitioned_by(serde: AnySerde) -> AnySerde:
-    """The serde whose bytes a key's partition goes by: of a windowed key that of the key itself.
+    """Return the serde whose bytes choose a key's partition; for a windowed key the inner serde.
 
     >>> from headrace import serdes
     >>> partitioned_by(serdes.session_windowed(serdes.string)).name
@@ -70,7 +70,7 @@ def partitioned_by(serde: AnySerde) -> AnySerde:
 
 
 def written_as(serde: AnySerde, argument: str = "key") -> str:
-    """What a program writes to name a serde, as an argument such as ``key=``.
+    """Return the code that passes a serde as an argument such as ``key=``.
 
     >>> from headrace import serdes
     >>> written_as(serdes.long), written_as(serdes.time_windowed(serdes.string, size=None))
@@ -83,7 +83,7 @@ def written_as(serde: AnySerde, argument: str = "key") -> str:
 
 
 def _form_of(serde: AnySerde) -> tuple[str | None, Any]:
-    """What kind of bytes a serde writes, and what they depend on within that kind."""
+    """Return the encoding that a serde writes, and the details that the bytes depend on."""
     if isinstance(serde, IntegerSerde):
         return f"{serde.width} bytes", None
     if isinstance(serde, JsonSerde):

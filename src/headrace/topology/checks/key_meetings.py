@@ -1,11 +1,12 @@
-"""Finds where keys meet that are other bytes on each side, so that equal ones never do.
+"""Check for keys in a store that different sources encode differently, so that they cannot match.
 
-Records meet in a store: a fold's, a table's, a side's of a join. All steps that use one store read
-from sources whose partitions go by the bytes of their keys. Where the serdes of two such sources
-write other bytes, equal keys lie in different partitions and so in different tasks.
+Records with equal keys match in a store: of an aggregation, of a table, of a side of a join. The
+nodes that use a store read from sources whose partitions are chosen by the bytes of their keys. If
+the serdes of two such sources write different bytes, equal keys are in different partitions and so
+in different tasks.
 
-A step that may give records another key ends this: what lies behind it is partitioned anew before
-the next step of the DSL with state, and a processor is free to use keys as it likes.
+A node that may change the key ends the search: records downstream are repartitioned before the next
+stateful DSL operator, and a processor may use keys freely.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopo
 
 @dataclass(frozen=True, slots=True)
 class KeyMeeting:
-    """Two sources whose keys meet in a store, although they are other bytes, or may be.
+    """Two sources whose keys are used in the same store, but are or may be encoded differently.
 
     Args:
-        store: where they meet.
-        node: the step at which they meet there.
-        sources: both nodes that read.
-        serdes: the serdes of their keys, defaults applied.
+        store: the store with the keys of both.
+        node: the node that uses both in the store.
+        sources: the source nodes.
+        serdes: the serdes of their keys, with defaults applied.
         certain: whether the bytes are known to differ.
-        refused: whether a step of the DSL needs equal keys together there; processors may do
-            without.
+        refused: whether a DSL operator requires equal keys to match there; processors may not
+            require it.
     """
 
     store: str
@@ -64,10 +65,10 @@ class KeyMeeting:
 
 
 def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
-    """Refuse a topology that joins or folds keys of unequal bytes.
+    """Raise if the topology joins or aggregates keys that are encoded differently.
 
     Args:
-        default_key: the serde of keys where the topology names none.
+        default_key: the serde of keys if the topology names none.
 
     Raises:
         TopologyError: naming both sources, both serdes, and what to write.
@@ -78,10 +79,10 @@ def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
 
 
 def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]:
-    """The pairs of sources whose keys meet and are not known to have equal bytes, each once.
+    """Yield each pair of sources with keys in the same store that may be encoded differently.
 
     Args:
-        default_key: the serde of keys where the topology names none.
+        default_key: the serde of keys if the topology names none.
 
     Example:
         >>> from headrace import StreamsBuilder, serdes
@@ -106,15 +107,15 @@ def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]
 def inputs_that_meet(
     sub: SubTopology, *, own: Collection[object], chosen: Iterable[object]
 ) -> frozenset[str]:
-    """The topics whose keys a step of the DSL needs together with keys of the application's own.
+    """Return the external topics whose keys must match keys that the application writes itself.
 
     Args:
         own: the topics that the application writes by the hash of their keys.
-        chosen: those for which a function chooses partitions, which are left out.
+        chosen: the topics whose partitions a function chooses, which are excluded.
 
     Returns:
-        Topics that are not its own; those of windowed keys are left out, as the whole bytes of
-        these do not choose the partition.
+        Topics that are not in `own`. Topics with windowed keys are excluded, because their
+        partitions do not depend on all bytes of the key.
     """
     found: set[str] = set()
     read = _sources_above(sub, frozenset(chosen))
@@ -158,7 +159,7 @@ def _meetings(
 
 
 def _sources_above(sub: SubTopology, chosen: frozenset[object]) -> Mapping[str, tuple[str, ...]]:
-    """By node: the sources whose partitioning its records have; none where it is not by the key."""
+    """Return, by node, the sources that its records are partitioned like, if by key."""
     found: dict[str, tuple[str, ...]] = {}
     for node in sub.nodes:
         if node.as_source is not None:
@@ -166,7 +167,7 @@ def _sources_above(sub: SubTopology, chosen: frozenset[object]) -> Mapping[str, 
         elif node.changes_key:
             found[node.name] = ()
         elif node.partitioned_like is not None:
-            found[node.name] = found[node.partitioned_like]  # answers go to where the row is
+            found[node.name] = found[node.partitioned_like]  # responses are sent to the row's task
         else:
             found[node.name] = _inputs(node, found)
     return found

@@ -1,4 +1,4 @@
-"""Finds topics that a topology reads and, from what it read, writes again: an endless circle."""
+"""Checks for endless loops of topics, and for shared inputs of external sinks."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import Graph, Node, SubTopology
 
-# Refuses tables outside of Kafka that read a topic directly where their position would not do.
+# Rejects external sinks that read a topic directly if their position would not be sufficient.
 #
-# A sink's position is that of the one partition that its task reads. So everything between is to
-# follow from each record alone, and nothing else may be made of the same topic: what another sink
-# or
-# topic has by then, the position would not tell.
+# A sink's position is the offset of the partition that its task reads. So all operators between
+# topic and sink must be stateless, and the task must write nothing else: the position does not say
+# which records another sink or topic has.
 
 
 _ADVICE = "leave direct=True out, so that it reads a topic of its own"
 
 
 def refuse_shared_sinks(topology: Graph) -> None:
-    """Raise where a sink that reads directly is not alone with what it reads.
+    """Raise if an external sink that reads its topic directly shares it with other operators.
 
     Raises:
-        TopologyError: naming the sink, and what is in its way.
+        TopologyError: naming the sink, and the reason.
     """
     for sub in topology.sub_topologies:
         node = sub.outside
@@ -60,13 +59,13 @@ def _obstacles(sub: SubTopology, node: Node) -> Iterator[str]:
 
 
 def refuse_loops(nodes: Iterable[Node]) -> None:
-    """Raise where records come round to the topic that they were read from.
+    """Raise if records return to the topic that they were read from.
 
-    A topic that is chosen by a function is left alone: it may lead some records back, and a retry
-    with a bound must.
+    A topic that a function chooses is not checked: it may return only some records, as a retry with
+    a limit must.
 
     Raises:
-        TopologyError: naming the topics, and the way to say that it is meant.
+        TopologyError: naming the topics, and how to allow the loop.
     """
     nodes = tuple(nodes)
     written = _written(nodes)
@@ -84,7 +83,7 @@ def refuse_loops(nodes: Iterable[Node]) -> None:
 
 
 def _written(nodes: tuple[Node, ...]) -> Mapping[str, tuple[str, ...]]:
-    """The topics that are written from what is read from each."""
+    """Return, by topic, the topics that are written from its records."""
     children: dict[str, list[Node]] = {}
     for node in nodes:
         for parent in node.parents:
@@ -111,7 +110,7 @@ def _sinks(source: Node, children: Mapping[str, list[Node]]) -> Iterable[str]:
 
 
 def _way(begin: str, end: str, written: Mapping[str, tuple[str, ...]]) -> list[str] | None:
-    """The topics from one to another, at least one step apart."""
+    """Return the shortest non-empty path of topics between two topics."""
     ways = [[begin]]
     seen: set[str] = set()
     while ways:

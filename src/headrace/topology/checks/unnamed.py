@@ -1,7 +1,7 @@
-"""Finds what has state and no name of its own: stores and repartition topics with a number.
+"""Checks for stores and repartition topics whose names are generated, and for unnamed key serdes.
 
-The number counts the steps of the program. A step that is put in front, or taken away, gives
-another number to all behind it, and what was stored under the old one is not found any more.
+A generated name has a number that counts the nodes of the program. If a DSL call is added or
+removed, the numbers of all later calls change, and state stored under an old name is not found.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headrace.topology.compile.meeting import meets_others
 from headrace.topology.functions import functions_in
 from headrace.topology.graph.graph import AnySerde, Graph, Node, Sink, Source, SubTopology, by_name
 
-# Finds the steps whose calls are made one by one, though many might be under way together.
+# Finds async operators whose calls run one at a time, although many could be in flight.
 
 
 def calls_alone(subs: Iterable[SubTopology]) -> Iterator[str]:
-    """What is said of each of them, in the program's order.
+    """Yield a message for each async operator whose calls run sequentially, in program order.
 
     Example:
         >>> from headrace import StreamsBuilder
@@ -44,11 +44,10 @@ or a processor, and their order is kept; give map_async order="any", or put .rep
                 )
 
 
-# Finds keys that a program changes behind a named serde, and writes with one that nobody named.
+# Finds keys that were read with an explicit serde, changed, and written with the default serde.
 #
 # ``stream("orders", key=serdes.string).select_key(f).to("out")`` writes keys with the default
-# serde,
-# ``default.key.serde``, although everything around it may look as if they stayed strings.
+# serde, ``default.key.serde``, although the program looks as if they remained strings.
 
 
 _SERDES: dict[Any, AnySerde] = {
@@ -61,15 +60,15 @@ _SERDES: dict[Any, AnySerde] = {
 
 @dataclass(frozen=True, slots=True)
 class UnnamedKey:
-    """Keys that are written with the default serde behind a step that may have changed them.
+    """Keys that are written with the default serde after an operator may have changed them.
 
     Args:
-        changed: the step that may have.
-        source: the node behind which it stands, whose serde is named.
-        named: that serde.
-        sink: what writes them.
-        default: the serde that it writes them with.
-        likely: that of the type which the step's function says to return.
+        changed: the node that may have changed the keys.
+        source: the source upstream, which has an explicit serde.
+        named: the serde of the source.
+        sink: the sink that writes the keys.
+        default: the default serde that the sink uses.
+        likely: the serde of the return type of the node's function, if known.
     """
 
     changed: str
@@ -99,10 +98,10 @@ class UnnamedKey:
 
 
 def unnamed_keys(topology: Graph, default_key: AnySerde) -> Iterator[UnnamedKey]:
-    """The places where such keys are written, in the program's order.
+    """Yield the sinks that write such keys, in program order.
 
     Args:
-        default_key: the serde of keys where the topology names none.
+        default_key: the serde of keys if the topology names none.
 
     Example:
         >>> from headrace import StreamsBuilder, serdes
@@ -137,7 +136,7 @@ have now, or key=serdes.string, if they are of the type of the old ones
 
 
 def _likely(step: Node) -> AnySerde | None:
-    """The serde for what the step's function says to return, or for the first of its pair."""
+    """Return the serde of the function's return type, or of the first type of its pair."""
     found = [_SERDES.get(_returned(function)) for function in functions_in(step)]
     return found[0] if len(found) == 1 else None
 
@@ -145,7 +144,7 @@ def _likely(step: Node) -> AnySerde | None:
 def _returned(function: Callable[..., Any]) -> object:
     try:
         kind = typing.get_type_hints(function).get("return")
-    except Exception:  # names that are known to type checkers alone
+    except Exception:  # names that only type checkers know
         return None
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
 
@@ -155,7 +154,7 @@ _REPARTITION = "-repartition"
 
 
 def is_generated(name: str) -> bool:
-    """Whether a name of a store or of a topic has a number of the program's steps in it.
+    """Whether the name of a store or topic contains a generated number.
 
     Example:
         >>> is_generated("KSTREAM-AGGREGATE-STATE-STORE-0000000003")
@@ -171,12 +170,12 @@ class Unnamed:
     """A store or a repartition topic whose name was generated.
 
     Args:
-        kind: which of them.
+        kind: store or repartition topic.
         name: the generated name, without the application's id.
-        node: the step that it belongs to.
-        reads: the topics that the step's sub-topology reads; for topics between sub-topologies,
-            those that are read in front of them.
-        advice: what to write in the program.
+        node: the node that it belongs to.
+        reads: the external topics that the node's sub-topology reads, directly or through
+            repartition topics.
+        advice: the code that gives it a name.
     """
 
     kind: Literal["store", "repartition topic"]
@@ -191,7 +190,7 @@ class Unnamed:
 
 
 def unnamed_steps(subs: Iterable[SubTopology]) -> Iterator[Unnamed]:
-    """The stores and repartition topics without a name of their own, in the program's order.
+    """Yield the stores and repartition topics without an explicit name, in program order.
 
     Example:
         >>> from headrace import StreamsBuilder
@@ -209,7 +208,7 @@ lines: write count(store="...")
             if node.internal:
                 yield from _unnamed_topics(sub, node, reads)
             for store in node.stores:
-                # The others that use it were built behind the node that it belongs to.
+                # The first node with the store is its owner; other users were added later.
                 if is_generated(store) and store not in told:
                     told.add(store)
                     parents = (nodes[parent] for parent in node.parents)
@@ -219,7 +218,7 @@ lines: write count(store="...")
 
 
 def _read_in_front(sub: SubTopology, subs: Iterable[SubTopology]) -> tuple[str, ...]:
-    """The topics that are no topology's own, from which the records of a sub-topology come."""
+    """Return the external topics that the records of a sub-topology come from."""
     writers = {sink.topic: one for one in subs for sink in one.sinks if sink.internal}
     found: dict[str, None] = {}
     seen, asked = set[int](), [sub]

@@ -1,6 +1,6 @@
-"""count, reduce and aggregate: fold a grouped stream into one row a key.
+"""count, reduce and aggregate: lines that aggregate a grouped stream into a row per key.
 
-Null keys follow the null-key policy, null values are left out, the result's timestamp is the later
+Null keys follow the null-key policy, null values are dropped, the result's timestamp is the later
 of the row's and the record's, and None deletes the row (`KStreamAggregate`, `KStreamReduce`).
 """
 
@@ -17,7 +17,7 @@ Descend = Callable[[Flow], None]
 
 
 def emit(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
-    """Write the update of one row, and what follows from it."""
+    """Write the lines that update a row, and the children."""
     guard_key(gen, node, flow, lambda kept: _with_value(gen, node, kept, descend), store=node.store)
 
 
@@ -55,7 +55,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         emit_kept(gen, node, node.store, new, exact=node.fold.makes)
         is_later = f"{flow.timestamp} > {old_timestamp}"
         if node.fold.asks_user:
-            # The entry of a deleted row has a timestamp until it is evicted: it must not matter.
+            # A deleted row keeps a timestamp until it is evicted; ignore it.
             is_later = f"{old} is None or {is_later}"
         w.line(f"{timestamp} = {flow.timestamp} if {is_later} else {old_timestamp}")
         if gen.options.handles_errors:
@@ -65,7 +65,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
         if not node.fold.asks_user:
             emit_update(gen, node, node.store, result, descend, kept=kept)
             return
-        # A row that is not there needs no deleting.
+        # Do not delete a row that does not exist.
         with w.block(f"if {new} is not None or row_{i}[0] is not None:"):
             emit_update(gen, node, node.store, result, descend, kept=kept)
 

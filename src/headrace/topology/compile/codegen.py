@@ -1,8 +1,8 @@
-"""The pieces that the compiler writes source with: a line writer, and what is known of a record.
+"""Parts of the compiler: a writer of source lines, and `Flow`, the variables of a record.
 
-A `Flow` says how the record at one edge of the graph is held in the generated function: which
-variables hold its key and value, decoded or as bytes, and which of them cannot be None. Operators
-take a flow, write lines and hand the changed flow to their children. Bytes that are known already
+A `Flow` describes how the generated function holds the record at one edge of the graph: which
+variables have its key and value, decoded or as bytes, and which of them cannot be None. Operators
+take a flow, write lines and pass the changed flow to their children. Bytes that are already known
 are never encoded again.
 """
 
@@ -32,17 +32,18 @@ Hold = Literal["objects", "bytes"]
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """What the compiler must know besides the topology.
+    """Settings that the compiler depends on.
 
     Args:
-        application_id: put in front of the names of internal topics.
-        default_key: the serde of keys where the topology names none.
-        default_value: the serde of values where the topology names none.
-        caching: hold back a table's updates until the next flush, so only the last one goes on.
+        application_id: prefix of the names of internal topics.
+        default_key: the serde of keys if the topology names none.
+        default_value: the serde of values if the topology names none.
+        caching: cache a table's updates until the next flush, so that only the last one is
+            forwarded.
         null_key_policy: what a stateful operator does with a null key.
-        handles_errors: whether a handler may let records go on after one of them failed.
-        skips_undecodable: whether a handler may pass over bytes that no serde can read.
-        timestamps: the timestamp extractor where a source names none.
+        handles_errors: whether a handler may skip a failed record and continue.
+        skips_undecodable: whether a handler may skip bytes that no serde can read.
+        timestamps: the timestamp extractor if a source names none.
     """
 
     application_id: str
@@ -57,10 +58,10 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Where a record's parts are, at one edge of the graph, by the names of variables.
+    """The variables that hold the parts of a record at an edge of the graph.
 
-    `key` and `value` are None while only the bytes are there; `key_bytes` and `value_bytes` are
-    None once the object has changed.
+    `key` and `value` are None while only the bytes are known; `key_bytes` and `value_bytes` are
+    None after the object has changed.
     """
 
     key: str | None
@@ -74,14 +75,14 @@ class Flow:
     key_is_set: bool = False
     value_is_set: bool = False
     old: str | None = None
-    """The value that was forwarded before, where a table tells it (see `graph.tells_old`)."""
+    """Variable of the previous value, if a table forwards it (see `graph.tells_old`)."""
     key_is_own: bool = False
-    """Whether this application encoded the key's bytes, so that encoding it again gives them."""
+    """Whether this application encoded the key, so that encoding it again gives equal bytes."""
     partial: str | None = None
-    """The partial result that the record may be, or None where it is a record like any other."""
+    """Variable of the partial aggregate that the record may be, or None for ordinary records."""
 
     def with_key(self, variable: str, *, is_set: bool = False) -> Flow:
-        """The same record under a new key object."""
+        """Return the flow with a new key object."""
         return replace(
             self,
             key=variable,
@@ -92,37 +93,37 @@ class Flow:
         )
 
     def with_value(self, variable: str, *, is_set: bool = False) -> Flow:
-        """The same record with a new value object."""
+        """Return the flow with a new value object."""
         return replace(
             self, value=variable, value_bytes=None, value_serde=None, value_is_set=is_set
         )
 
     @property
     def key_or_bytes(self) -> str:
-        """A variable that is None exactly when the key is null."""
+        """Variable that is None exactly if the key is null."""
         return self.key or self.key_bytes or "None"
 
     @property
     def value_or_bytes(self) -> str:
-        """A variable that is None exactly when the value is null."""
+        """Variable that is None exactly if the value is null."""
         return self.value or self.value_bytes or "None"
 
     @property
     def key_object(self) -> str:
-        """The variable of the decoded key; the source has decoded it where a node needs it."""
+        """Variable of the decoded key; the source has decoded it if a node needs it."""
         assert self.key is not None, "the source must decode a key that a node reads"
         return self.key
 
     @property
     def value_object(self) -> str:
-        """The variable of the decoded value; the source has decoded it where a node needs it."""
+        """Variable of the decoded value; the source has decoded it if a node needs it."""
         assert self.value is not None, "the source must decode a value that a node reads"
         return self.value
 
 
 @dataclass(slots=True)
 class Writer:
-    """Source text in the making, with the node that each line belongs to."""
+    """Lines of source text, each with the node that it belongs to."""
 
     lines: list[str] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
@@ -130,13 +131,13 @@ class Writer:
     node: str = ""
 
     def line(self, text: str) -> None:
-        """Add one line at the present indentation, for the present node."""
+        """Add a line at the current indentation, for the current node."""
         self.lines.append("    " * self.depth + text if text else "")
         self.nodes.append(self.node)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Add a header line and indent what follows; where nothing follows, it says so."""
+        """Add a header line and indent the lines written inside; an empty block gets ``pass``."""
         self.line(header)
         begin = len(self.lines)
         self.depth += 1
@@ -147,7 +148,7 @@ class Writer:
 
     @contextmanager
     def of(self, node: Node) -> Iterator[None]:
-        """Attribute what follows to `node`, under a comment with its name."""
+        """Attribute the lines written inside to `node`, under a comment with its name."""
         outer, self.node = self.node, node.name
         self.line(f"# {node.name}")
         yield
@@ -156,7 +157,7 @@ class Writer:
 
 @dataclass(slots=True)
 class Generator:
-    """The state of compiling one sub-topology."""
+    """State of compiling a sub-topology."""
 
     sub: SubTopology
     options: CompileOptions
@@ -165,30 +166,30 @@ class Generator:
     writer: Writer = field(default_factory=Writer)
     constants: dict[str, Any] = field(default_factory=dict)
     functions: set[str] = field(default_factory=set)
-    """The constants that are the user's functions."""
+    """Constants that are user functions."""
     looked_at: set[str] = field(default_factory=set)
-    """The constants whose first result is looked at, see `first_result`."""
+    """Constants whose first result is checked, see `functions.looked_at`."""
     ordinals: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ordinals = {node.name: i for i, node in enumerate(self.sub.nodes)}
 
     def ordinal(self, node: Node) -> int:
-        """A small number that is the node's own, for the names of its variables."""
+        """Return the node's number in the sub-topology, for the names of its variables."""
         return self.ordinals[node.name]
 
     def constant(self, name: str, value: object) -> str:
-        """Make an object known to the generated code under `name`."""
-        # A bound method is another object each time it is looked up, and equal.
+        """Make an object available to the generated code under `name`."""
+        # Compared by equality, because each access of a bound method makes a new object.
         assert self.constants.setdefault(name, value) == value, name
         return name
 
     def function(self, name: str, value: object, *, looked_at: bool = False) -> str:
-        """Make a function of the user known to the generated code under `name`.
+        """Make a user function available to the generated code under `name`.
 
         Args:
-            name: a name that is this function's alone.
-            looked_at: whether its first result is looked at, see `first_result`.
+            name: a name for this function only.
+            looked_at: whether its first result is checked, see `functions.looked_at`.
         """
         self.functions.add(name)
         if looked_at:
@@ -196,7 +197,7 @@ class Generator:
         return self.constant(name, value)
 
     def store_serdes(self, name: str) -> tuple[AnySerde, AnySerde]:
-        """The key and value serdes of a store, defaults applied."""
+        """Return the key and value serdes of a store, with defaults applied."""
         store = next(s for s in self.sub.stores if s.name == name)
         return (
             store.key or self.options.default_key,
@@ -204,7 +205,7 @@ class Generator:
         )
 
     def encoded_key(self, flow: Flow, serde: AnySerde, node: Node) -> str:
-        """A variable or expression of the key's bytes in `serde`."""
+        """Return a variable or expression of the key's bytes in `serde`."""
         if flow.key_bytes is not None and flow.key is not None and flow.key_serde is serde:
             if flow.key_is_own:
                 return flow.key_bytes
@@ -218,7 +219,7 @@ class Generator:
         )
 
     def encoded_value(self, flow: Flow, serde: AnySerde, node: Node) -> str:
-        """A variable or expression of the value's bytes in `serde`."""
+        """Return a variable or expression of the value's bytes in `serde`."""
         return self._encoded(
             flow.value, flow.value_bytes, flow.value_serde, serde, flow.value_is_set, "value", node
         )
@@ -246,24 +247,24 @@ def _reusable(known: AnySerde | None, wanted: AnySerde) -> bool:
     return known is wanted and wanted.canonical and wanted.immutable
 
 
-# Lines that may fail for one record, where a handler may let the others go on.
+# Lines that may fail for a single record, if a handler may skip it.
 #
-# A node that fails on a record lets it go; its siblings, and the other records that a node above it
-# made, go on (KIP-1033). Only what a node does itself is tried, never what follows from it: that
-# stands in the ``else`` of the ``try``, so each failure is that of its own node. Where errors stop
-# the application in any case, nothing of all this is written.
+# If a node fails on a record, the record is skipped there; siblings of the node, and other records
+# from its parent, are processed (KIP-1033). Only the node's own lines are in the ``try``. Its
+# children are in the ``else``, so each failure is attributed to the failed node. If errors always
+# stop the application, no ``try`` is written.
 
 
 @contextmanager
 def attempt(
     gen: Generator, node: Node, flow: Flow, *, part: str = "None", instead: str | None = None
 ) -> Iterator[None]:
-    """Write what a node does itself, and who is told where it fails.
+    """Write the lines of a node in a ``try`` block that reports failures to the handler.
 
     Args:
-        flow: the record that it was given.
-        part: the expression of what could not be written, for a sink.
-        instead: a line to do instead where what follows is done all the same, without `otherwise`.
+        flow: the input record of the node.
+        part: for a sink, the expression of the part that could not be written.
+        instead: a line to run after a failure, if the following lines run without `otherwise`.
     """
     w = gen.writer
     if not gen.options.handles_errors:
@@ -279,7 +280,7 @@ def attempt(
 
 @contextmanager
 def otherwise(gen: Generator) -> Iterator[None]:
-    """Write what follows where the attempt just before has not failed."""
+    """Write the lines that run if the preceding attempt did not fail."""
     if not gen.options.handles_errors:
         yield
         return
@@ -288,28 +289,28 @@ def otherwise(gen: Generator) -> Iterator[None]:
 
 
 def tell(gen: Generator, node: Node, flow: Flow, error: str, *, part: str = "None") -> None:
-    """Write the call that asks the handler; it raises where the application is to stop."""
+    """Write the call of the error handler; it raises if the application must stop."""
     record = f"{flow.key_or_bytes}, {flow.value_or_bytes}, {flow.timestamp}, {flow.headers}"
     gen.writer.line(f"failed({node.name!r}, {error}, {record}, {part})")
 
 
-# Whether a store may hold a value's object itself, or must hold bytes.
+# Whether a store may hold a value's object, or must hold bytes.
 #
-# A store that holds objects encodes a row once a commit, however often it changes. With mutable
-# values that is only right while nobody else has the object: a user function downstream could
-# change
-# it in place, and a function upstream could have kept the value that a reducer returns.
+# A store that holds objects encodes a row once per commit, however often it changes. For mutable
+# values this is correct only if no other code has a reference to the object: a user function
+# downstream could change it in place, and a function upstream could keep the value that a reducer
+# returns.
 
 
 def hold_of(
     sub: SubTopology, store: str, *, immutable: bool, outlives_errors: bool = False
 ) -> Hold:
-    """Decide how `store` holds its values.
+    """Decide whether `store` holds values as objects or as bytes.
 
     Args:
-        immutable: whether its serde makes values that nobody can change.
-        outlives_errors: whether a row must stay as it was where a function that was to change it
-            failed, and be refused at once where it cannot be encoded.
+        immutable: whether its serde makes immutable values.
+        outlives_errors: whether a row must keep its value after a user function failed on it, and
+            must be encoded immediately so that a failure is found.
     """
     users = [node for node in sub.nodes if store in node.stores]
     if outlives_errors and not all(node.counts for node in users):
@@ -324,7 +325,7 @@ def hold_of(
 
 
 def has_its_own(sub: SubTopology, node: Node) -> bool:
-    """Whether nobody else can have got hold of the keys and values that a node is given."""
+    """Whether no other code has a reference to the keys and values that a node receives."""
     return _is_alone_above(sub, node) and not any(
         other.changes_key for other in sub.nodes if other is not node
     )
@@ -346,13 +347,13 @@ def _is_alone_above(sub: SubTopology, node: Node) -> bool:
     return True
 
 
-# Which nodes read the decoded key or value of a record; what nobody reads stays bytes.
+# Which nodes read the decoded key or value of a record; parts that no node reads stay bytes.
 
 
 def needs_key(gen: Generator, node: Node, serde: object) -> bool:
-    """Whether anything below `node` reads the decoded key, or writes it in another serde."""
+    """Whether a node downstream reads the decoded key, or writes it in another serde."""
     if gen.options.handles_errors:
-        return True  # a handler is shown the record
+        return True  # the handler receives the record
     for child in gen.sub.children(node.name):
         if len(child.parents) > 1 or child.reads_key:
             return True
@@ -369,7 +370,7 @@ def needs_key(gen: Generator, node: Node, serde: object) -> bool:
 
 
 def needs_value(gen: Generator, node: Node, serde: object) -> bool:
-    """Whether anything below `node` reads the decoded value, or writes it in another serde."""
+    """Whether a node downstream reads the decoded value, or writes it in another serde."""
     if gen.options.handles_errors:
         return True
     for child in gen.sub.children(node.name):
@@ -384,11 +385,11 @@ def needs_value(gen: Generator, node: Node, serde: object) -> bool:
 
 
 def needs_old(sub: SubTopology, node: Node) -> bool:
-    """Whether anything below `node` reads the value that it forwarded before."""
+    """Whether a child reads the previous value that `node` forwards."""
     return any(child.needs_old for child in sub.children(node.name))
 
 
-# The head of the generated module: the names that its functions read, and no others.
+# The head of the generated module: bindings of only the names that its functions read.
 
 
 _OF_THE_TASK = (
@@ -401,12 +402,12 @@ _OF_THE_TASK = (
     "let_go",
     "undecodable",
 )
-"""What the generated code may call of the `TaskEnvironment`."""
+"""Members of `TaskEnvironment` that the generated code may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Binding:
-    """A name, the lines that bind it, and the name that they read."""
+    """A name, the lines that bind it, and the name that the lines read."""
 
     name: str
     lines: tuple[str, ...]
@@ -414,12 +415,12 @@ class _Binding:
 
 
 def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
-    """Write the bindings that the body reads.
+    """Write the bindings of the names that the body reads.
 
     Args:
-        w: takes the lines.
+        w: receives the lines.
         gen: the generator, after it has written the body.
-        body: the lines behind the head, in a function.
+        body: the lines after the bindings, in a function.
     """
     read = _names_read(tuple(body))
     kept: list[_Binding] = []
@@ -433,14 +434,14 @@ def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
 
 
 def said_of(functions: Iterable[object]) -> str:
-    """A comment that says where the user's functions stand; empty where there are none."""
+    """Return a comment with the source locations of user functions; empty if unknown."""
     places = dict.fromkeys(str(place) for f in functions if (place := place_of(f)) is not None)
     return f"  # {', '.join(places)}" if places else ""
 
 
-@lru_cache(maxsize=64)  # an application that is made again has the same
+@lru_cache(maxsize=64)  # a re-created application has the same body
 def _names_read(body: tuple[str, ...]) -> frozenset[str]:
-    """What the body reads and does not bind; a node or a topic may be called as a name is."""
+    """Return the global names that the body reads, found by parsing, not by searching text."""
     open_tables = [symtable.symtable("\n".join(("def bind():", *body)), "<bind>", "exec")]
     names: set[str] = set()
     while open_tables:

@@ -1,12 +1,11 @@
-"""Turns each sub-topology into Python source: one function per source that runs a batch of records.
+"""Compiler from a sub-topology to Python source: for each source a function that runs a batch.
 
-The fused operators are straight lines of one loop: no node objects, no dispatch and no context per
-record. Only a node that several others feed, or one that is nested deeply, is a function of its
-own. The source has the node names as comments, is registered with `linecache` so that tracebacks
-and debuggers show it, and is printed by ``Topology.describe(code=True)``.
+Fused operators are straight lines of one loop: no node objects, no dispatch and no context per
+record. Only a node with several parents, or a deeply nested node, is a function. The source has the
+node names as comments, is registered with `linecache` so that tracebacks and debuggers show it, and
+is printed by ``Topology.describe(code=True)``.
 
-What the generated code calls while it runs is in `TaskEnvironment`; what it hands back is a
-`BoundProgram`.
+The generated code calls `TaskEnvironment` while it runs; binding it returns a `BoundProgram`.
 """
 
 from __future__ import annotations
@@ -73,9 +72,6 @@ from headrace.topology.serdes.kept import as_pair, exact_types, keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
 from headrace.topology.timestamps import TimestampAssigner
 
-# A step that says its own condition: an ``if`` around what follows.
-
-
 Descend = Callable[[Flow], None]
 
 
@@ -108,7 +104,7 @@ class _Record:
 
 
 def emit_fused(gen: Generator, node: Fused, flow: Flow, descend: Descend) -> None:
-    """Write the condition, and what follows where it holds."""
+    """Write the condition of a fused node, and its children inside."""
     condition = node.spec.condition(_Record(gen, node, flow))
     if gen.options.handles_errors:
         kept = f"kept_{gen.ordinal(node)}"
@@ -121,24 +117,23 @@ def emit_fused(gen: Generator, node: Fused, flow: Flow, descend: Descend) -> Non
         descend(flow)
 
 
-# The lines that let the results of a step go on that gathers records (see `operators.calls`).
+# Forwarding of the results of operators that batch records (see `operators.gathering`).
 #
-# They stand in a function of their own, which is called when enough is gathered, at the end of each
-# run and at a flush. In it `m` is the message that a result comes from, as in the loop over a
-# batch,
-# so whatever fails behind it is told with its own record.
+# The lines are in a function, which is called if the batch is full, at the end of each run and at
+# a flush. In it `m` is the message that a result comes from, as in the loop over a batch, so a
+# failure downstream is reported with the right record.
 
 
 Children = Callable[[Node, Flow], None]
 
 
 def gathering(nodes: Iterable[Node]) -> list[Operator]:
-    """Those of some nodes that gather records, each behind those that feed it."""
+    """Return the nodes that batch records, parents first."""
     return [node for node in nodes if isinstance(node, Operator) and node.gathers]
 
 
 def emit_release(gen: Generator, node: Operator, children: Children) -> None:
-    """Write the function that lets go on what a node has gathered."""
+    """Write the function that forwards the results of a batching node."""
     w, i = gen.writer, gen.ordinal(node)
     given = Flow("key", None, None, "value", None, None)
     each = w.block(f"for one in operator_{i}.joined():")
@@ -153,7 +148,7 @@ def emit_release(gen: Generator, node: Operator, children: Children) -> None:
 
 @contextmanager
 def _answering(gen: Generator, node: Operator, flow: Flow) -> Iterator[None]:
-    """Write who is told where the call has failed: the handler, or what the step itself says."""
+    """Write the reaction to a failed call: the node's own, else that of the handler."""
     answer = node.answer
     if answer is None:
         with attempt(gen, node, flow):
@@ -167,55 +162,52 @@ def _answering(gen: Generator, node: Operator, flow: Flow) -> Iterator[None]:
 
 
 def emit_full(gen: Generator, node: Operator) -> None:
-    """Write what follows a record that was handed over."""
+    """Write the check after each record: forward the results if the batch is full."""
     i = gen.ordinal(node)
     with gen.writer.block(f"if operator_{i}.is_full:"):
         gen.writer.line(f"release_{i}()")
 
 
 def emit_run_ended(gen: Generator) -> None:
-    """Write what the end of a run means for those that gather."""
+    """Write the check at the end of a run: forward the results of nodes that require it."""
     for node in gathering(gen.sub.nodes):
         i = gen.ordinal(node)
         with gen.writer.of(node), gen.writer.block(f"if operator_{i}.ends_with_run:"):
             gen.writer.line(f"release_{i}()")
 
 
-# The line that keeps a record for a table outside of Kafka, without a call of Python.
+# Keeping a record for an external sink, without a call of a Python function.
 #
-# A table that nobody else can change the objects of takes them as they are, in the loop over a
-# batch.
-# Elsewhere, such as behind a merge, the operator's own method is called.
+# If no other code can change the record's objects, the loop over a batch appends them directly.
+# Elsewhere, such as after a merge, the operator's `process` is called.
 
 
 def is_kept(gen: Generator, node: Operator) -> bool:
-    """Whether the records of a node may be kept as they are."""
+    """Whether the sink's operator may keep the record's objects without copying them."""
     return node.writes_outside is not None and has_its_own(gen.sub, node)
 
 
 def emit_keeping(gen: Generator, node: Operator, flow: Flow) -> None:
-    """Write the line; `m` is the message that is processed."""
+    """Write the line that keeps the record; `m` is the message that is processed."""
     record = f"{flow.key_object}, {flow.value_object}, {flow.timestamp}, m"
     gen.writer.line(f"keep_{gen.ordinal(node)}(({record}))")
 
 
 def emit_keeper(gen: Generator, node: Operator, w: Writer) -> None:
-    """Write what the line calls."""
+    """Write the binding of the method that keeps records."""
     i = gen.ordinal(node)
     w.line(f"keep_{i} = operator_{i}.kept.append")
 
 
-# The key of a record that changes a row: what the row's bytes give back.
+# The key of a record that changes a row is the object that the row's bytes decode to.
 #
-# A key that another serde has read, or that a function has made, may be another object with the
-# same
-# bytes: 1 where the store of doubles has 1.0. A result that is sent at once would have the one, and
-# a
-# result that is read from the store the other.
+# A key that another serde decoded, or that a function returned, may be another object with the same
+# bytes, such as 1 in a store of doubles, which has 1.0. Otherwise a result that is forwarded
+# immediately would have the one, and a result that is read from the store the other.
 
 
 def emit_row_keys(gen: Generator, node: Node, flow: Flow, descend: Callable[[Flow], None]) -> None:
-    """Write that the key becomes what a row's bytes give back, if it may be anything else."""
+    """Write the conversion of the key to the object that the row's bytes decode to."""
     serde = _row_key_serde(gen, node)
     if serde is None or flow.key is None or _has_read(serde, flow):
         descend(flow)
@@ -233,7 +225,7 @@ def emit_row_keys(gen: Generator, node: Node, flow: Flow, descend: Callable[[Flo
 
 
 def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
-    """The serde of the keys of the rows that the node changes; None where they have others."""
+    """Return the serde of the row keys, or None if rows do not have the record's key."""
     if isinstance(node, (Aggregate, TableSource)):
         return None if node.store is None else gen.store_serdes(node.store)[0]
     if not isinstance(node, Operator) or not node.needs_key or not node.uses:
@@ -242,16 +234,16 @@ def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
     if isinstance(serde, KeptKeySerde):
         return serde.inner
     if not node.spec.rows_have_its_keys:
-        return None  # its keys are those of a table, or of no row
+        return None  # its store has the keys of a table, or no rows
     if isinstance(serde, WindowStoreSerde):
         return serde.windowed.inner
     if isinstance(serde, SessionWindowedSerde) and node.spec.makes_windows:
         return serde.inner
-    return serde  # a session may be the key of a row that is none
+    return serde  # a session may be the key of a row that is not a session
 
 
 def _has_read(serde: AnySerde, flow: Flow) -> bool:
-    """Whether the key comes from bytes of that serde; it may be told other topics."""
+    """Whether the key was decoded with this serde, which may be bound to another topic."""
     read = flow.key_serde
     if read is None or flow.key_bytes is None:
         return False
@@ -260,13 +252,12 @@ def _has_read(serde: AnySerde, flow: Flow) -> bool:
 
 # A stream read as a table: the last value of each key, a null value deletes the row.
 #
-# The last value to arrive wins, whatever its timestamp (Kafka Streams: `KTableSource`). A value
-# that
-# changes nothing goes no further, and so does the deletion of a row that is not there (KIP-557).
+# The last value to arrive wins, whatever its timestamp (Kafka Streams: `KTableSource`). An update
+# that does not change the row is not forwarded, nor is the deletion of a missing row (KIP-557).
 
 
 def emit_table(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> None:
-    """Write the update of one row, and what follows from it."""
+    """Write the update of a row of a table from a stream, and the children."""
     guard_key(gen, node, flow, lambda kept: _upsert(gen, node, kept, descend), store=node.store)
 
 
@@ -293,7 +284,7 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
         # Equal values of other classes may be other documents, as 1, 1.0 and true are.
         changed = f"{new}.__class__ is not {old}.__class__ or {new} != {old}"
         if gen.holds[node.store] == "bytes":
-            # A number that was read from disk is bytes, one that was written just now is not.
+            # A number from disk is bytes, a number that was written since the last commit is not.
             mixed = f"{old}.__class__ is bytes and {new}.__class__ in ATOMS and {new} is not None"
             changed = f"{encode}({new}) != {old} if {mixed} else {changed}"
         else:
@@ -303,7 +294,7 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
         with w.block(f"if changed_{i}:"):
             emit_update(gen, node, node.store, result, descend, kept=kept)
         if any(s.name == node.store and s.source_topic is not None for s in gen.sub.stores):
-            # A restore from the source finds the last record of each key, whatever changed.
+            # A restore from the source topic finds the last record of each key, even if unchanged.
             with w.block(f"elif {result.value_object} is not None:"):
                 row = kept or held(gen, node, node.store, result)
                 w.line(f"dirty_{i}[row_key_{i}] = ({row}, {flow.timestamp})")
@@ -311,30 +302,30 @@ def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> 
 
 MAX_DEPTH = 14
 """How deep blocks nest before a node becomes a function; Python allows 20 nested loops."""
-_code_of = lru_cache(maxsize=64)(compile)  # an application that is made again has the same
+_code_of = lru_cache(maxsize=64)(compile)  # a re-created application has the same code
 
 
 @dataclass(frozen=True, slots=True)
 class BoundProgram:
-    """The functions of one task."""
+    """Functions of a task."""
 
     process: Mapping[str, Callable[[Iterable[Message]], int]]
-    """By topic: runs a batch and returns the largest timestamp in it, or -1."""
+    """By topic: function that runs a batch and returns its largest timestamp, or -1."""
     flush: Callable[[], None]
-    """Sends on everything that caches hold back."""
+    """Function that forwards all cached updates."""
     pending: Sequence[MutableMapping[Any, Any]]
-    """What caches hold back now."""
+    """Cached updates of each node."""
     operators: Mapping[str, RunningOperator]
-    """By node: the steps that are objects."""
+    """By node: operators that run as objects."""
     stampers: Mapping[str, Callable[[int], TimestampAssigner]]
-    """By topic, where an extractor tells the time: makes what asks it for one partition."""
+    """By topic with a timestamp extractor: factory of the assigner of a partition."""
     gathers: bool
-    """Whether a step gathers records, so that what is left of a run may better wait."""
+    """Whether a node batches records, so that small remainders of a run had better wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled sub-topology: the source, and how to bind it to a task."""
+    """A compiled sub-topology: the source, and the method that binds it to a task."""
 
     sub_topology: SubTopology
     source_code: str
@@ -348,11 +339,11 @@ class Program:
 
     @property
     def options(self) -> CompileOptions:
-        """What it was compiled with."""
+        """Options that the program was compiled with."""
         return self._options
 
     def bind(self, environment: TaskEnvironment) -> BoundProgram:
-        """Make the functions for one task."""
+        """Return the functions for a task."""
         namespace: dict[str, Any] = {
             "constants": self._constants,
             "ATOMS": ATOMS,
@@ -373,16 +364,16 @@ class Program:
         return BoundProgram(process, flush, pending, maker.made, stampers, gathers)
 
     def current(self, frame: FrameType | None) -> Any:
-        """Find the message that is processed in a frame, or in those that called it, or None."""
+        """Return the message that is processed in a frame or its callers, or None."""
         return self._locals(frame).get("m")
 
     def stream_time(self, frame: FrameType | None) -> int:
-        """Find the largest time of the batch that is processed in a frame so far, or -1."""
+        """Return the largest timestamp of the current batch in a frame so far, or -1."""
         time: int = self._locals(frame).get("stream_time", -1)
         return time
 
     def _locals(self, frame: FrameType | None) -> Mapping[str, Any]:
-        """The variables of the loop over messages that a frame is called from."""
+        """Return the variables of the loop over messages that calls a frame."""
         while frame is not None:
             if frame.f_code.co_filename == self.filename and "m" in frame.f_locals:
                 return frame.f_locals
@@ -390,7 +381,7 @@ class Program:
         return {}
 
     def explain(self, error: Exception, node: str | None, message: Any) -> Exception:
-        """Return the error to report: that of the checked decoding, where a source failed."""
+        """Return the error to report; for a source, the error of the checked decoding."""
         error = blame.explained(error, self.filename, self.source_code.splitlines())
         if isinstance(error, SerdeError):
             failed = next((n for n in self.sub_topology.nodes if n.name == node), None)
@@ -404,12 +395,13 @@ class Program:
     def called(
         self, error: BaseException | None, node: str | None, *, likely: bool
     ) -> tuple[Place, ...]:
-        """The user's function that failed.
+        """Return the source location of the user function that failed, or the candidates.
 
         Args:
-            error: as it was raised.
+            error: the raised error.
             node: the node that it came from.
-            likely: whether it must be one of the node's where nothing tells which one.
+            likely: whether to return all functions of the node if the traceback does not identify
+                the function.
         """
         lines = self.source_code.splitlines()
         traceback = None if error is None else error.__traceback__
@@ -426,7 +418,7 @@ class Program:
         """Find the node that an exception came from, and the message that was processed.
 
         Returns:
-            The node's name, and the message; each None where the traceback does not tell.
+            The node's name, and the message; each is None if the traceback does not have it.
         """
         node, message = None, None
         while traceback is not None:
@@ -439,13 +431,13 @@ class Program:
 
 
 def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
-    """Generate and compile the batch functions of one sub-topology.
+    """Generate and compile the batch functions of a sub-topology.
 
     Args:
-        options: the defaults and policies that the settings name.
+        options: the defaults and policies from the settings.
 
     Returns:
-        The program; its code is the same for each of the sub-topology's tasks.
+        The program; its code is the same for all tasks of the sub-topology.
     """
     holds: dict[str, Hold] = {}
     for store in sub.stores:
@@ -461,7 +453,7 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
     text = "\n".join(writer.lines) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     filename = f"<{options.application_id} sub-topology {sub.id} {digest}>"
-    # Without a modification time linecache takes the lines as they are and never looks for a file.
+    # Without a modification time linecache uses the lines and does not check for a file.
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     return Program(
         sub_topology=sub,
@@ -477,11 +469,14 @@ def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
 
 
 _ROW_BY_ROW = (StoredMapping, TransformValues, CogroupMerge)
-"""Operators whose table has the rows of the one above, in time and in keys."""
+"""Operators whose table has the keys and timestamps of the table upstream."""
 
 
 def _followers(sub: SubTopology, node: Node) -> Iterator[Operator]:
-    """Return what follows the time of a node's windows through filters and mappings of its rows."""
+    """Yield the operators that follow the stream time of a node's windows.
+
+    They are children of the node, or below filters and mappings of its rows.
+    """
     if isinstance(node, Operator) and node.makes_windows:
         yield from _followers_below(sub, node)
 
@@ -514,13 +509,13 @@ def _cached_nodes(sub: SubTopology, options: CompileOptions) -> frozenset[str]:
 
 
 class _Assembler:
-    """Writes the parts of one module and joins them."""
+    """Writer of the parts of a module, which it joins."""
 
     def __init__(self, gen: Generator) -> None:
         self._gen = gen
         self._functions: dict[str, Writer] = {}
         self._loop: Writer | None = None
-        """Writes the loop over a batch."""
+        """Writer of the loop over a batch."""
 
     def assemble(self) -> Writer:
         gen = self._gen
@@ -572,7 +567,7 @@ class _Assembler:
         children = () if node.gathers else self._gen.sub.children(node.name)
         receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
         places = codegen.said_of(functions.functions_in(node))
-        w.node = node.name  # of which an error is that comes from what makes it
+        w.node = node.name  # attributes an error of `make` to the node
         w.line(f"operator_{i} = make_operator({node.name!r}, {{{receivers}}}){places}")
         w.node = ""
         if node.gathers:
@@ -595,7 +590,7 @@ class _Assembler:
         gen = self._gen
         w = self._loop = gen.writer
         asking = [one for one in gen.sub.nodes if one.needs_record]
-        # What writes to a table outside asks which record it is, and nothing else.
+        # An external sink needs the record only, not the turns.
         has_turns = any(one.writes_outside is None for one in asking)
         with w.block(f"def process_{gen.ordinal(node)}(batch):"):
             w.line("stream_time = -1")
@@ -607,7 +602,7 @@ class _Assembler:
                         w.line(begin)
                     self._children(node, flow)
                 if has_turns:
-                    # Of no node: punctuators run here, and the task knows whose.
+                    # Punctuators run here; the task attributes their errors to a node.
                     w.line("task.end()")
             emit_run_ended(gen)
             w.line("return stream_time")
@@ -656,7 +651,7 @@ class _Assembler:
         if isinstance(node, Stateless) or not any(is_versioned(nodes, p) for p in node.parents):
             self._emit(node, flow)
             return
-        # What computes with the present rows is not told what came out of order.
+        # Operators that use only the latest rows do not receive out-of-order changes.
         with self._gen.writer.block(f"if {flow.old}.__class__ is not OutOfOrder:"):
             self._emit(node, flow)
 
@@ -706,14 +701,14 @@ class _Assembler:
             call(flow)
 
     def _call_shared(self, node: Node, flow: Flow) -> None:
-        """Several nodes feed this one: it takes the decoded record, whoever calls."""
+        """Write a call of a node with several parents; it takes the decoded record."""
         record = (flow.key_object, flow.value_object, flow.old or "None")
         arguments = ", ".join((*record, flow.timestamp, flow.headers))
         self._gen.writer.line(f"node_{self._gen.ordinal(node)}({arguments})")
         self._shared(node)
 
     def _shared(self, node: Node) -> None:
-        """Write a node that takes the decoded record as a function of its own, once."""
+        """Write a node as a function of the decoded record, only the first time."""
         if node.name in self._functions:
             return
         nodes = by_name(self._gen.sub.nodes)
@@ -722,7 +717,7 @@ class _Assembler:
         self._function(node, inner, "key, value, old, timestamp, headers")
 
     def _call_nested(self, node: Node, flow: Flow) -> None:
-        """Too deep to inline: the same variables become parameters."""
+        """Write a node that is too deep to inline as a function of its flow's variables."""
         names = (
             flow.key, flow.key_bytes, flow.value, flow.value_bytes, flow.old,
             flow.timestamp, flow.headers, flow.partial,

@@ -1,4 +1,4 @@
-"""Making the operators of one task, and the views of its tables."""
+"""Creation of the operators of a task, and of the views of its tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from headrace.topology.processors.stores import open_store
 
 
 class _Environment(Protocol):
-    """The part of `environment.TaskEnvironment` that operators are made with."""
+    """Members of `environment.TaskEnvironment` that operators are created with."""
 
     @property
     def buffers(self) -> Mapping[str, Buffer]: ...
@@ -57,10 +57,10 @@ class _Environment(Protocol):
 
 
 class OperatorMaker:
-    """Makes the operators of one task, in the order of their nodes.
+    """Factory of the operators of a task, in the order of their nodes.
 
     Args:
-        options: the defaults that the settings name.
+        options: the defaults from the settings.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class OperatorMaker:
         self.made: dict[str, RunningOperator] = {}
 
     def make(self, name: str, children: Mapping[str, Receive]) -> RunningOperator:
-        """Make the operator of a node, which hands its results to `children`."""
+        """Return the operator of a node, which forwards its results to `children`."""
         node = self._nodes[name]
         assert isinstance(node, Operator), name
         self.made[name] = made = node.spec.make(self._context(node, children))
@@ -112,7 +112,7 @@ class OperatorMaker:
         return no_row if self._options.handles_errors else raise_earlier
 
     def _told_late(self, table: str) -> bool:
-        """Whether changes of a table wait while its rows can be read; an operator's may."""
+        """Whether a table's rows may be newer than the changes that it has forwarded."""
         node = self._nodes[table]
         if not self._options.caching:
             return False
@@ -152,7 +152,7 @@ class OperatorMaker:
         return found.key or self._options.default_key, found.value or self._options.default_value
 
     def _open_store(self, node: Operator, name: str) -> Any:
-        """A store as processors see it: one object a task, as it may keep what it knows."""
+        """Return a store's public object, which is shared within the task."""
         view = self._environment.global_views.get(store_key(name))
         if isinstance(view, GlobalView):
             return ReadOnlyStore(name, view)
@@ -207,7 +207,7 @@ class OperatorMaker:
 
 
 class _MappedRows:
-    """The rows that a filter or a mapping makes of another table's."""
+    """View of the rows of a filtered or mapped table."""
 
     __slots__ = ("_function", "_rows", "_unreadable")
 
@@ -230,7 +230,7 @@ class _MappedRows:
 
 
 class _MappedVersions(_MappedRows):
-    """The same of a table that has versions."""
+    """View of the rows of a filtered or mapped versioned table."""
 
     __slots__ = ()
 

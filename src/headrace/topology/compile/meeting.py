@@ -1,10 +1,10 @@
-"""Whether anybody could tell that a step's results come later than they would one by one.
+"""Whether batching the results of an operator can change the order of records.
 
-A step that gathers records lets their results go on together, in order. What follows it alone sees
-the same records in the same order as ever. But where its results meet what came another way, in a
-merge, a join, a store or a topic, or reach a processor, which goes by the stream time of its task,
-the order there would be that of batches, which no two runs share. There, and on Spark, each record
-is done before the next one is taken.
+An operator that batches records forwards their results together, in order. A linear path downstream
+receives the same records in the same order as without batching. But if its results mix with records
+of another path, in a merge, a join, a store or a topic, or if they reach a processor, which uses
+the stream time of its task, the order would depend on the batches, which differ between runs. In
+these cases, and on Spark, each record is finished before the next one is taken.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterable
 from headrace.topology.graph.graph import Node, SubTopology, by_name
 
 ANY_TOPIC = ""
-"""Stands for that of a sink whose function chooses it."""
+"""Placeholder for the topic of a sink whose function chooses it."""
 
 
 def meets_others(sub: SubTopology, node: Node, *, in_runs: bool) -> bool:
-    """Whether what follows a node has to do with records that do not come through it.
+    """Whether nodes downstream also process records that do not pass through the node.
 
     Args:
-        in_runs: whether it has let go of all it gathered when records of another source come, so
-            that only those of the same source matter.
+        in_runs: whether the node forwards all results before records of another source are
+            processed, so that only records of the same source matter.
     """
     below = _below(sub, node)
     mine = _sources(sub, node)
@@ -57,7 +57,7 @@ def _below(sub: SubTopology, node: Node) -> set[str]:
 
 
 def _sources(sub: SubTopology, node: Node) -> set[str]:
-    """The sources whose records may reach a node."""
+    """Return the sources whose records may reach a node."""
     nodes = by_name(sub.nodes)
     found: set[str] = set()
     seen: set[str] = set()
@@ -78,6 +78,6 @@ def _stores(nodes: Iterable[Node]) -> set[str]:
 
 
 def _topics(nodes: Iterable[Node]) -> set[str]:
-    """Those that sinks write to, repartition topics included."""
+    """Return the topics that sinks write to, including repartition topics."""
     sinks = [sink for node in nodes if (sink := node.as_sink) is not None]
     return {ANY_TOPIC if callable(s.topic) else f"{s.internal} {s.topic}" for s in sinks}

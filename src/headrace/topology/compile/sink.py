@@ -1,4 +1,4 @@
-"""Writing a record to a topic, under its own timestamp and headers."""
+"""Lines that write a record to a topic, with its timestamp and headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.topology.serdes.partials import unmarked, write_count
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
-    """Write the send; the partition is left to the producer, which hashes the key's bytes."""
+    """Write the send; the producer chooses the partition from the key's bytes."""
     if node.combines is not None:
         _emit_folded(gen, node, flow)
     else:
@@ -30,7 +30,7 @@ def emit(gen: Generator, node: Sink, flow: Flow) -> None:
 def _emit_single(gen: Generator, node: Sink, flow: Flow) -> None:
     w, i = gen.writer, gen.ordinal(node)
     if node.internal:
-        # No header from elsewhere may make a partial result of a record.
+        # Headers from another topic must not mark the record as a partial aggregate.
         flow = replace(flow, headers=f"{flow.headers} and unmarked({flow.headers})")
     options = gen.options
     key = gen.encoded_key(flow, node.key or options.default_key, node)
@@ -55,7 +55,7 @@ def _emit_single(gen: Generator, node: Sink, flow: Flow) -> None:
     if inner is None:
         w.line(f"send({topic}, {value}, {key}, -1, {record})")
         return
-    # A windowed key goes where its inner key goes (Kafka Streams: `WindowedStreamPartitioner`).
+    # A windowed key has the partition of its inner key (`WindowedStreamPartitioner`).
     inner = gen.constant(f"inner_bytes_{i}", inner)
     w.line(f"sent_key_{i} = {key}")
     w.line(f"sent_topic_{i} = {topic}")
@@ -64,7 +64,7 @@ def _emit_single(gen: Generator, node: Sink, flow: Flow) -> None:
 
 
 def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, str]) -> None:
-    """The same step by step, so that it is known what failed."""
+    """Write the send in separate lines, so that the failed part is known."""
     w, i = gen.writer, gen.ordinal(node)
     key, value, topic = sent
     inner = getattr(node.key or gen.options.default_key, "inner_bytes", None)
@@ -91,9 +91,10 @@ def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, 
 
 
 def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
-    """Write the fold of a record into the partial result of its key.
+    """Write the aggregation of a record into the partial aggregate of its key.
 
-    What the reader is to refuse or to leave out is written as it is: he says so, and counts it.
+    A record with a null key or value is sent as it is, because the reader rejects or drops and
+    counts it.
     """
     assert node.combines is not None
     if _is_held_by_strings(gen, node, flow):
@@ -111,7 +112,7 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
         if not gen.options.skips_undecodable:
             _emit_step(gen, node, known, key, _all_given(gen, node, known, key))
             return
-        # What cannot be read behind the topic goes there by itself: a handler is asked there.
+        # A record that the reader cannot decode is sent as it is: the reader calls the handler.
         with w.block("try:"):
             given = _all_given(gen, node, known, key)
             _check_key(gen, node, known, key)
@@ -122,7 +123,7 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
 
 
 def _is_single(gen: Generator, node: Sink, flow: Flow, key: str) -> str:
-    """The condition that a record is written as it is."""
+    """Return the condition under which a record is sent without pre-aggregation."""
     single = [f"partials_{gen.ordinal(node)}.rests"]
     single += [f"{key} is None"] if not flow.key_is_set else []
     single += [f"{flow.value_or_bytes} is None"] if not flow.value_is_set else []
@@ -130,7 +131,7 @@ def _is_single(gen: Generator, node: Sink, flow: Flow, key: str) -> str:
 
 
 def _is_held_by_strings(gen: Generator, node: Sink, flow: Flow) -> bool:
-    """Whether keys that are strings need not be encoded to find what is counted of them."""
+    """Whether counts can be looked up by string keys without encoding them."""
     assert node.combines is not None
     serde = node.key or gen.options.default_key
     is_count = not node.combines.fold.asks_user
@@ -139,7 +140,7 @@ def _is_held_by_strings(gen: Generator, node: Sink, flow: Flow) -> bool:
 
 
 def _emit_count_by_string(gen: Generator, node: Sink, flow: Flow) -> None:
-    """Write the count of a record by its key as it is, which is encoded once for each commit."""
+    """Write the count of a record by its string key, which is encoded once per commit."""
     w, i = gen.writer, gen.ordinal(node)
     serde, key = node.key or gen.options.default_key, flow.key_object
     with w.block(f"if {_is_single(gen, node, flow, key)}:"):
@@ -147,13 +148,13 @@ def _emit_count_by_string(gen: Generator, node: Sink, flow: Flow) -> None:
     with w.block("else:"):
         encoded = gen.encoded_key(replace(flow, key_is_set=True), serde, node)
         held = f"partial_key_{i}"
-        # Others may be equal and have other bytes.
+        # Keys of other classes may be equal and have other bytes.
         w.line(f"{held} = {key} if {key}.__class__ is str else {encoded}")
         _emit_count(gen, node, flow, held, encoded)
 
 
 def _all_given(gen: Generator, node: Sink, flow: Flow, key: str) -> tuple[str, str]:
-    """Write what the fold's functions are given behind the topic: key and value, as far as so."""
+    """Write the arguments of the aggregation: key and value as the topic's reader decodes them."""
     assert node.combines is not None
     fold = node.combines.fold
     return (
@@ -163,7 +164,7 @@ def _all_given(gen: Generator, node: Sink, flow: Flow, key: str) -> tuple[str, s
 
 
 def _check_key(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
-    """Write that the key is read as it will be behind the topic, unless it is for the fold."""
+    """Write a check that the topic's reader can decode the key, unless it was decoded already."""
     assert node.combines is not None
     if flow.key is None:
         serde = node.key or gen.options.default_key
@@ -174,17 +175,17 @@ def _check_key(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
 
 
 def _emit_alone(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
-    """Write the send of a record as it is, behind what is held of its key."""
+    """Write the send of a record as it is, after the partial aggregate of its key."""
     gen.writer.line(f"partials_{gen.ordinal(node)}_send_one({key})")
     _emit_single(gen, node, flow)
 
 
 def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[str, str]) -> None:
-    """Write the step of the fold.
+    """Write the aggregation of a record into the partial aggregate.
 
-    Where the user's functions say that there is no row, the record goes there itself: a partial
-    result cannot say what a row becomes that was never seen. So it does where they fail on the
-    first two records of a partial result: behind the topic the culprit is named.
+    If the user's functions return None, the record itself is sent, because a partial aggregate
+    cannot express the deletion of an unknown row. The record is also sent if the functions fail on
+    the first two records of a partial aggregate, so that the reader can identify the bad record.
     """
     combines = node.combines
     assert combines is not None
@@ -206,12 +207,12 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
         decode = gen.constant(f"read_partial_{i}", serde.deserialize)
         with w.block(f"if {old}.__class__ is bytes:"):
             w.line(f"{old} = {decode}({old})")
-    with w.of(Node(combines.node)):  # whose functions they are
+    with w.of(Node(combines.node)):  # attributes errors of the functions to their node
         if fold.first_is_value:
             with w.block("try:"):
                 w.line(f"{new} = {step}")
             with w.block("except Exception:"):
-                # What only one record made was shown to no function: either may be the culprit.
+                # The first value was not passed to a function: either record may be bad.
                 with w.block(f"if {kept} is None or {kept}[4] > 1:"):
                     w.line("raise")
                 w.line(f"{new} = None")
@@ -229,10 +230,10 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
 
 
 def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) -> None:
-    """Write that a record is counted.
+    """Write the count of a record.
 
     Args:
-        held: the variable of what its key is held by.
+        held: the variable that the partial aggregate is stored under.
         data: the expression of the key's bytes.
     """
     w, i = gen.writer, gen.ordinal(node)
@@ -246,7 +247,7 @@ def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) ->
 
 
 def _emit_latest(gen: Generator, flow: Flow, kept: str) -> None:
-    """Write that a partial result has the latest timestamp, and the last headers."""
+    """Write the update of a partial aggregate's timestamp and headers."""
     with gen.writer.block(f"if {flow.timestamp} > {kept}[2]:"):
         gen.writer.line(f"{kept}[2] = {flow.timestamp}")
     gen.writer.line(f"{kept}[3] = {flow.headers}")
@@ -255,10 +256,10 @@ def _emit_latest(gen: Generator, flow: Flow, kept: str) -> None:
 def _given(
     gen: Generator, node: Sink, variable: str | None, part: Part, *, data: str | None = None
 ) -> str:
-    """Write that a part of the record is what its bytes give back, and nobody else's object.
+    """Write a copy of a part of the record, as its bytes decode; return its variable.
 
     Args:
-        data: its bytes, where they are at hand.
+        data: the bytes, if they are known.
     """
     assert variable is not None
     w, i = gen.writer, gen.ordinal(node)
@@ -279,15 +280,15 @@ def _given(
 
 
 def _hold(gen: Generator, node: Sink, serde: AnySerde, new: str) -> None:
-    """Write that a partial result is held as a store would hold it; None stays None.
+    """Write the conversion of a partial aggregate to the form that a store holds; None stays None.
 
-    One that somebody could change is held as its bytes: a function that changes it in place, and
-    then says that there is no row, must leave it as it was.
+    A mutable value is held as bytes: a function that changes it in place and then returns None must
+    not affect it.
     """
     w, i = gen.writer, gen.ordinal(node)
     exact = exact_types(serde)
     if not serde.immutable and len(exact) > 1:
-        exact |= ATOMS  # as those of a store
+        exact |= ATOMS  # as in a store
     with w.block(f"if {other_than(gen, new, exact, f'exact_partial_{i}')}:"):
         if serde.immutable:
             keep = gen.constant(f"keep_partial_{i}", own_copy(serde))
@@ -297,7 +298,7 @@ def _hold(gen: Generator, node: Sink, serde: AnySerde, new: str) -> None:
 
 
 def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
-    """Write the making of what holds the partial results; returns its name."""
+    """Write the creation of the sink's `Partials`; return its variable."""
     assert node.combines is not None
     i, fold = gen.ordinal(node), node.combines.fold
     name = f"partials_{i}"
@@ -319,12 +320,12 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
 
 
 def _writer(serde: AnySerde) -> Callable[[Any], bytes]:
-    """What makes the bytes of a partial result that is held."""
+    """Return the function that encodes a partial aggregate."""
     return serde.serialize if serde.immutable else partial(written, serde.serialize)
 
 
 def written(serialize: Callable[[Any], bytes], held: Any) -> bytes:
-    """The bytes of a value that is held as them already, unless nobody can change it."""
+    """Return a value that is already bytes; encode any other value."""
     return held if held.__class__ is bytes else serialize(held)
 
 
@@ -334,7 +335,7 @@ def hashed(
     partitions_of: Callable[[str], int],
     topic: str,
 ) -> int:
-    """The partition of a windowed key, by its inner key; -1 for a null key."""
+    """Return the partition of a windowed key, from its inner key; -1 for a null key."""
     return -1 if key is None else partition_for_key(inner(key), partitions_of(topic))
 
 
@@ -345,13 +346,14 @@ def chosen(
     value: Any,
     partitions_of: Callable[[str], int],
 ) -> Iterable[int]:
-    """The partitions that a user's function names: one, several, none, or -1 for its None.
+    """Return the partitions that a user's function chooses; its None is returned as (-1,).
 
-    The client would take -1 for no choice, and what is past the last one for its own failure.
+    The partitions are checked, because the client would take -1 for no choice, and would fail
+    itself on numbers that are too large.
 
     Raises:
-        NoPartitionError: it names one that the topic does not have, or returns something else.
-        NoTopicError: the topic is no name.
+        NoPartitionError: it returns a partition that the topic does not have, or another type.
+        NoTopicError: the topic is not a str.
     """
     if not isinstance(topic, str):
         raise NoTopicError(type_of(topic))
@@ -382,4 +384,4 @@ def _is_number(named: Any) -> bool:
 
 
 CALLED = {"chosen": chosen, "hashed": hashed, "unmarked": unmarked, "Partials": Partials}
-"""What the lines call, by name."""
+"""Functions and classes that the generated lines use, by name."""

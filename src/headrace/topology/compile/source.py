@@ -1,4 +1,4 @@
-"""Reading a record: decode what is needed, refuse what cannot be processed."""
+"""Lines that read a record: decode the parts that are needed, and reject invalid records."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.topology.serdes.partials import Take, refuse_partial, refuse_unrea
 from headrace.topology.timestamps import TimestampAssigner, TimestampExtractor, needed
 
 CALLED = {"refuse_partial": refuse_partial, "refuse_unread": refuse_unread}
-"""What the lines call, by name."""
+"""Functions that the generated lines use, by name."""
 
 
 def emit(gen: Generator, node: Source) -> Flow:
-    """Write the reading of one message `m`; returns the flow of its record."""
+    """Write the reading of a message `m`; return the flow of its record."""
     w, options = gen.writer, gen.options
     key_serde = node.key or options.default_key
     value_serde = node.value or options.default_value
@@ -57,15 +57,15 @@ def emit(gen: Generator, node: Source) -> Flow:
 
 
 def extractor_of(node: Source, options: CompileOptions) -> TimestampExtractor | None:
-    """What tells the time of a source's records, where it is not their own timestamp."""
-    # What this application wrote itself has the time that it gave (Kafka Streams does so too).
+    """Return the timestamp extractor of a source, or None if it uses the records' timestamps."""
+    # Records of internal topics keep their timestamps, as in Kafka Streams.
     return None if node.internal else needed(node.timestamps, options.timestamps)
 
 
 def stampers(
     sub: SubTopology, options: CompileOptions, now_ms: Callable[[], int]
 ) -> dict[str, Callable[[int], TimestampAssigner]]:
-    """By topic: what makes the stamper of one partition, given its time so far."""
+    """Return, by topic, the factory of a partition's timestamp assigner, given its time so far."""
     found: dict[str, Callable[[int], TimestampAssigner]] = {}
     for node in sub.sources:
         extractor = extractor_of(node, options)
@@ -93,7 +93,7 @@ def _take_time(gen: Generator, node: Source) -> None:
 
 @contextmanager
 def _decoding(gen: Generator, node: Source) -> Iterator[None]:
-    """Write what decodes and takes the time, and what decides about a record where that fails."""
+    """Write the decoding, and the call of the handler if it fails."""
     w = gen.writer
     lets_go = getattr(extractor_of(node, gen.options), "answer", None) is not None
     if not gen.options.skips_undecodable and not lets_go:
@@ -109,7 +109,7 @@ def _decoding(gen: Generator, node: Source) -> Iterator[None]:
 
 
 def _take_partial(gen: Generator, node: Source, flow: Flow) -> Flow:
-    """Write what becomes of a partial result: whoever can take it does, others refuse it."""
+    """Write the handling of a partial aggregate, which sources without a taker reject."""
     w, i = gen.writer, gen.ordinal(node)
     take = partial_taker(gen.sub, node, gen.options.default_value)
     if take is None:
@@ -124,7 +124,10 @@ def _take_partial(gen: Generator, node: Source, flow: Flow) -> Flow:
 
 
 def partial_taker(sub: SubTopology, source: Source, default_value: AnySerde) -> Take | None:
-    """What takes the partial results in a repartition topic, if one fold reads it, nobody else."""
+    """Return the reader of partial aggregates of a repartition topic, or None.
+
+    Only a source whose single child is a mergeable aggregation has a reader.
+    """
     children = sub.children(source.name)
     fold = children[0].combinable if source.internal and len(children) == 1 else None
     if fold is None:
@@ -140,7 +143,7 @@ def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:
     key_serde, value_serde = flow.key_serde, flow.value_serde
     assert key_serde is not None
     assert value_serde is not None
-    # What this application wrote itself is decoded only where somebody reads it.
+    # Parts of records of internal topics are decoded only if a node reads them.
     if not node.internal or needs_key(gen, node, key_serde):
         decode = gen.constant(f"decode_key_{i}", decoder_of(key_serde))
         w.line(f"key = None if key_bytes is None else {decode}(key_bytes)")
@@ -156,7 +159,7 @@ def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:
 
 
 def decoder_of(serde: AnySerde) -> Callable[[bytes], Any]:
-    """The quickest way to decode: a serde's `decoder` where it has one (see `Serde`)."""
+    """Return the fastest decoder: the serde's `decoder`, if defined (see `Serde`)."""
     decoder: Callable[[bytes], Any] = getattr(serde, "decoder", None) or serde.deserialize
     return decoder
 
@@ -164,7 +167,7 @@ def decoder_of(serde: AnySerde) -> Callable[[bytes], Any]:
 def decoding_error(
     node: Source, defaults: tuple[AnySerde, AnySerde], message: Any
 ) -> Exception | None:
-    """Decode a message again with the checked methods, to say what is wrong with it."""
+    """Decode a message again with the checked methods; return the error."""
     parts: tuple[tuple[Part, AnySerde, bytes | None], ...] = (
         ("key", node.key or defaults[0], message.key()),
         ("value", node.value or defaults[1], message.value()),
@@ -176,6 +179,6 @@ def decoding_error(
         except SerdeError as error:
             error.part = part
             return error
-        except Exception:  # of a serde of the user's own: it was raised the first time
+        except Exception:  # from a custom serde: report the first error
             return None
     return None

@@ -12,12 +12,12 @@ Descend = Callable[[Node, Flow], None]
 
 
 def emit(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
-    """Write one stateless operator and, inside it, its children."""
+    """Write a stateless operator and, inside it, its children."""
     _EMITTERS[node.op](gen, node, flow, descend)
 
 
 def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> None:
-    """Write an if/elif chain; a record goes to the first branch whose predicate holds."""
+    """Write an if/elif chain; a record is forwarded to the first branch whose predicate holds."""
     w, i = gen.writer, gen.ordinal(node)
     children = {child.name: child for child in gen.sub.children(node.name)}
     if gen.options.handles_errors:
@@ -35,7 +35,7 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
 
 
 def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> None:
-    """Ask all predicates first: only they are the node's own doing."""
+    """Evaluate all predicates first, because only they belong to the node itself."""
     w, i = gen.writer, gen.ordinal(node)
     children = {child.name: child for child in gen.sub.children(node.name)}
     choice = "-1"
@@ -92,7 +92,7 @@ def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -
         with otherwise(gen):
             _children(gen, node, result, descend)
         return
-    # Those below hold what the row was before: where it fails now, they must let go of it.
+    # Nodes downstream have the previous row: if the function fails now, they must delete it.
     with attempt(gen, node, flow, instead=f"value_{i} = None"):
         gen.writer.line(f"value_{i} = {_call(gen, node, flow)}")
     if flow.old is None:
@@ -104,18 +104,18 @@ def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -
 def _map_change(
     gen: Generator, node: Stateless, flow: Flow, result: Flow, descend: Descend
 ) -> None:
-    """Tables: what the row was here follows from what it was above; nothing comes of nothing."""
+    """Write the change of a mapped table, whose previous value is computed in the same way."""
     w, i = gen.writer, gen.ordinal(node)
     versioned = is_versioned(by_name(gen.sub.nodes), node.name)
     if versioned:
-        # What came out of order stays that, see `operators.versioned`.
+        # Out-of-order changes remain marked, see `operators.versioned`.
         w.line(f"late_{i} = {flow.old}.__class__ is OutOfOrder")
         w.line(f"old_{i} = {flow.old}.value if late_{i} else {flow.old}")
         flow = replace(flow, old=f"old_{i}")
     before, is_read = _call_before(gen, node, flow), versioned or needs_old(gen.sub, node)
     was_there = f"{before} is not None"
     if gen.options.handles_errors:
-        # Where the function fails on it, it failed then too, and the row was gone.
+        # If the function fails on the previous value, it failed before, and the row was deleted.
         with w.block("try:"):
             w.line(f"before_{i} = {before}")
         with w.block("except Exception:"):
@@ -140,7 +140,7 @@ def _flat_map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> 
     i = gen.ordinal(node)
     outputs = _call(gen, node, flow)
     if gen.options.handles_errors:
-        # All of them first: where the function fails half way, nothing of the record goes on.
+        # Collect all outputs first: if the function fails halfway, none of them is forwarded.
         with attempt(gen, node, flow):
             pair = "(pair if pair.__class__ is tuple else as_pair(pair),)"
             gen.writer.line(f"outputs_{i} = [(k, v) for pair in {outputs} for k, v in {pair}]")
@@ -196,7 +196,7 @@ def _null_key_filter(gen: Generator, node: Stateless, flow: Flow, descend: Desce
 def guard_key(
     gen: Generator, node: Node, flow: Flow, rest: Callable[[Flow], None], store: str | None = None
 ) -> None:
-    """Write what a null key means where one is needed, and the rest for keys that are set."""
+    """Write the null-key policy, and the rest for keys that are not null."""
     w = gen.writer
     if flow.key_is_set:
         rest(flow)

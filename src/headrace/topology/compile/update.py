@@ -1,8 +1,8 @@
-"""Reading and writing one row of a store, and passing the update on at once or at the next flush.
+"""Lines that read and write a row of a store, and forward the update now or at the next flush.
 
-The lines work on the dictionaries of `headrace.state.buffer.Buffer`. Values that others could
-change in place are held as bytes (see there); plain numbers and strings are held as they are in
-both modes.
+They work on the dictionaries of `headrace.state.buffer.Buffer`. Mutable values that other code
+could change are held as bytes (see there); plain numbers and strings are held as they are in both
+modes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.topology.serdes.kept import exact_types, keeper
 
 
 def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str, str]:
-    """Write the read of a row; returns the expressions of its value and its timestamp."""
+    """Write the read of a row; return the expressions of its value and its timestamp."""
     w, i = gen.writer, gen.ordinal(node)
     w.line(f"row_{i} = dirty_{i}_get({row_key}) or clean_{i}_get({row_key}) or load_{i}({row_key})")
     w.line(f"old_{i} = row_{i}[0]")
@@ -27,25 +27,27 @@ def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str,
 def emit_kept(
     gen: Generator, node: Node, store: str, value: str, *, exact: type | None = None
 ) -> None:
-    """Write that a new value becomes what its bytes give back, where it is held as an object.
+    """Write the conversion of a new value to the object that its bytes decode to.
+
+    Nothing is written if the store holds bytes.
 
     Args:
-        exact: the class that the value has in any case, if that is known.
+        exact: the class that the value always has, if known.
     """
     serde = gen.store_serdes(store)[1]
     known = exact_types(serde)
     if gen.holds[store] == "bytes" or exact in known:
         return
     i = gen.ordinal(node)
-    # None is among the known ones, so a serde's own function never sees it.
+    # The known classes include that of None, so the serde's function never receives it.
     keep = gen.constant(f"keep_{i}", getattr(serde, "normalise", None) or keeper(serde))
     with gen.writer.block(f"if {other_than(gen, value, known, f'exact_{i}')}:"):
         gen.writer.line(f"{value} = {keep}({value})")
 
 
 def other_than(gen: Generator, value: str, known: frozenset[type], name: str) -> str:
-    """The condition that a value is of none of these classes; None may be taken for one of them."""
-    if len(known) == 2:  # that of None, which is rare, and one more
+    """Return the condition that a value's class is none of `known`; None may match."""
+    if len(known) == 2:  # the class of None, which is rare, and another class
         (only,) = known - {type(None)}
         return f"{value}.__class__ is not {only.__name__}"
     return f"{value}.__class__ not in {gen.constant(name, known)}"
@@ -60,9 +62,9 @@ def emit_update(
     *,
     kept: str | None = None,
 ) -> None:
-    """Write the new row and what follows from it: the children, or a note for the next flush.
+    """Write the new row, and either the children or the cached update for the next flush.
 
-    The row was read before, by `read_row`. `kept` is what `held` gave, where it was needed before.
+    The row was read before, by `read_row`. `kept` is the result of `held`, if it was needed before.
     """
     w, i = gen.writer, gen.ordinal(node)
     kept = kept or held(gen, node, store, result)
@@ -84,23 +86,23 @@ def emit_update(
 
 
 def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
-    """The expression of the value as the store holds it."""
+    """Return the expression of the value in the form that the store holds."""
     value = result.value_object
     if gen.holds[store] != "bytes":
         return value
     encode = gen.constant(f"encode_row_{gen.ordinal(node)}", gen.store_serdes(store)[1].serialize)
     at_once = gen.options.handles_errors and not result.value_is_set
     if at_once or len(exact_types(gen.store_serdes(store)[1])) == 1:
-        # What the serde refuses must be refused here, where the record can be passed over.
-        # And a serde that names no exact types may give back another number for a number.
+        # A value that the serde rejects must fail here, where the record can be skipped.
+        # A serde that names no exact types may decode another number than it encoded.
         return f"None if {value} is None else {encode}({value})"
     return f"{value} if {value}.__class__ in ATOMS else {encode}({value})"
 
 
 def _read_back(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
-    """The update as the store gives it back, where its value is held as bytes.
+    """Return the flow with the value as the store decodes it, if the store holds bytes.
 
-    What is only written, by the store's own serde, has the same bytes as it is.
+    The value is unchanged if it is only written with the store's serde, which gives the same bytes.
     """
     serde = gen.store_serdes(store)[1]
     read = result.value_serde is serde and result.value_bytes is not None
@@ -114,7 +116,7 @@ def _read_back(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
 
 
 def _with_old(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
-    """Tell what was forwarded before: an object that no user function has seen."""
+    """Return the flow with the previous value, as an object that no user function has seen."""
     if not needs_old(gen.sub, node):
         return result
     i = gen.ordinal(node)
@@ -134,7 +136,7 @@ def _decode_held(gen: Generator, node: Node, store: str, variable: str) -> None:
 
 
 def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow], None]) -> None:
-    """Write the loop that sends on the last update of each row that has one held back."""
+    """Write the loop that forwards the last update of each cached row."""
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(store)
     with_old, with_key = needs_old(gen.sub, node), needs_key(gen, node, key_serde)
@@ -160,6 +162,6 @@ def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow],
             descend(flow)
             return
         _decode_held(gen, node, store, "old")
-        # A row that came and went since the last flush was never there for those below.
+        # A row that was added and deleted since the last flush was never forwarded.
         with w.block("if value is not None or old is not None:"):
             descend(flow)

@@ -1,8 +1,9 @@
-"""A topology as text, the same that Kafka Streams prints for the same topology.
+"""A topology as text, equal to the output of Kafka Streams for the same topology.
 
-Nodes are listed by the size of what they feed, the largest first, then by name. The names behind
-the arrows are in the same order, but as of the moment at which each of them was added, while the
-sizes were still growing; so the order in which nodes are connected shows (see `java_order`).
+Nodes are ordered by the number of nodes downstream, the largest first, then by name. The names
+after the arrows have the same order, but with the numbers at the time when each name was added,
+while the graph was still growing; so the order in which nodes are connected is visible (see
+`hash_order`).
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ T = TypeVar("T")
 
 
 def hash_order(names: Iterable[str], *, sized: bool = False) -> list[str]:
-    """The order of a ``java.util.HashSet``, or of the keys of a ``HashMap``.
+    """Return the names in the order of a ``java.util.HashSet``, or of the keys of a ``HashMap``.
 
     Args:
         names: distinct strings, in the order in which they are added.
-        sized: whether the set was made of another collection at once, which sizes it beforehand.
+        sized: whether the set is created from another collection, which determines its initial
+            capacity.
     """
     added = list(names)
     capacity = 16
@@ -70,10 +72,10 @@ class _Entry(Generic[T]):
 
 @dataclass(slots=True, eq=False)
 class TreeSet(Generic[T]):
-    """A ``java.util.TreeSet``, as far as adding goes.
+    """A ``java.util.TreeSet`` that supports only adding.
 
-    What the comparison answers may change between additions. Where an element then ends up depends
-    on the shape of the tree, which is why the tree is balanced the way Java does it.
+    The result of the comparison may change between additions. The position of an element then
+    depends on the shape of the tree, so the tree is balanced in the same way as in Java.
     """
 
     compare: Callable[[T, T], int]
@@ -89,7 +91,7 @@ class TreeSet(Generic[T]):
             yield from self._walk(entry.right)
 
     def add(self, item: T) -> None:
-        """Add an element, unless one that compares equal is met on the way down."""
+        """Add an element, unless an element on its path compares equal."""
         parent, order = None, 0
         entry = self._root
         while entry is not None:
@@ -148,31 +150,31 @@ class TreeSet(Generic[T]):
 _DEFAULTS: Final = CompileOptions(
     "<application.id>", serdes.json, serdes.json, timestamps=timestamps.fail_on_invalid_timestamp
 )
-"""What applies where nobody says otherwise; the id is known by nobody."""
+"""Options without a configuration; the application id is a placeholder."""
 
 
 class RunSettings(Protocol):
-    """Settings, as far as what runs depends on them; `StreamsConfig` is such."""
+    """Settings that determine the generated code, as in `StreamsConfig`."""
 
     @property
     def compile_options(self) -> CompileOptions:
-        """What the code that is generated depends on."""
+        """Options that the generated code depends on."""
 
     @property
     def rewrites(self) -> Sequence[Rewrite]:
-        """Those of the topology."""
+        """Rewrites of the topology."""
 
 
 def describe(topology: Graph, *, code: bool = False, config: RunSettings | None = None) -> str:
-    """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too.
+    """Return the text that Kafka Streams prints for the topology, optionally with the source.
 
     Args:
-        code: whether the source is printed.
-        config: what it runs with; None stands for the defaults, and the text alone is then that of
-            the topology as it was built.
+        code: whether the source is included.
+        config: the settings that the topology runs with; None uses the defaults, and then the text
+            without code describes the topology before optimization.
 
     Raises:
-        TopologyError: it is none, such as settings that nobody has checked.
+        TopologyError: `config` is of a wrong type, such as settings that were not parsed.
     """
     if config is not None:
         if not hasattr(config, "compile_options"):
@@ -208,7 +210,7 @@ def _sub_topology(sub: SubTopology) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Described:
-    """A node, with its neighbours and the size of what it feeds, itself included."""
+    """A node with its neighbours, and the number of nodes downstream including itself."""
 
     node: Node
     size: int = 1

@@ -1,4 +1,4 @@
-"""A topology as an SVG picture: lanes of sub-topologies beside each other, records flowing down."""
+"""A topology as an SVG picture: a lane per sub-topology, with records flowing downwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.topology.graph.graph import Graph
 
 _LETTER: Final = 7.3
-"""The width of a letter, in pixels, at the size that is used."""
+"""Width of a letter in pixels, at the font size of the picture."""
 _HEIGHT: Final = 30.0
 _GAP: Final = 22.0
 _ROW: Final = 72.0
@@ -34,7 +34,7 @@ _HEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a box is: its middle and its width, in pixels."""
+    """Position of a box: its centre and its width, in pixels."""
 
     x: float
     y: float
@@ -42,7 +42,7 @@ class _Place:
 
 
 def to_svg(topology: Graph) -> str:
-    """The picture as one element (see `Topology.to_svg`)."""
+    """Return the picture as an SVG element (see `Topology.to_svg`)."""
     picture = picture_of(topology)
     lanes = _lanes(picture)
     rows = _rows(picture)
@@ -65,7 +65,7 @@ def to_svg(topology: Graph) -> str:
 
 
 def _lanes(picture: Picture) -> dict[str, int]:
-    """The lane of each box; a topic is drawn in that of the first step that touches it."""
+    """Return the lane of each box; a topic is in the lane of the first node that uses it."""
     lanes = {box.id: box.lane for box in picture.boxes if box.lane is not None}
     for arrow in picture.arrows:
         for topic, step in ((arrow.start, arrow.end), (arrow.end, arrow.start)):
@@ -75,7 +75,7 @@ def _lanes(picture: Picture) -> dict[str, int]:
 
 
 def _rows(picture: Picture) -> dict[str, int]:
-    """The row of each box, below all that flow into it; what closes a circle does not count."""
+    """Return the row of each box, below all its inputs; edges that close a loop are ignored."""
     feeds: dict[str, list[str]] = {box.id: [] for box in picture.boxes}
     for arrow in picture.arrows:
         if not arrow.tied:
@@ -92,7 +92,7 @@ def _rows(picture: Picture) -> dict[str, int]:
     for box in picture.boxes:
         if box.id not in tied:
             row(box.id, frozenset({box.id}))
-    # A store stands beside the step that touches it first.
+    # A store is in the row of the first node that uses it.
     return rows | {store: rows[step] for store, step in tied.items()}
 
 

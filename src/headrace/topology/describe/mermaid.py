@@ -13,9 +13,9 @@ _SHAPES: Final = {"topic": ('[/"', '"/]'), "step": ('["', '"]'), "store": ('[("'
 
 
 def to_mermaid(topology: Graph) -> str:
-    """The text of the flowchart (see `Topology.to_mermaid`)."""
+    """Return the text of the flowchart (see `Topology.to_mermaid`)."""
     picture = picture_of(topology)
-    # Names may hold what Mermaid reads as syntax, so boxes are numbered.
+    # Boxes are numbered, because names may contain Mermaid syntax.
     ids = {box.id: f"{box.kind}{index}" for index, box in enumerate(picture.boxes)}
     lines = ["flowchart TD", *_boxes(picture, ids)]
     for arrow in picture.arrows:
@@ -39,6 +39,6 @@ def _box(box: Box, ids: dict[str, str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As entities, those of Mermaid: what could end a label, or be read as HTML."""
+    """Escape characters that could end a label or be read as HTML, as Mermaid entities."""
     named = {'"': "quot", "<": "lt", ">": "gt", "&": "amp", "#": "35"}
     return "".join(f"#{named[letter]};" if letter in named else letter for letter in text)

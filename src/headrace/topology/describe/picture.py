@@ -1,7 +1,7 @@
-"""What a picture of a topology shows: topics, steps and stores as boxes, and arrows between them.
+"""Content of a picture of a topology: topics, nodes and stores as boxes, and arrows between them.
 
-Independent of how it is drawn; `headrace.topology.describe.mermaid` and
-`headrace.topology.describe.drawing` do that.
+It is independent of the drawing in `headrace.topology.describe.mermaid` and
+`headrace.topology.describe.drawing`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Kind = Literal["topic", "step", "store"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One topic, step or store.
+    """A topic, a node or a store.
 
     Args:
         id: unique in the picture.
-        kind: what it is.
-        text: its name, as `Topology.describe` has it.
-        lane: the sub-topology that it belongs to; None of a topic, which may be between two.
+        kind: topic, node ("step") or store.
+        text: its name, as in `Topology.describe`.
+        lane: the sub-topology that it belongs to; None for a topic, which may connect two.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Records flow from one box to another; a step and its store are `tied`."""
+    """Flow of records between two boxes; a node and its store are `tied`."""
 
     start: str
     end: str
@@ -45,16 +45,16 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All boxes, and the arrows between them, in the order in which they were built."""
+    """All boxes, and the arrows between them, in the order in which they were added."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     lanes: dict[int, str]
-    """By number of a sub-topology: what it is called."""
+    """Titles by number of the sub-topology."""
 
 
 def picture_of(topology: Graph) -> Picture:
-    """The boxes and arrows of a topology.
+    """Return the boxes and arrows of a topology.
 
     Example:
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -107,7 +107,7 @@ def _text(node: Node) -> str:
 
 
 def _target(sink: Sink) -> str:
-    """The topic of a sink; one that a function chooses is called after that."""
+    """Return the topic of a sink; if a function chooses it, the function's name."""
     if isinstance(sink.topic, str):
         return sink.topic
     return f"chosen by {getattr(sink.topic, '__qualname__', type(sink.topic).__name__)}"
