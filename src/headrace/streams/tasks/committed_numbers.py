@@ -1,4 +1,4 @@
-"""The numbers that a task commits beside its offsets: of its operators, and of topics."""
+"""Numbers in the offset metadata of a task: of its operators, and of topics."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ def committed_rows(
         yield key, decode(data), timestamp
 
 
-# The records of one task that somebody has said are to be left out.
+# Records of a task that are marked to be skipped.
 #
-# Hot path: `of` is called with every batch, and does nothing where no record is to be left out.
+# Hot path: `of` is called with every batch, and returns immediately if no record is marked.
 
 
 class PassedOver:
-    """Records of one task that an operator of the application marked to be skipped.
+    """Records of a task that are marked to be skipped, by the command `headrace skip`.
 
     Args:
-        progress: what was committed, by input partition.
-        log: told of each record.
+        progress: the committed metadata, by input partition.
+        log: logs each skipped record.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PassedOver:
     def of(
         self, place: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> Sequence[ReceivedMessage]:
-        """A batch without them."""
+        """Return a batch without the skipped records."""
         if not self._offsets:
             return records
         offsets = self._offsets.get(place, frozenset())
@@ -89,25 +89,23 @@ class PassedOver:
         return kept
 
     def values(self, place: TopicPartition, offset: int) -> dict[str, int]:
-        """The numbers to commit beside an offset: of those that are still to come."""
+        """Return the numbers to commit with an offset, for marked records that are still ahead."""
         if not self._offsets:
             return {}
         return left_out_values(o for o in self._offsets.get(place, ()) if o >= offset)
 
 
-# How early the results of a task may be, for those that read them after a repartition topic.
+# Lower bound of the timestamps of a task's results, for the readers of its repartition topics.
 #
-# Most steps give a result the time of its record. Two kinds do not: steps that hold results back,
-# as
-# windows do until they close, and processors, which choose. Of the first kind it is known what they
-# hold. Of a processor it is seen, from commit to commit, how much earlier its results are than
-# their
-# records; as long as it writes nothing, what was seen last is assumed.
+# Most operators give a result the time of its record. Two kinds differ: operators that delay
+# results, such as windows that emit on close, and processors, which choose timestamps. Delayed
+# results are known. For a processor, the distance of its results before their records is measured
+# between commits; without results, the last measured distance is used.
 
 
 @dataclass(slots=True)
 class _Shift:
-    """How much earlier results are than their records; `seen` since the last commit."""
+    """Distance of results before the time of their records; `seen` since the last commit."""
 
     number: Number
     seen: int | None = None
@@ -117,7 +115,7 @@ class TimesWritten:
     """Lower bound of the timestamps of a task's results, for tasks downstream.
 
     Args:
-        written: the repartition topics whose readers follow the task's times.
+        written: the repartition topics whose readers use the event time of this task.
     """
 
     def __init__(self, written: Mapping[str, Writers], facts: TaskFacts) -> None:
@@ -129,7 +127,7 @@ class TimesWritten:
     def begin(
         self, sub: int, operators: Mapping[str, Operator], number: Callable[[str], Number]
     ) -> None:
-        """Take the operators of the task, and the numbers that it commits."""
+        """Register the operators of the task and the numbers that it commits."""
         held: list[tuple[Number, Sequence[Operator]]] = []
         for topic, writers in self._written.items():
             nodes = writers.holders[sub]
@@ -141,7 +139,7 @@ class TimesWritten:
         self._held = held
 
     def following(self, send: Send) -> Send:
-        """Return what sends and sees how early results are, where that is not known."""
+        """Wrap a send function to track how early results are, if processors choose their times."""
         if not any(writers.processors for writers in self._written.values()):
             return send
 
@@ -167,7 +165,7 @@ class TimesWritten:
         elif facts.record is not None:
             own = facts.record.timestamp()[1]
         else:
-            return  # of a cache: its row has the time of its record
+            return  # a cached update: its row has the time of its record
         shift.seen = max(own - timestamp, shift.seen or 0)
 
     def note(self) -> None:
@@ -184,13 +182,13 @@ class CommittedNumbers:
     """Numbers in the offset metadata of a task: of its operators and of its topics.
 
     Args:
-        progress: what was committed, by input partition.
+        progress: the committed metadata, by input partition.
     """
 
     def __init__(
         self, progress: Mapping[TopicPartition, OffsetMetadata], topic_ids: Mapping[str, str]
     ) -> None:
-        # Numbers that another writer of this group put there stay there.
+        # Keep numbers that another writer of this group has committed.
         self._extra_values: dict[str, int] = {}
         for p in progress.values():
             for name, value in without_left_out(without_ids(p.values)).items():
@@ -203,14 +201,14 @@ class CommittedNumbers:
         self._changelog_numbers: dict[str, int] = {}
 
     def number(self, name: str) -> Number:
-        """A number of the operators, as it was committed."""
+        """Return a number of an operator, with its committed value."""
         known = self._numbers.get(name)
         if known is None:
             known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
         return known
 
     def forget(self, *prefixes: str) -> None:
-        """Do not commit numbers again that begin so and that no operator has asked for."""
+        """Stop committing numbers with these prefixes, unless an operator uses them."""
         kept = self._extra_values.items()
         self._extra_values = {n: value for n, value in kept if not n.startswith(prefixes)}
 
@@ -222,12 +220,15 @@ class CommittedNumbers:
         *,
         of_inputs: Iterable[str] = (),
     ) -> None:
-        """Refuse, before the first record, more numbers than fit beside an offset.
+        """Check before the first record that the numbers fit into the offset metadata.
 
-        Of the changelogs' ids those are committed that find room beside all else.
+        IDs of changelogs are committed only if they fit with all other numbers.
 
         Args:
-            of_inputs: numbers of single inputs.
+            of_inputs: names of numbers that differ by input.
+
+        Raises:
+            TopologyError: the numbers do not fit.
         """
         own = dict.fromkeys((*self._numbers, *of_inputs, INPUTS, COMMIT_ID), 0)
         values = {**self._extra_values, **own, **id_values("", "")}
@@ -245,7 +246,7 @@ class CommittedNumbers:
             for topic, topic_id in changelog_ids.items()
             if not changelog_numbers({topic: topic_id}).keys() <= fitting.keys()
         ]
-        # Its other tasks have as much room.
+        # Log once per sub-topology: its other tasks have the same numbers.
         if left_out and log is not None and task_id.partition == 0:
             log.warning(
                 "changelog_identity_left_out", task=str(task_id), changelogs=sorted(left_out)
@@ -253,7 +254,7 @@ class CommittedNumbers:
         self._changelog_numbers = fitting
 
     def values(self, inputs: Iterable[str], commit_id: int) -> dict[str, int]:
-        """What to commit at every place."""
+        """Return the numbers to commit with every input offset."""
         numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
         own = {INPUTS: inputs_number(inputs), COMMIT_ID: commit_id, **self._changelog_numbers}
         return {**self._extra_values, **numbers, **own}
@@ -261,5 +262,5 @@ class CommittedNumbers:
     def progress(
         self, topic: str, partition_time: int, values: Mapping[str, int]
     ) -> OffsetMetadata:
-        """What to commit beside an offset of one input."""
+        """Return the metadata to commit with an offset of an input."""
         return OffsetMetadata(partition_time, {**values, **self._id_values.get(topic, {})})

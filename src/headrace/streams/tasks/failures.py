@@ -1,8 +1,8 @@
-"""What is said of the error that stopped an application: its reason, and the user's own lines.
+"""Failure report of an application: the reason, and the user's own lines.
 
-The text of an error that is not ours may quote a record, so it is said where people look on, or
-where the setting `log.errors` has it. Frames of ours and of libraries tell a user nothing and are
-left out, unless there is no other.
+The text of an error that is not raised by this package may quote a record. It is shown only in
+interactive use, or if the setting `log.errors` allows it. Frames of this package and of libraries
+do not help users and are omitted unless the traceback has no other frames.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OURS = (
     StateError,
 )
 _OWN = Path(__file__).parents[2]
-"""As frames name it: through the links, where there are some."""
+"""Own package directory as it appears in frames, with symbolic links."""
 _GENERATED = re.compile(r"<.* sub-topology \d+ \w+>|<frozen .*>")
 _CAUSES_MAX = 4
 _PLACES_MAX = 12
@@ -72,8 +72,8 @@ class Failure:
     """Error that stopped an application, small enough for a worker's report.
 
     Args:
-        reason: its text, where no record can be quoted by it or people look on.
-        cause: the type of what is behind it, such as what a user's function raised.
+        reason: its text, or the advice to set log.errors if the text may quote a record.
+        cause: the type of its root cause, such as the error of a user function.
         places: file, line and function, outermost first.
         traceback: the user's lines and the texts of errors, as Python prints them.
     """
@@ -86,16 +86,17 @@ class Failure:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """The same for workers that fail in the same place in the same way."""
+        """Identity of the failure: equal for workers that fail in the same way at the same place.
+        """
         where = self.places[-1] if self.places else self.reason
         return self.error, self.cause, where
 
 
 def describe_failure(error: BaseException, *, full: bool) -> Failure:
-    """Say what there is to say.
+    """Describe an error for the log and for reports.
 
     Args:
-        full: whether texts that may quote a record are said too.
+        full: whether to include texts that may quote a record.
     """
     chain = list(_chain(error))
     cause = chain[-1]
@@ -112,7 +113,7 @@ def describe_failure(error: BaseException, *, full: bool) -> Failure:
 
 
 def log_failure(log: Log, failure: Failure, **fields: object) -> None:
-    """Write it to a log: what happened, and where in the user's code."""
+    """Log a failure and its location in the user's code."""
     log.error("application_failed", error=failure.error, reason=failure.reason, **fields)
     if failure.places or failure.traceback:
         shown: dict[str, Any] = {"traceback": failure.traceback} if failure.traceback else {}
@@ -120,7 +121,7 @@ def log_failure(log: Log, failure: Failure, **fields: object) -> None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what is behind it, the first cause last."""
+    """Yield an error and its causes, the root cause last."""
     seen: BaseException | None = error
     for _ in range(_CAUSES_MAX):
         if seen is None:
@@ -131,7 +132,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _places(chain: list[BaseException]) -> list[str]:
-    """The user's frames of what is furthest behind; ours for an error that nobody foresaw."""
+    """Return the user's frames of the root cause; all frames if an unexpected error has none."""
     for error in reversed(chain):
         functions = _called(chain) if isinstance(error, StreamsError) else []
         if functions:
@@ -146,7 +147,7 @@ def _places(chain: list[BaseException]) -> list[str]:
 
 
 def _called(chain: list[BaseException]) -> list[str]:
-    """The functions of the node, where what failed is the call of one, or what it returned."""
+    """Return the user functions of the failed node, if a call or its result has failed."""
     cause = chain[-1]
     if isinstance(cause, _OURS) and not isinstance(cause, (ReturnedError, CallError)):
         return []
@@ -161,13 +162,13 @@ def _called(chain: list[BaseException]) -> list[str]:
 
 
 def _lines(chain: list[BaseException]) -> list[str]:
-    """The user's frames with their source, and the texts, as Python shows them."""
+    """Return the user's frames with source lines and error texts, formatted like a traceback."""
     lines: list[str] = []
     for error in reversed(chain):
         frames = traceback.extract_tb(error.__traceback__)
         users = [frame for frame in frames if is_the_users(frame.filename)]
         if isinstance(error, _OURS) and len(chain) > 1:
-            continue  # it stands in the reason
+            continue  # the reason has its text
         for frame in users[-_PLACES_MAX:]:
             lines.append(f'File "{frame.filename}", line {frame.lineno}, in {frame.name}')
             source = linecache.getline(frame.filename, frame.lineno or 0).strip()
@@ -179,12 +180,12 @@ def _lines(chain: list[BaseException]) -> list[str]:
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error's text is written here, and quotes no record."""
+    """Return whether this package wrote an error's text, which then quotes no record."""
     return isinstance(error, _OURS)
 
 
 def is_the_users(filename: str) -> bool:
-    """Whether a frame of this file is neither ours, nor generated, nor of a library."""
+    """Return whether a file is user code: not this package, generated code or a library."""
     if _GENERATED.fullmatch(filename):
         return False
     path = Path(filename)
@@ -197,11 +198,10 @@ def _not_the_users() -> list[Path]:
     return [_OWN, *(Path(place) for place in libraries)]
 
 
-# Asks the handlers about the records of one task that fail (see
-# `headrace.streams.config.handlers`).
+# Calls of exception handlers for failed records of a task (see `headrace.streams.config.handlers`).
 #
-# Only errors about a record are asked about: those of the clients, of local state and of a schema
-# registry have reactions of their own, and letting a record go would not put them right.
+# Handlers are asked only about errors of a record. Errors of clients, of local state and of a
+# schema registry have reactions of their own, because skipping a record would not fix them.
 
 
 _REASONS: dict[Stage, str] = {
@@ -215,14 +215,14 @@ _INVALID_TIME = "invalid event time"
 
 @dataclass(frozen=True, slots=True)
 class RecordErrors:
-    """Handlers' decisions about records of one task that fail.
+    """Handlers' decisions about failed records of a task.
 
     Args:
-        send: writes dead letters, in the task's transaction.
-        dropped: counts what is let go, by node and reason.
-        refuse: raises what stops the application, given the error, the node and the message.
-        facts: what the task's processors share: whether one of their punctuators runs now.
-        record_limit: returns the bytes of the largest record that a topic takes, if known.
+        send: sends dead letters, in the task's transaction.
+        dropped: counts skipped records, by node and reason.
+        refuse: raises the error that stops the application, given error, node and message.
+        facts: the state that the task's processors share, such as a running punctuator.
+        record_limit: returns the maximum record size of a topic in bytes, if known.
     """
 
     handlers: Handlers
@@ -235,10 +235,10 @@ class RecordErrors:
     record_limit: Callable[[str], int | None] = lambda _: None
     log: Log | None = None
     _seen: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """How many records were let go, by node, stage and class of the error."""
+    """Number of skipped records, by node, stage and class of the error."""
 
     def undecodable(self, node: str, error: Exception, message: Any) -> None:
-        """Decide about a message that a source cannot decode, or whose time it cannot tell."""
+        """Decide about a message that a source cannot decode, or whose timestamp is invalid."""
         error = self.program.explain(error, node, message)
         answer = error.answer if isinstance(error, InvalidTimeError) else None
         self._decide(error, "deserialization", node, message, answer=answer)
@@ -273,19 +273,19 @@ class RecordErrors:
         headers: Headers | None,
         answer: Answered,
     ) -> None:
-        """Let go of a record that a node fails on, as the node's step says itself."""
+        """Skip a record that a node fails on, as the operator itself requests."""
         record = NodeRecord(key, value, timestamp, headers)
         error = self.program.explain(error, node, None)
         message = self.program.current(sys._getframe(1))
         self._decide(error, "processing", node, message, record, answer=answer)
 
     def refused(self, node: str, error: Exception, message: Any, row: SinkRow) -> None:
-        """Decide about a row that a table outside of Kafka refuses."""
+        """Decide about a row that an external sink rejects."""
         record = NodeRecord(row.key, row.value, row.timestamp, message.headers())
         self._decide(error, "production", node, message, record, "record")
 
     def punctuator_failed(self, node: str, error: BaseException) -> None:
-        """Decide about a punctuator's call that failed; what it did until then stays."""
+        """Decide about a failed punctuator call; its effects before the error remain."""
         if not isinstance(error, Exception):
             self.refuse(error, node, None)
         self._decide(error, "processing", node, None)
@@ -341,7 +341,7 @@ class RecordErrors:
             try:
                 self.send(*send, list(headers) or None)
             except RefusedTimestampError:
-                # It is a letter for its time: it is written at the present one.
+                # The timestamp may be the reason for the dead letter: use the current time.
                 self.send(*send[:-1], self.facts.now_ms(), list(headers) or None)
         except RecordTooLargeError as error:
             size = letter_size(letter.key, letter.value, headers)
@@ -358,7 +358,7 @@ class RecordErrors:
         self.dropped(failure.node, reason)
         kind = failure.node, failure.stage, type(user_error(failure.error)).__name__
         count = self._seen[kind] = self._seen.get(kind, 0) + 1
-        # Powers of two: seen at once, and never a flood.
+        # Log at powers of two, to warn early without flooding the log.
         if self.log is not None and count & (count - 1) == 0:
             places = self.program.called(failure.error, failure.node, likely=False)
             self.log.warning(
@@ -386,7 +386,7 @@ def _is_about_a_record(error: Exception) -> bool:
 
 
 def _origin(message: Any) -> dict[str, Any]:
-    """The place and the bytes of an input record, as far as there is one."""
+    """Return the position and the bytes of an input record, or nothing without a record."""
     if message is None:
         return {}
     return {

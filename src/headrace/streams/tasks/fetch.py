@@ -1,4 +1,4 @@
-"""Whether a task with several inputs waits for an empty one (max.task.idle.ms)."""
+"""Fetch control: the number of records to poll, paused partitions, and max.task.idle.ms."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 LAG_WAIT_S = 0.005
-"""What a broker is known to have is there soon; markers pass without waking a poll."""
+"""Wait for records that a broker is known to have; markers pass without waking a poll."""
 
 
 class InputWait:
-    """Wait of a task with several inputs for an empty one (max.task.idle.ms)."""
+    """Wait of a task with several inputs for an empty input (max.task.idle.ms)."""
 
     def __init__(self, config: StreamsConfig, consumer: Consumer, *, clock: Clock) -> None:
         self._config = config
         self._consumer = consumer
         self._clock = clock
         self._waiting: dict[TaskId, float] = {}
-        """The tasks that wait for an empty input, and until when at most."""
+        """Tasks that wait for an empty input, with the end of the wait."""
         self._idle_until_s: dict[TopicPartition, float] = {}
-        """Until when to wait for an input that had nothing more; kept until it has."""
+        """Inputs without more records, with the end of the wait; removed when records arrive."""
 
     def must_wait(self, task: Task) -> bool:
-        """Whether records with lower timestamps may come (Kafka Streams: `readyToProcess`).
+        """Return whether records with lower timestamps may arrive, as `readyToProcess` in Kafka
+        Streams.
 
-        A task with several inputs waits for an empty one as long as the broker is known to have
-        more of it, or nothing is known of it yet; beyond that for max.task.idle.ms, from when the
-        input was first seen to have nothing, which passes while the task has no records, too.
+        A task with several inputs waits for an empty input as long as the broker has more records
+        of it, or its lag is unknown. After that it waits for max.task.idle.ms from the moment when
+        the input was first seen without more records, even while the task has no records itself.
         """
         if self._config.max_task_idle_ms < 0 or len(task.inputs) < 2:
             return False
@@ -45,23 +46,23 @@ class InputWait:
         return True
 
     def look_again(self, task: Task) -> None:
-        """Note whether a task that has gone as far as it could waits for one of its inputs now.
+        """Update whether a task that has processed all it could waits for an input now.
 
-        If it counted as waiting from the next turn on only, what it has would leave room for a
-        single record in the poll before: each poll would bring just the next one.
+        If the wait were detected in the next turn only, the queued records of the task would limit
+        the poll before to a single record: each poll would return one record.
         """
         if len(task.inputs) > 1 and task.queued() and task.empty_inputs():
             self.must_wait(task)
 
     def _wait_s(self, task: Task) -> float:
-        """How long to wait for the empty inputs of a task; 0 where it can go on."""
+        """Return the wait for the empty inputs of a task in seconds, or 0 if it may continue."""
         empty = task.empty_inputs()
         for place in task.inputs:
             if place not in empty:
                 self._idle_until_s.pop(place, None)
         if not empty:
             return 0.0
-        # The position passes markers and aborted records: nothing will ever come of those.
+        # The position is past control records and aborted records, which are never delivered.
         positions = self._consumer.positions(empty)
         now_s = self._clock.monotonic_s()
         wait_s = 0.0
@@ -77,37 +78,37 @@ class InputWait:
         return wait_s
 
     def is_waiting(self, task: Task) -> bool:
-        """Whether a task had to wait when it was last asked for."""
+        """Return whether the last check of a task made it wait."""
         return task.id in self._waiting
 
     def wait_s(self, tasks: Iterable[Task]) -> float | None:
-        """How long the first of these tasks waits at most; None where none does."""
+        """Return the shortest remaining wait of these tasks, or None if no task waits."""
         until_s = [self._waiting[task.id] for task in tasks if task.id in self._waiting]
         return max(0.0, min(until_s) - self._clock.monotonic_s()) if until_s else None
 
     def keep_to(self, running: Sequence[Task]) -> None:
-        """Forget how long tasks wait that do not run any more."""
+        """Discard the waits of tasks that no longer run."""
         ids = {task.id for task in running}
         read = {place for task in running for place in task.inputs}
         self._waiting = {t: s for t, s in self._waiting.items() if t in ids}
         self._idle_until_s = {p: s for p, s in self._idle_until_s.items() if p in read}
 
 
-# How much a worker reads, and which tasks wait for more (max.task.idle.ms).
+# Number of records to poll, and pausing of partitions.
 #
-# What waits bounds what is asked for, and full queues are paused.
+# Queued records reduce the number of records to poll, and full queues are paused.
 
 
 WAITING_MAX_BYTES = 16 << 20
-"""About so much may wait in tasks: large records are asked for by fewer."""
+"""Approximate limit of queued bytes: the larger the records are, the fewer are polled."""
 
 
 class FetchController:
-    """How much a worker reads, and which partitions are paused.
+    """Control of the number of records to poll and of paused partitions.
 
     Args:
         config: max.poll.records, buffered.records.per.partition and max.task.idle.ms.
-        backlog: says which tasks wait for those who read what they write.
+        backlog: pauses tasks that wait for the readers of their output.
     """
 
     def __init__(
@@ -128,20 +129,20 @@ class FetchController:
         self._record_bytes = 0
 
     def came(self, batches: Mapping[TopicPartition, Sequence[ReceivedMessage]]) -> None:
-        """Take note of how large records are, from the last one of each batch."""
+        """Update the average record size from the last record of each batch."""
         sizes = [len(records[-1].value() or b"") for records in batches.values()]
         if sizes:
             size = sum(sizes) // len(sizes)
-            # Small ones between large ones are not to let too many of these in.
+            # Decrease slowly, so that small records do not admit too many large ones.
             self._record_bytes = max(size, (self._record_bytes + size) // 2)
 
     def room(self) -> int:
-        """How many records to ask for: what waits already counts, and a poll is due in any case."""
+        """Return the number of records to poll: the limit less queued records, but at least 1."""
         waiting = sum(
             task.queued_in(place)
             for task in self._tasks.running
-            # What a task that waits has is bounded by its own queues, and others are not to go
-            # short for it: what it waits for is behind it in the client's line.
+            # Records of a waiting task are limited by its own queues. They must not reduce the poll
+            # because the records that it waits for come later in the client's queue.
             if not (self._backlog.is_held(task) or self._inputs.is_waiting(task))
             for place in task.inputs
             if place not in self._paused
@@ -149,33 +150,33 @@ class FetchController:
         return max(1, self._bounded(self._config.max_poll_records) - waiting)
 
     def _bounded(self, most: int) -> int:
-        """So many records, or as many as make about WAITING_MAX_BYTES."""
+        """Limit a number of records to about WAITING_MAX_BYTES."""
         large = self._record_bytes * most > WAITING_MAX_BYTES
         return max(1, WAITING_MAX_BYTES // self._record_bytes) if large else most
 
     def must_wait(self, task: Task) -> bool:
-        """Whether a task is to wait for its own input, or for the readers of its output.
+        """Return whether a task must wait for its own input, or for the readers of its output.
 
-        To be asked in each turn, whether the task has records or not.
+        Call it in each turn, even if the task has no records.
         """
-        # Both are asked: time passes for either while the other is waited for.
+        # Always evaluate both, because the time of each wait passes during the other.
         waits = self._inputs.must_wait(task)
         return self._backlog.holds(task, self._inputs.is_waiting) or waits
 
     def wait_s(self) -> float | None:
-        """How long a poll may wait for what tasks wait for; None where none waits."""
+        """Return how long a poll may wait if tasks wait, or None if no task waits."""
         running = self._tasks.running
         held = any(map(self._backlog.is_held, running))
         return LAG_WAIT_S if held else self._inputs.wait_s(running)
 
     def is_ready(self, task: Task) -> bool:
-        """Whether a task has records, and did not have to wait when it was last asked for."""
+        """Return whether a task has records and the last check did not make it wait."""
         return task.queued() > 0 and not (
             self._inputs.is_waiting(task) or self._backlog.is_held(task)
         )
 
     def hold_back(self, task: Task) -> None:
-        """Pause full queues of a task that waits, so that what it waits for can arrive."""
+        """Pause full queues of a waiting task, so that the records that it waits for can arrive."""
         most = self._bounded(self._config.buffered_records_per_partition)
         full = [p for p in task.inputs if p not in self._paused and task.queued_in(p) >= most]
         if full:
@@ -183,7 +184,7 @@ class FetchController:
             self._paused.update(full)
 
     def take_again(self, task: Task) -> None:
-        """Resume what was paused and has room again, and note whether the task waits now."""
+        """Resume paused partitions whose queues have space, and update whether the task waits."""
         self._inputs.look_again(task)
         if not self._paused:
             return
@@ -194,11 +195,11 @@ class FetchController:
             self._paused.difference_update(free)
 
     def resume_all(self) -> None:
-        """Read on everywhere, but where queues are full."""
+        """Resume all partitions that are not paused because of full queues."""
         inputs = [place for task in self._tasks.running for place in task.inputs]
         self._consumer.resume([place for place in inputs if place not in self._paused])
 
     def keep_to_running(self) -> None:
-        """Forget what was paused of tasks that do not run any more, and how long others wait."""
+        """Discard the paused partitions and waits of tasks that no longer run."""
         self._paused = {p for p in self._paused if self._tasks.reader_of(p) is not None}
         self._inputs.keep_to(self._tasks.running)

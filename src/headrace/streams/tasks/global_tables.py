@@ -1,11 +1,11 @@
-"""The global tables of one process: read to their topics' ends at the start, then kept up to date.
+"""Global tables of a process: read to the ends of their topics at start, then kept up to date.
 
     bootstrap ─► update, before each batch of records ─► close
 
-The worker's own thread does all of it: between two updates no row changes, so a task sees the same
-rows for all records of a batch. Nothing here is part of a commit. An abort does not take back what
-was read meanwhile, and a record that is processed again may find other rows: global tables are
-outside of the transaction and of the equality promises, as in Kafka Streams.
+All of this runs in the worker's own thread. No row changes between two updates, so a task sees the
+same rows for all records of a batch. Global tables are not part of commits: an abort does not roll
+back their updates, and a record that is processed again may find different rows. As in Kafka
+Streams, global tables are outside of the transaction and of the exactly-once guarantee.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.store_faces import store_key
 
-# What becomes of records of a global topic that cannot be rows.
+# Handling of records of a global topic that cannot be decoded to rows.
 
 
 _HINT = (
@@ -65,10 +65,10 @@ _HINT = (
 
 
 class RowErrors:
-    """Makes rows, and asks the deserialization handler about records that cannot be one.
+    """Decoder of global-table rows; asks the deserialization handler about records that fail.
 
-    Dead letters are not written: every process reads the topic, each time from its beginning where
-    it has no local state, and none of that is in a transaction.
+    Dead letters are not written: every process reads the topic, from its beginning if it has no
+    local state, and these reads are not part of a transaction.
     """
 
     def __init__(self, handlers: Handlers, null_key_policy: NullKeyPolicy, log: Log) -> None:
@@ -76,13 +76,13 @@ class RowErrors:
         self._null_key_policy = null_key_policy
         self._log = log
         self.dropped: dict[tuple[str, str], int] = {}
-        """How many records were left out, by node and reason."""
+        """Number of dropped records, by node and reason."""
 
     def rows(self, plan: GlobalPlan, records: Sequence[ReceivedMessage]) -> list[Row]:
-        """Make rows of records, in their order.
+        """Decode records to rows, in order.
 
         Raises:
-            RecordError: a record cannot be one, and no handler lets it go.
+            RecordError: a record cannot be decoded, and no handler skips it.
         """
         rows = []
         for record in records:
@@ -142,7 +142,7 @@ class RowErrors:
 
     def _drop(self, node: str, reason: str) -> int:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
-        # Powers of two: seen at once, and never a flood.
+        # Log at powers of two, to warn early without flooding the log.
         if count & (count - 1) == 0:
             self._log.warning("records_dropped", node=node, reason=reason, count=count)
         return count
@@ -168,40 +168,41 @@ def _refused(plan: GlobalPlan, record: ReceivedMessage, error: Exception) -> Rec
 
 Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
-"""Opens the local state of the global tables of one process."""
+"""Opens the local state of the global tables of a process."""
 
 BULK_RECORDS = 20_000
-"""From this distance on a load leaves RocksDB's log out, as a restore does."""
+"""Number of records from which a load bypasses RocksDB's log, as a restore does."""
 KEEP_RECORDS = 2_000_000
-"""After so many records a load makes durable what it has, so that a kill costs no more."""
+"""Number of records after which a bulk load is made durable, to limit the loss if it is killed."""
 POLL_S = 0.1
-"""How long the bootstrap waits for records at a time."""
+"""Seconds that a poll of the bootstrap waits for records."""
 UPDATE_S = 0.1
-"""How long an update may keep the records of streams waiting."""
+"""Maximum seconds for which an update may delay the records of streams."""
 REMEMBER_MS = 10 * 60 * 1000
-"""How often to write that there was nothing new: rows that are too old are not built upon."""
+"""Interval at which positions are written without new records, because rows whose position is too
+old are dropped at the next start."""
 
 
 @dataclass(slots=True, eq=False)
 class _Table:
-    """A table, and how far its rows follow the topic."""
+    """A global table and the positions of its rows in the topic."""
 
     plan: GlobalPlan
     rows: GlobalRows
     topic_id: str = ""
     next: dict[TopicPartition, int] = field(default_factory=dict)
     known_ms: int = 0
-    """When the rows were last known to have everything."""
+    """Time at which the rows were last known to be complete."""
     written_ms: int = 0
-    """When that was last written."""
+    """Time at which `known_ms` was last written."""
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where the topic's partitions began at the start."""
+    """First offset of each partition at the start."""
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where they ended then."""
+    """End offset of each partition at the start."""
     last: dict[TopicPartition, LastRecord] = field(default_factory=dict)
-    """The last record of each partition that is in the rows."""
+    """Last record of each partition that is in the rows."""
     expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
-    """Those of local rows of which it is not known yet whether the topic has them."""
+    """Last records of local rows that are not compared with the topic yet."""
 
     @property
     def followed(self) -> Followed:
@@ -214,13 +215,13 @@ class _Table:
 
 
 class GlobalTables:
-    """Global tables of one process: restored, followed and readable by tasks.
+    """Global tables of a process: restored, kept up to date and readable by tasks.
 
     Args:
-        make_consumer: makes a consumer of committed records without a group.
-        topics: what is known of the topics; others bring it up to date.
-        timeout_s: how long the bootstrap goes on without getting anything, in seconds.
-        cache_bytes: how much of a table to keep decoded at most, roughly.
+        make_consumer: creates a consumer of committed records without a group.
+        topics: the known topics, refreshed elsewhere.
+        timeout_s: maximum time without progress before the bootstrap fails, in seconds.
+        cache_bytes: approximate limit of decoded rows per table, in bytes.
     """
 
     def __init__(
@@ -256,11 +257,11 @@ class GlobalTables:
         self._state: GlobalState | None = None
         self._is_broken = False
         self._ends: dict[TopicPartition, int] = {}
-        """Where the bootstrap is to read to, of partitions that are not there yet."""
+        """End offset of each partition that the bootstrap has not read to the end yet."""
 
     @property
     def are_there(self) -> bool:
-        """Whether the application has any."""
+        """Whether the application has global tables."""
         return bool(self._tables)
 
     @property
@@ -273,14 +274,14 @@ class GlobalTables:
 
     @property
     def caches(self) -> Sequence[GlobalRows]:
-        """The rows of each table that are decoded, to be bounded with those of other stores."""
+        """The decoded rows of each table, whose memory is limited together with other caches."""
         return [table.rows for table in self._tables.values()]
 
     def committed(self, store: str) -> tuple[CommittedStore, Position | None] | None:
-        """The rows of the table with a store, and how far they are; None where it is not here.
+        """Return the rows and the position of a store's table, or None without such a table.
 
         Args:
-            store: what its rows are called in the local state.
+            store: the name of the rows in the local state.
         """
         state = self._state
         plans = (table.plan for table in self._tables.values())
@@ -291,19 +292,19 @@ class GlobalTables:
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:
-        """How many records were left out, by node and reason."""
+        """Number of dropped records, by node and reason."""
         return self._errors.dropped
 
-    # -- the begin -----------------------------------------------------------------------------
+    # -- bootstrap -----------------------------------------------------------------------------
 
     def bootstrap(self, stopping: Callable[[], bool]) -> None:
-        """Read the topics to the ends that they have now.
+        """Read the topics to their current ends.
 
         Raises:
-            RecordError: a record cannot be a row.
-            FatalClientError: nothing comes any more, though there is more.
+            RecordError: a record cannot be decoded to a row.
+            FatalClientError: no records arrive although the topics have more.
             LocalStateError: the local state cannot be used.
-            StopRequestedError: `stopping` said so.
+            StopRequestedError: `stopping` returned True.
         """
         if not self._tables:
             return
@@ -314,11 +315,10 @@ class GlobalTables:
             self._read_to(stopping, is_bulk=is_bulk)
 
     def _open(self) -> tuple[dict[TopicPartition, int], bool]:
-        """Open the local state, and find out how far it is.
+        """Open the local state and read its positions.
 
         Returns:
-            The ends to read to, of partitions that are not there yet, and whether that is so much
-            that it is loaded in bulk.
+            The end offsets of partitions that are not complete, and whether the load runs in bulk.
         """
         home = self._open_home(stores_of_tables(t.plan for t in self._tables.values()))
         self._state = state = GlobalState(home)
@@ -347,10 +347,10 @@ class GlobalTables:
         facts: Mapping[TopicPartition, ChangelogFacts],
         now_ms: int,
     ) -> bool:
-        """Decide where to begin with a table, and drop its rows if they cannot be kept.
+        """Set the start position of a table, and drop its rows if they are not usable.
 
         Returns:
-            Whether it begins with nothing.
+            Whether the table starts empty.
         """
         places = self._places(table)
         table.topic_id = facts[places[0]].topic_id
@@ -379,7 +379,6 @@ class GlobalTables:
         return False
 
     def _read_to(self, stopping: Callable[[], bool], *, is_bulk: bool) -> None:
-        """Read to the ends."""
         assert self._state is not None
         ends = self._ends
         asked_ms, began_s = self._clock.now_ms(), self._clock.monotonic_s()
@@ -423,7 +422,7 @@ class GlobalTables:
             )
 
     def _finish(self, totals: Mapping[TopicPartition, int]) -> int:
-        """Note which ends were reached; returns how many that were."""
+        """Remove partitions that have been read to their ends; return their number."""
         ends = self._ends
         self._pass_markers()
         assert self._consumer is not None
@@ -444,10 +443,10 @@ class GlobalTables:
         return len(done)
 
     def _compared(self, batches: Batches) -> Batches:
-        """Compare the first record of each partition with the one that local rows end with.
+        """Compare the first record of each partition with the last record of the local rows.
 
         Returns:
-            What is to be applied: nothing of tables that are read again.
+            The records to apply, without tables that are read again from the start.
         """
         compared: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
         again: set[str] = set()
@@ -464,9 +463,9 @@ class GlobalTables:
         return {p: records for p, records in compared.items() if records and p.topic not in again}
 
     def _read_again(self, place: TopicPartition) -> None:
-        """Drop the rows of a table whose topic does not have their last record, and read it again.
+        """Drop the rows of a table whose last record is not in the topic, and read it again.
 
-        One that is not there may have been compacted away, or have been lost by its cluster.
+        A missing record was compacted, or the cluster has lost it.
         """
         assert self._consumer is not None
         assert self._state is not None
@@ -494,14 +493,14 @@ class GlobalTables:
             "task.timeout.ms is too short"
         )
 
-    # -- the life ------------------------------------------------------------------------------
+    # -- updates -------------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Apply what has come since; before each batch of records of the streams.
+        """Apply new records; called before each batch of stream records.
 
         Raises:
-            RecordError: a record cannot be a row.
-            GlobalTableLostError: the rows are to be read anew.
+            RecordError: a record cannot be decoded to a row.
+            GlobalTableLostError: the rows must be read again from the start.
         """
         if self._consumer is None:
             return
@@ -520,7 +519,7 @@ class GlobalTables:
                     self._remember(table)
 
     def close(self) -> None:
-        """Write how far the rows are, and close."""
+        """Write the positions of the rows, and close."""
         consumer, self._consumer = self._consumer, None
         state, self._state = self._state, None
         if consumer is not None:
@@ -530,7 +529,7 @@ class GlobalTables:
             state.close(wipe=broken)
 
     def _follow_growth(self) -> None:
-        """Read partitions too that the topics have got meanwhile."""
+        """Read partitions that were added to the topics."""
         assert self._consumer is not None
         for table in self._tables.values():
             if self._topics[table.plan.topic].partitions > len(table.next):
@@ -551,7 +550,7 @@ class GlobalTables:
         *,
         is_bulk: bool,
     ) -> dict[TopicPartition, int]:
-        """Apply what was read; returns the number of records of each partition."""
+        """Apply records to the rows; return the number of records of each partition."""
         assert self._state is not None
         counts = {}
         for place, records in batches.items():
@@ -571,7 +570,7 @@ class GlobalTables:
         return counts
 
     def _pass_markers(self) -> None:
-        """Take note of positions that are behind control records and aborted ones."""
+        """Advance positions past control records and aborted records."""
         assert self._consumer is not None
         for table in self._tables.values():
             for place, at in self._consumer.positions(list(table.next)).items():
@@ -589,7 +588,7 @@ class GlobalTables:
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
-        """Say of which table something is lost."""
+        """Convert errors about lost data to errors that name the table."""
         try:
             yield
         except OffsetLostError as error:
@@ -612,7 +611,7 @@ def _outdated(
     places: Sequence[TopicPartition],
     now_ms: int,
 ) -> str | None:
-    """Why local rows cannot be kept, or None if they can."""
+    """Return the reason why local rows are not usable, or None if they are."""
     for place in places:
         fact, offset = facts[place], followed.offsets.get(place)
         if offset is None:

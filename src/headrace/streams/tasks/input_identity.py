@@ -1,9 +1,9 @@
-"""Whether the inputs of a commit are still the topics that were read, and its outputs there.
+"""Check that the inputs of a commit are still the same topics, and that its outputs exist.
 
-The client goes over to a new topic of the same name without a word, and reads on at its old
-position there. So each commit asks which topics there are, once all of its records were read, and
-hears the answer before it becomes final. Records for a topic that is gone would wait long in the
-client for it to come back.
+The client silently switches to a new topic of the same name, and continues at its old position
+there. So each commit requests the IDs of its topics after all of its records were read, and
+evaluates the answer before the transaction is committed. Records for a deleted topic would wait in
+the client for a long time until the topic exists again.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headrace.streams.plan.topic_identity import same_topic
 from headrace.streams.tasks.task import Task
 
 WAIT_S = 1.0
-"""A broker answers in a millisecond; one that does not must not hold commits up."""
+"""Maximum wait for an answer; brokers usually answer within a millisecond."""
 PAUSE_S = 10.0
-"""How long nobody is asked after no answer came."""
+"""Seconds without further requests after a missing answer."""
 
 Answer = Callable[[float], Mapping[str, str] | None]
-"""Called with how long to wait, in seconds; None where there is no answer."""
+"""Waits for the answer for a number of seconds; returns None without an answer."""
 
 
 class AskIds(Protocol):
-    """Asks for the ids of those topics that exist, and does not wait for the answer."""
+    """Non-blocking request for the IDs of existing topics."""
 
     def __call__(self, topics: Sequence[str]) -> Answer:
         """Ask."""
@@ -37,7 +37,7 @@ class InputIdentity:
     """Check that inputs and outputs of a commit are still the same topics.
 
     Args:
-        missing: called when a topic is not there, so that somebody looks into that.
+        missing: called if a topic does not exist, to trigger a check of the topics.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class InputIdentity:
         self._next_s = clock.monotonic_s()
 
     def ask(self, tasks: Iterable[Task]) -> Callable[[], None]:
-        """Ask about the inputs of tasks; returns what waits for the answer and looks at it.
+        """Request the IDs of tasks' topics; return a function that awaits and checks the answer.
 
-        What is returned raises a `TopicReplacedError` where an input is another topic, and an
-        `AbortableError` where an output is not there.
+        The returned function raises a `TopicReplacedError` if an input is a different topic, and an
+        `AbortableError` if an output does not exist.
         """
         known = _ids_of(tasks)
         if not known or self._clock.monotonic_s() < self._next_s:
@@ -69,13 +69,14 @@ class InputIdentity:
         return lambda: self._compare(known, answer(WAIT_S))
 
     def cause(self, tasks: Iterable[Task]) -> str:
-        """Ask what the topics have to do with an error of a client, which does not say it.
+        """Return whether deleted or re-created topics may be the cause of a client error.
 
         Args:
-            tasks: whose inputs may be concerned.
+            tasks: the tasks whose inputs may be affected.
 
         Returns:
-            A part of a sentence; empty where nothing is wrong with them, or nobody answers.
+            A clause for the error message; empty if the topics are unchanged or brokers do not
+            answer.
         """
         known = _ids_of(tasks)
         if self._clock.monotonic_s() < self._next_s or not (names := self._names(known)):
@@ -117,4 +118,4 @@ def _ids_of(tasks: Iterable[Task]) -> dict[str, str]:
 
 
 def _do_nothing() -> None:
-    """There is nothing to compare."""
+    """Return without a check."""

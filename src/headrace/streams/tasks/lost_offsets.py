@@ -1,15 +1,14 @@
-"""Offsets that were committed once and are gone: what a task does then whose records are counted.
+"""Reaction to committed offsets that have disappeared, for tasks with state.
 
-Offsets expire, can be deleted, and go with their topic. A task that reads such an input from its
-beginning does so on top of state that has counted it: its own, or that of the tasks which read the
-repartition topics that it writes.
+Offsets expire, can be deleted, and disappear with their topic. A task that reads such an input from
+its beginning would aggregate records again: in its own state, or in the state of the tasks that
+read its repartition topics.
 
-An input that the task never read has no offset either, and may begin at its beginning. What tells
-the two apart is in the offsets of the other inputs, which are committed together: a number that
-stands for all topics that they were committed with. Where another version wrote them, it is the
-description of what is deployed (see `headrace.streams.plan.deployed`). Where neither says, the
-input counts as
-read: what is refused can be corrected, and what is counted twice cannot.
+An input that the task never read has no offset either, and may start at its beginning. The offsets
+of the other inputs distinguish the two cases: each has a number that identifies all topics whose
+offsets were committed together. If another version wrote the offsets, the deployed topology is used
+instead (see `headrace.streams.plan.deployed`). If neither is conclusive, the input counts as read:
+a rejected start can be corrected, but double counting cannot.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from headrace.streams.tasks.restore import ChangelogFacts
 Committed = Mapping[TopicPartition, CommittedOffset | None]
 
 _MOST_TRIED = 12
-"""Of how many inputs without offsets all combinations are tried."""
+"""Maximum number of inputs without offsets of which all combinations are tried."""
 
 
 class StateWithoutOffsetsError(StreamsError):
-    """The group has no offsets for some inputs of a task: what was counted would count twice.
+    """Error: the group lacks offsets for inputs of a task, so records would be counted twice.
 
-    Nobody catches it. The offsets expired, or somebody deleted them, the group or a topic.
+    It is not caught. The offsets expired, or the offsets, the group or a topic were deleted.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Where the records of a task are counted; falsy where they are not.
+    """Stores or topics in which the records of a task are counted; falsy if they are not.
 
     Args:
         written: the topics that it writes for tasks with state.
@@ -53,9 +52,10 @@ class Counted:
 
     @classmethod
     def by(cls, plan: SubPlan, plans: Sequence[SubPlan]) -> Counted:
-        """Of the tasks of a sub-topology, one of an application's.
+        """Find where the tasks of a sub-topology have their records counted.
 
-        In an application with state, what tasks pass on to others is taken to be counted there.
+        If any sub-topology of the application has state, output topics that another sub-topology
+        reads are assumed to be counted there.
         """
         stores = [store.name for store in plan.program.sub_topology.stores]
         counts = any(other.program.sub_topology.stores for other in plans)
@@ -72,17 +72,17 @@ class Counted:
         return f"writes to {', '.join(self.written)}, behind which records are counted"
 
     def fields(self) -> dict[str, Sequence[str]]:
-        """What an event says of it."""
+        """Return the log fields of the stores or the topics."""
         return {"stores": self.stores} if self.stores else {"writes_to": self.written}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBefore:
-    """What the deployed version's same task read.
+    """Inputs of the same task in the deployed version.
 
     Args:
-        topics: its inputs; None where that is not known.
-        has_state: whether it had what the task has: none of its stores means new ones.
+        topics: its inputs; None if they are not known.
+        has_state: whether it had any of the task's stores, or the task has none.
     """
 
     topics: frozenset[str] | None = None
@@ -92,7 +92,7 @@ class ReadBefore:
 def read_before(
     deployed: Deployment | None, plans: Sequence[SubPlan], application_id: str
 ) -> dict[int, ReadBefore]:
-    """By sub-topology, what the deployed version's task with the same stores or outputs read."""
+    """Return the inputs of the deployed task with the same stores or outputs, by sub-topology."""
     if deployed is None:
         return {}
     internal = {topic.name for topic in deployed.topics}
@@ -118,14 +118,14 @@ def read_before(
 def _read_in_front(
     deployed: Deployment, plan: SubPlan, application_id: str
 ) -> list[tuple[str, ...]]:
-    """What was read to write the repartition topics that this sub-topology writes."""
+    """Return the topics that the deployed version read to write this repartition output."""
     prefix = f"{application_id}-"
     written = {topic.removeprefix(prefix) for topic in plan.topics.repartition_sinks}
     return [topic.reads for topic in deployed.topics if topic.name in written and topic.reads]
 
 
 def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition]:
-    """The inputs of a task whose offsets were committed once, or may have been, and are gone.
+    """Return the inputs of a task whose offsets were, or may have been, committed and are missing.
 
     Example:
         >>> both = OffsetMetadata(5, {INPUTS: inputs_number(["a", "b"])}).encode()
@@ -149,7 +149,7 @@ def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition
 
 
 def has_run(committed: Committed) -> bool:
-    """Whether an offset bears the progress of a task that has committed."""
+    """Return whether any offset has the metadata of a task that has committed."""
     offsets = (offset for offset in committed.values() if offset is not None)
     return any(OffsetMetadata.decode(offset.metadata) != OffsetMetadata() for offset in offsets)
 
@@ -159,7 +159,7 @@ class LostOffsets:
 
     Args:
         before: by sub-topology (see `read_before`).
-        told: the inputs of which it was said already (see `headrace.streams.admin.start_check`).
+        told: the inputs that were already reported (see `headrace.streams.admin.start_check`).
     """
 
     def __init__(
@@ -179,16 +179,16 @@ class LostOffsets:
         self._unreadable: set[TopicPartition] = set()
 
     def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
-        """The inputs of a task whose offsets are gone."""
+        """Return the inputs of a task whose offsets are missing."""
         self._say_unreadable(committed)
         return lost_inputs(committed, self._of(sub_topology))
 
     def has_counted(self, sub_topology: int, committed: Committed) -> bool:
-        """Whether a task has had state, as far as offsets say so."""
+        """Return whether a task has had state, according to its offsets."""
         return self._of(sub_topology).has_state and has_run(committed)
 
     def _say_unreadable(self, committed: Committed) -> None:
-        """Say of texts that are neither ours nor Kafka Streams' that they are not used, once."""
+        """Log offset metadata of unknown origin, once per partition; it is ignored."""
         for place, offset in committed.items():
             if offset is None or not offset.metadata or place in self._unreadable:
                 continue
@@ -214,15 +214,16 @@ class LostOffsets:
         effects: Mapping[str, str],
         others: Sequence[TopicPartition] = (),
     ) -> None:
-        """Say what follows from offsets that are gone, and stop where that would be wrong.
+        """Report the effects of missing offsets; raise if they would make the state wrong.
 
         Args:
-            counted: where its records are counted; nowhere: it writes again what it has written.
-            effects: what follows for each of them (see `effects_of`).
-            others: the inputs of other tasks of this worker that have none either.
+            counted: where its records are counted; if it is empty, the task only writes output
+                again.
+            effects: the effect for each input (see `effects_of`).
+            others: inputs of other tasks of this worker whose offsets are missing, too.
 
         Raises:
-            StateWithoutOffsetsError: under exactly-once, where records are counted.
+            StateWithoutOffsetsError: under exactly-once, if records are counted.
         """
         where = ", ".join(map(str, lost))
         if counted and self._exactly_once:
@@ -257,7 +258,7 @@ class LostOffsets:
 
 
 def way_out(named: str) -> str:
-    """What follows from offsets that a group has lost, and what to do.
+    """Return the explanation and the fix for offsets that a group has lost.
 
     Args:
         named: the options that name the partitions (see `topic_options`).
@@ -275,7 +276,7 @@ def way_out(named: str) -> str:
 
 
 def way_around(named: str) -> str:
-    """What to do about records that at-least-once counts again.
+    """Return the advice about records that at-least-once counts again.
 
     Args:
         named: the options that name the partitions (see `topic_options`).
@@ -294,10 +295,10 @@ def effects_of(
     start: Offsets,
     facts: Mapping[TopicPartition, ChangelogFacts],
 ) -> dict[str, str]:
-    """What follows from lost offsets, by input.
+    """Return the effect of each missing offset, by input.
 
     Args:
-        start: where they begin now.
+        start: the offsets from which the inputs are read now.
     """
     return {str(place): _effect(start[place].offset, facts[place].end) for place in lost}
 

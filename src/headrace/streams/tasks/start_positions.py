@@ -1,4 +1,4 @@
-"""Where the tasks of external sinks begin: where the sink is, and not where the group is."""
+"""Start positions of tasks with external sinks: the position of the sink, not of the group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.topology.graph.graph import Node
 
 
 class Waiting(Protocol):
-    """A task that is to begin."""
+    """A task that is about to start."""
 
     id: TaskId
     plan: SubPlan
@@ -24,14 +24,14 @@ class Waiting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Position of an external sink in one partition.
+    """Position of an external sink in a partition.
 
     Args:
-        source: what its positions are of.
-        position: None where it has none.
-        error: why it says nothing.
-        batching: how long it wants rows to be collected.
-        name: what its positions are kept under.
+        source: the name and the ID of the topic that positions refer to.
+        position: None if the sink has no position.
+        error: the error if the sink does not answer.
+        batching: the batching that the sink requests.
+        name: the name under which the sink stores its positions.
     """
 
     source: str
@@ -44,7 +44,7 @@ class StartPosition:
 def ask_sinks(
     connections: SinkConnections, tasks: Iterable[Waiting], topic_ids: Mapping[str, str]
 ) -> dict[TaskId, StartPosition]:
-    """Ask the sinks of those tasks that have one; runs beside the worker."""
+    """Request the start positions of tasks with an external sink; runs in the background."""
     by_plan: dict[int, list[Waiting]] = {}
     for task in tasks:
         if task.plan.outside is not None:
@@ -62,7 +62,7 @@ def _ask_one(
     assert node is not None
     assert node.writes_outside is not None
     (topic,) = {place.topic for task in tasks for place in task.inputs}
-    # A topic that is made anew has other records at the same offsets.
+    # A re-created topic has different records at the same offsets.
     source = f"{topic}@{topic_ids[topic]}" if topic in topic_ids else topic
     partitions = [task.id.partition for task in tasks]
     answer = connections.positions(node.name, node.writes_outside, source, partitions)
@@ -78,18 +78,19 @@ def _ask_one(
 def begun_at(
     start: Offsets, beginning: StartPosition, node: Node, log: Log, *, told: bool
 ) -> Offsets:
-    """Where a task begins, of which the group says `start`.
+    """Return the offset at which a task with an external sink starts.
 
-    The group's offset follows behind the sink's, and is past it by what holds no record, such as
-    the marks of transactions. A sink that is before what was committed once has gone back, as one
-    does that is restored from a backup: it is written again from there.
+    The group's offset is committed after the sink's position, and may also be past control records.
+    A sink whose position is before an offset that was committed earlier was reset, for example
+    restored from a backup: its rows are written again from its position.
 
     Args:
-        node: what writes to the sink.
-        told: whether the group says it; else `start` is where the topic begins, or where it ends.
+        start: the start offset according to the group.
+        node: the node that writes to the sink.
+        told: whether `start` is a committed offset, not the begin or the end of the topic.
 
     Raises:
-        UnusableSinkError: the sink has no position, and the group knows that it had one.
+        UnusableSinkError: the sink has no position although the group has committed one.
     """
     ((place, committed),) = start.items()
     written = OffsetMetadata.decode(committed.metadata).values.get(f"written.{node.name}", -1)
@@ -99,7 +100,7 @@ def begun_at(
     if position is None:
         return start
     if position >= written:
-        # Records of a source that are gone are not to be passed over without a word.
+        # Do not silently skip records of a source that were deleted.
         if told or not node.reads_directly:
             position = max(position, committed.offset)
     else:
@@ -115,7 +116,7 @@ def begun_at(
 
 
 def _gone(beginning: StartPosition, place: TopicPartition, written: int) -> str:
-    """What to do where nobody can tell whether the rows are gone as well."""
+    """Return the advice for a sink without a position, whose rows may be lost or not."""
     return (
         f"it has no position for {place}, and had {written}: its table was emptied, or is another "
         "one. Where the rows are there, or are not wanted, give the position back (in a database: "

@@ -1,13 +1,13 @@
-"""A task: one sub-topology on one partition, from committed facts to the next commit.
+"""A task: a sub-topology on a partition, from committed facts to the next commit.
 
-Hot path: `process` runs once a batch; per record only the generated code runs.
+Hot path: `process` runs once per batch; only the generated code runs per record.
 
     CREATED ──► RESTORING ──► RUNNING ──► CLOSED
         └───────────┴──────────────────────▲
 
-Who owns what: the task alone moves `next_offset` and `partition_time`, in `process`; its buffers
-alone hold uncommitted rows; the local state is written by `written`, after the transaction, and by
-the restore. An abort ends the task: a new one is made from committed facts and the same local rows.
+Ownership: only the task advances `next_offset` and `partition_time`, in `process`. Only its buffers
+hold uncommitted rows. The local state is written by `written`, after the transaction, and by the
+restore. An abort ends the task: a new task is created from committed facts and the same local rows.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from headrace.topology.serdes import Serde
 from headrace.topology.serdes.kept import exact_types, keeper, kept
 from headrace.topology.timestamps import TimestampAssigner
 
-# The life of a task: created, restoring, running, closed.
+# Life cycle of a task: created, restoring, running, closed.
 
 
 class Phase(IntEnum):
-    """Where a task is in its life, which may leave phases out and never goes back."""
+    """Life-cycle phase of a task; phases may be skipped but never repeated."""
 
     CREATED = 0
     RESTORING = 1
@@ -68,7 +68,7 @@ class Phase(IntEnum):
     CLOSED = 3
 
 
-# The buffers of a task's stores: how they are made, and what a commit takes from them.
+# Buffers of a task's stores: creation, and the rows that a commit reads from them.
 
 
 Delta = list[tuple[bytes, "bytes | None", int]]
@@ -77,11 +77,11 @@ LocalRows = Sequence[tuple[bytes, "bytes | None"]]
 
 
 def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
-    """Make the buffers of a task, over its local state."""
+    """Create the buffers of a task, over its local state."""
     found = {}
     for store in spec.stores:
         serde, hold = spec.value_serdes[store.name], spec.program.holds[store.name]
-        # A handler skips the record that makes a row which cannot be encoded, so look at once.
+        # With a handler, a record whose row cannot be encoded is skipped, so check immediately.
         checks = spec.program.options.handles_errors and hold == "bytes"
         found[store.name] = make_buffer(
             store.spec,
@@ -96,13 +96,13 @@ def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
 
 
 def _checked(serde: Serde[Any], value: Any) -> Any:
-    """Return what a store holds of a value; raise if the value cannot be encoded."""
+    """Return the stored form of a value; raise if the value cannot be encoded."""
     serde.serialize(value)
     return kept(serde, value)
 
 
 def oldest_times(buffers: Mapping[str, Buffer]) -> dict[str, int]:
-    """By store with windows: the earliest of those that the next commit writes."""
+    """Return the earliest time that the next commit writes, by windowed store."""
     found = {}
     for name, buffer in buffers.items():
         if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
@@ -111,7 +111,7 @@ def oldest_times(buffers: Mapping[str, Buffer]) -> dict[str, int]:
 
 
 def local_rows(buffers: Mapping[str, Buffer], deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
-    """The rows to write to local state: what changed, and what has expired."""
+    """Return the rows to write to local state: changed rows and expired rows."""
     rows: dict[str, LocalRows] = {}
     for name, buffer in buffers.items():
         changed = buffer.local_rows(deltas.get(name, []))
@@ -122,55 +122,56 @@ def local_rows(buffers: Mapping[str, Buffer], deltas: Mapping[str, Delta]) -> di
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A sub-topology on one partition: queues, generated function, stores, uncommitted state."""
+    """A sub-topology on a partition: queues, generated function, stores, uncommitted state."""
 
     spec: TaskSpec
     state: TaskState
     start: Offsets
-    """The committed offset, or the first one, of each input partition."""
+    """The committed offset of each input partition, or its first offset if nothing was committed.
+    """
     send: Send
     dropped: Callable[[str, str], None]
     write_line: Callable[[str], None] = print
     handlers: Handlers = field(default_factory=Handlers)
     facts: TaskFacts = field(default_factory=TaskFacts)
-    """What its processors share."""
+    """State that its processors share."""
     global_views: Mapping[str, TableView] = field(default_factory=dict)
     now_ms: Callable[[], int] = lambda: 0
     record_limit: Callable[[str], int | None] = lambda _: None
-    """Returns the bytes of the largest record that a topic takes, if that is known."""
+    """Returns the maximum record size of a topic in bytes, if known."""
     max_ahead_ms: int = LAST_TIME_MS
-    """How far ahead of the clock the topics that it writes accept timestamps."""
+    """Maximum distance of a timestamp ahead of the clock that its output topics accept."""
     log: Log | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The ids of its input topics, where they are known."""
+    """The IDs of its input topics, if known."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
-    """Those of its changelogs."""
+    """The IDs of its changelogs."""
     followed: frozenset[str] = frozenset()
-    """The repartition topics among its inputs whose writers' times it follows."""
+    """Input repartition topics with watermarks from their upstream tasks."""
     is_time_bounded: bool = False
-    """Whether its stream time waits for them."""
+    """Whether its stream time is limited by these watermarks."""
     repartitions: Mapping[str, Writers] = field(default_factory=dict)
-    """The repartition topics that it writes and whose readers follow its times."""
+    """Output repartition topics whose readers use the event time of this task."""
     is_committed: bool = True
-    """Whether its offsets need not be committed as long as nothing happens."""
+    """Whether its offsets need no commit until something happens."""
     phase: Phase = Phase.CREATED
     next_offset: dict[TopicPartition, int] = field(init=False)
     partition_time: dict[TopicPartition, int] = field(init=False)
     last_read: dict[TopicPartition, ReceivedMessage] = field(default_factory=dict)
-    """The last record of each input that was processed."""
+    """The last processed record of each input."""
     moved: bool = False
-    """Whether records were processed since the last commit, or markers of transactions passed."""
+    """Whether records were processed, or control records passed, since the last commit."""
     _tried: dict[TopicPartition, int] = field(init=False)
-    """As `next_offset`, of a batch that failed."""
+    """Like `next_offset`, for a batch that failed."""
     _highest_ms: int = -1
-    """Timestamps up to this one are not too far ahead of the clock; later ones may be."""
+    """Timestamps up to this time are not too far ahead of the clock; later timestamps may be."""
     _far: dict[TopicPartition, range] = field(default_factory=dict)
     _queues: dict[TopicPartition, InputQueue] = field(init=False)
     _buffers: dict[str, Buffer] = field(init=False)
     _bound: BoundProgram = field(init=False)
     _beside: CommittedNumbers = field(init=False)
     watermarks: dict[TopicPartition, int] = field(init=False)
-    """By repartition topic: the time up to which none of its records is outstanding."""
+    """By repartition topic: the time up to which no record is outstanding."""
     _times_written: TimesWritten = field(init=False)
     _passed_over: PassedOver = field(init=False)
     _stampers: dict[TopicPartition, TimestampAssigner] = field(init=False)
@@ -188,7 +189,7 @@ class Task:
         self.send = self._times_written.following(self.send)
         errors = self._record_errors()
         self.watermarks = {
-            # What is not known is committed too, and is no time of a worker that does not follow.
+            # Commit unknown watermarks as 0: their presence distinguishes stream.time=slowest.
             place: max(0, p.values.get(WATERMARK, 0))
             for place, p in progress.items()
             if place.topic in self.followed
@@ -200,7 +201,7 @@ class Task:
         self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
         self._times_written.begin(self.id.sub_topology, self._bound.operators, self._beside.number)
-        self._beside.forget(WATERMARK, HELD, SHIFT)  # those that nobody keeps current any more
+        self._beside.forget(WATERMARK, HELD, SHIFT)  # numbers without an operator are outdated
         of_inputs = [WATERMARK] if self.followed else []
         self._beside.require_room(self.id, self.changelog_ids, self.log, of_inputs=of_inputs)
         self._stampers = {
@@ -256,7 +257,7 @@ class Task:
 
     @property
     def gathers(self) -> bool:
-        """Whether its runs end where calls were waited for, and need not be short beforehand."""
+        """Whether its runs end after async calls, and need no other limit."""
         return self._bound.gathers and self.facts.calls.gathers
 
     @property
@@ -265,7 +266,7 @@ class Task:
         return [place for place in self.start if place.topic not in self.spec.internal_topics]
 
     def become(self, phase: Phase) -> None:
-        """Step to a later phase of the task's life."""
+        """Advance the task to a later phase."""
         assert phase > self.phase, f"task {self.id}: {self.phase.name} -> {phase.name}"
         self.phase = phase
 
@@ -279,54 +280,54 @@ class Task:
     # -- input -------------------------------------------------------------------------------
 
     def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        """Queue records of one input partition, in the order of their offsets."""
+        """Queue records of an input partition, in the order of their offsets."""
         kept = self._passed_over.of(place, records)
         if kept:
             self.add_stamped(place, self.stamp(place, kept))
         if kept is not records:
-            self.moved = True  # to be past those that are left out
+            self.moved = True  # commit past the skipped records
 
     def stamp(
         self, place: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> Sequence[ReceivedMessage]:
-        """Give records the times of the input's extractor; each is to be stamped once, in order."""
+        """Assign record timestamps by the input's extractor; call it once per record, in order."""
         stamper = self._stampers.get(place)
         return records if stamper is None else stamper.stamp(records)
 
     def add_stamped(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        """Queue records that `stamp` has seen; the batch is iterated as it is, not copied."""
+        """Queue records that `stamp` has returned; the batch is iterated, not copied."""
         queue = self._queues[place]
         expected = queue.last_offset() + 1 if queue else self.next_offset[place]
         assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
         queue.extend(records)
 
     def queued(self) -> int:
-        """How many records wait."""
+        """Return the number of queued records."""
         return sum(map(len, self._queues.values()))
 
     def queued_in(self, place: TopicPartition) -> int:
-        """How many records of one input partition wait."""
+        """Return the number of queued records of an input partition."""
         return len(self._queues[place])
 
     def heads(self) -> list[ReceivedMessage]:
-        """The records that come next of each input."""
+        """Return the next record of each input."""
         return [queue.head() for queue in self._queues.values() if queue]
 
     def empty_inputs(self) -> list[TopicPartition]:
-        """The input partitions of which nothing waits."""
+        """Return the input partitions without queued records."""
         return [place for place, queue in self._queues.items() if not queue]
 
     # -- processing --------------------------------------------------------------------------
 
     def process(self, max_records: int) -> int:
-        """Run the waiting records with the lowest timestamps through the sub-topology.
+        """Run queued records with the lowest timestamps through the sub-topology.
 
-        Records of one partition keep their order; among partitions the lowest head timestamp goes
-        first (Kafka Streams: `PartitionGroup`). Ends early when one of several inputs has become
-        empty: what comes next of it may have to go before the others' records.
+        Records of one partition keep their order; across partitions, the lowest head timestamp is
+        first (Kafka Streams: `PartitionGroup`). Ends early if one of several inputs becomes empty,
+        because its next record may precede records of the other inputs.
 
         Returns:
-            How many records were processed.
+            The number of processed records.
 
         Raises:
             RecordError: a record cannot be processed.
@@ -352,7 +353,7 @@ class Task:
         run = Waiting(batch, self.facts) if self.gathers else batch
         try:
             stream_time = self._bound.process[place.topic](run)
-        except BaseException as error:  # also what would end Python: a restart would meet it again
+        except BaseException as error:  # also SystemExit: it would recur after a restart
             self._tried[place] = batch[-1].offset() + 1
             self._note_far(place, batch)
             self._raise(error)
@@ -368,7 +369,7 @@ class Task:
         return len(batch)
 
     def _note_far(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
-        """Remember the first record with a time that is refused where its rows are written."""
+        """Remember the first record whose timestamp the output topics may reject."""
         self._highest_ms = self.now_ms() + self.max_ahead_ms
         if place not in self._far:
             times = ((message.timestamp()[1], message.offset()) for message in batch)
@@ -379,12 +380,12 @@ class Task:
     # -- the clock ---------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether a punctuator is due by the wall clock."""
+        """Return whether a wall-clock punctuator is due."""
         due_ms = self.facts.wall_due_ms
         return due_ms != NEVER_MS and due_ms <= self.facts.now_ms()
 
     def punctuate(self) -> None:
-        """Call the punctuators that are due by the wall clock."""
+        """Call the wall-clock punctuators that are due."""
         try:
             self.facts.punctuate(self.facts.now_ms())
         except BaseException as error:
@@ -395,7 +396,7 @@ class Task:
         raise_for(error, self.spec, self.suspect, node, record)
 
     def suspect(self) -> InputRange:
-        """Say what was processed since the last commit, for an error that is nobody's yet."""
+        """Return the input range processed since the last commit, to attribute an error to it."""
         ends = {**self.next_offset, **self._tried}
         ranges = {p: range(c.offset, ends[p]) for p, c in self.start.items()}
         moved = {place: offsets for place, offsets in ranges.items() if offsets}
@@ -408,48 +409,48 @@ class Task:
     # -- the commit --------------------------------------------------------------------------
 
     def passed(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Have it committed where its inputs went on without a record.
+        """Request a commit if inputs have advanced without records.
 
         Args:
-            positions: the consumer's positions, past markers of transactions.
+            positions: the consumer's positions, past control records.
         """
         for place, committed in self.start.items():
             if positions.get(place, 0) > committed.offset and not self._queues[place]:
                 self.moved = True
 
     def needs_commit(self) -> bool:
-        """Whether anything happened since the last commit that is to be committed now."""
+        """Return whether the task has anything to commit now."""
         if self.moved or not self.is_committed:
             return not self.facts.is_held
         return any(buffer.dirty for buffer in self._buffers.values())
 
     def uncommitted_bytes(self, copies: int = 0) -> int:
-        """Estimate the memory that uncommitted rows take, and so many copies of them."""
+        """Estimate the memory of uncommitted rows and of a number of copies of them."""
         return sum(buffer.uncommitted_bytes(copies) for buffer in self._buffers.values())
 
     @property
     def buffers(self) -> Iterable[Buffer]:
-        """Those of its stores."""
+        """The buffers of its stores."""
         return self._buffers.values()
 
     def held_back(self) -> int:
-        """How many updates caches hold back."""
+        """Return the number of cached updates."""
         return sum(map(len, self._bound.pending))
 
     def caches_bytes(self) -> int:
-        """Estimate the memory of what caches hold back, but for rows."""
+        """Estimate the memory of cached updates, without rows."""
         return caches_bytes(self._bound.pending)
 
     def partials_bytes(self, records: int) -> int:
-        """Estimate the memory of what is folded before repartition topics.
+        """Estimate the memory of partial aggregates before repartition topics.
 
         Args:
-            records: how many were processed since this was asked last.
+            records: the number of records processed since the last call.
         """
         return partials_bytes(self._bound.pending, records)
 
     def send_partials(self) -> None:
-        """Send on what is folded before repartition topics."""
+        """Forward the partial aggregates before repartition topics."""
         for held in partials_among(self._bound.pending):
             try:
                 held.send()
@@ -457,7 +458,7 @@ class Task:
                 self._raise(error, held.node)
 
     def flush(self) -> None:
-        """Send on everything that caches hold back."""
+        """Forward all cached updates."""
         try:
             self._bound.flush()
         except BaseException as error:
@@ -469,7 +470,8 @@ class Task:
         return min(self.watermarks.values(), default=NEVER_MS)
 
     def advance_watermarks(self, times: Mapping[TopicPartition, int]) -> None:
-        """Advance the watermarks of inputs, and stream time to the least: close what it passes."""
+        """Advance the watermarks of inputs, and stream time to their minimum; close passed windows.
+        """
         self.watermarks.update(times)
         self.moved = True
         time = self.watermark
@@ -488,9 +490,9 @@ class Task:
             self._raise(error)
 
     def close_idle(self) -> None:
-        """Close what windows are open, as if stream time had passed them.
+        """Close all open windows, as if stream time had passed them.
 
-        Those that emit when they close do so, from the sources on.
+        Windows that emit on close emit their results, upstream operators first.
         """
         for operator in self._bound.operators.values():
             while self.held_back():
@@ -517,24 +519,24 @@ class Task:
             self._raise(error)
 
     def oldest_times(self) -> dict[str, int]:
-        """By store with windows: the earliest of those that the next commit writes."""
+        """Return the earliest time that the next commit writes, by windowed store."""
         return oldest_times(self._buffers)
 
     def row_refused(
         self, store: str, error: RecordTooLargeError | RefusedTimestampError
     ) -> StreamsError:
-        """Say which input a row came from that the changelog refuses."""
+        """Return the error for a row that the changelog rejects, attributed to its input range."""
         suspect = self.suspect()
         if isinstance(error, RefusedTimestampError):
             suspect = suspect.for_its_time()
         return range_error(suspect, str(error), node=None, store=store)
 
     def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
-        """Return what to commit: for every input partition, moved or not, the next offset.
+        """Return the next offset of every input partition, for the commit.
 
         Args:
-            positions: the consumer's positions. Where no record waits they say the same, past
-                control records; where records wait they are too far and are not used.
+            positions: the consumer's positions. They are used only for inputs without queued
+                records, where they equal the next offset or are past control records.
         """
         self._times_written.note()
         values = self._beside.values((place.topic for place in self.start), commit_id)
@@ -552,7 +554,7 @@ class Task:
     def written(
         self, deltas: Mapping[str, Delta], positions: Mapping[str, Position], offsets: Offsets
     ) -> None:
-        """Make a committed transaction's rows the local state's: one batch, then start afresh."""
+        """Write the rows of a committed transaction to the local state, and reset the task."""
         with corruption_of(self.id):
             rows = local_rows(self._buffers, deltas)  # reads, too, where rows expire
             if rows or positions:
@@ -579,9 +581,9 @@ class Task:
         """Yield ``(key bytes, value, timestamp)`` of a store in the order of the keys.
 
         Args:
-            start: the first key, inclusive; None for the beginning.
-            end: the key to stop before; None for the end.
-            committed: leave out what is not committed.
+            start: the first key, inclusive; None for the first key of the store.
+            end: the last key, exclusive; None for no limit.
+            committed: whether to omit uncommitted rows.
         """
         if not committed:
             yield from self._buffers[store].scan(start, end)
@@ -591,14 +593,14 @@ class Task:
         yield from committed_rows(rows, decode, start, end)
 
     def buffer(self, store: str) -> Buffer:
-        """The buffer of a store."""
+        """Return the buffer of a store."""
         return self._buffers[store]
 
     def close(self) -> list[tuple[str, BaseException]]:
-        """End the task; uncommitted rows are forgotten, the local state stays open.
+        """End the task and discard uncommitted rows; the local state stays open.
 
         Returns:
-            What the processors raised that were closed, by node.
+            The errors of processors while they were closed, by node.
         """
         self.become(Phase.CLOSED)
         failures = self.facts.close()
