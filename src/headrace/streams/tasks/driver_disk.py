@@ -1,4 +1,4 @@
-"""The disk of a topology under test: where local state survives the worker that wrote it."""
+"""Disk of the test driver: local state that survives its worker."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 class Disk(Protocol):
-    """Where local state survives the worker that wrote it."""
+    """Storage of local state that survives its worker."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
-        """Open a task's state, or return it where it is open already."""
+        """Open a task's state, or return it if it is already open."""
 
     def open_global(self, stores: Sequence[Store]) -> TaskHome:
-        """Open the state of global tables, or return it where it is open already."""
+        """Open the state of global tables, or return it if it is already open."""
 
     def process_ended(self) -> None:
-        """The worker is gone: close what it had open; stores of kind "memory" are lost."""
+        """Close open state after the worker has ended; stores of kind "memory" are lost."""
 
     def lose(self) -> None:
-        """Lose everything."""
+        """Delete all state."""
 
 
 @dataclass(slots=True)
 class _MemoryHome:
     state: TaskState
     memory: MemoryTaskState
-    """The same object; the protocol's attribute cannot have a narrower type."""
+    """Same object as `state`, because the protocol's attribute cannot have a narrower type."""
     stores: Sequence[Store]
 
     def wipe(self) -> None:
@@ -50,15 +50,15 @@ class _MemoryHome:
             self.state.drop_store(store.name)
 
     def close(self) -> None:
-        """Nothing: the rows outlive the worker."""
+        """Keep the rows, which survive the worker."""
 
 
 class MemoryDisk:
-    """Keeps each task's state as an object."""
+    """Disk that keeps each task's state as an object."""
 
     def __init__(self) -> None:
         self._homes: dict[TaskId | None, _MemoryHome] = {}
-        """By task; the one of global tables by None."""
+        """By task; the global tables have the key None."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
         """Open a task's state."""
@@ -83,19 +83,19 @@ class MemoryDisk:
                     home.state.drop_store(store.name)
 
     def lose(self) -> None:
-        """Lose everything."""
+        """Delete all state."""
         self._homes.clear()
 
 
 class RocksDisk:
-    """Keeps each task's state in RocksDB, as the live runtime does.
+    """Disk that keeps each task's state in RocksDB, as the live runtime does.
 
     Args:
-        config: the application's name and the memory that RocksDB may take.
+        config: the application ID and the memory limits of RocksDB.
     """
 
     def __init__(self, directory: Path, config: StreamsConfig, log: Log) -> None:
-        # Nobody needs RocksDB who does not ask for it.
+        # Import RocksDB only if it is used.
         from headrace.state.directory import StateDirectory
         from headrace.state.rocks import RocksMemory
 
@@ -108,7 +108,7 @@ class RocksDisk:
             write_buffer_bytes=config.rocksdb_write_buffer_bytes,
         )
         self._homes: dict[TaskId | None, LocalHome] = {}
-        """By task; the one of global tables by None."""
+        """By task; the global tables have the key None."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
         """Open a task's state."""
@@ -132,7 +132,7 @@ class RocksDisk:
         return home
 
     def process_ended(self) -> None:
-        """Close everything."""
+        """Close all open state."""
         for home in self._homes.values():
             if home.is_open:
                 home.close()

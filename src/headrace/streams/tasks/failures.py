@@ -86,8 +86,7 @@ class Failure:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Identity of the failure: equal for workers that fail in the same way at the same place.
-        """
+        """Identity of the failure: equal for workers that fail at the same place."""
         where = self.places[-1] if self.places else self.reason
         return self.error, self.cause, where
 

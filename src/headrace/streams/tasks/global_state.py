@@ -1,9 +1,9 @@
-"""The local state of the global tables of one process: rows, and how far they follow their topics.
+"""Local state of the global tables of a process: rows, and positions in their topics.
 
-Each table has two stores, written in one batch: its rows, and the next offset of each partition.
-Nothing is built on a table unless both have a position, of one topic. A bulk load leaves RocksDB's
-log out, so offsets are written only after its rows were made durable. A kill at any moment
-therefore has records applied again, which changes nothing, and none left out.
+Each table has two stores, written in one batch: its rows, and the next offset of each partition. A
+table is used only if both have a position of the same topic. A bulk load bypasses RocksDB's log, so
+offsets are written only after the rows are durable. If the process is killed, records may be
+applied again, which has no effect, but none is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.streams.tasks.task_home import TaskHome
 from headrace.topology.errors import about
 from headrace.topology.processors.store import Store
 
-# The rows of one global table: how records become rows, and how tasks look rows up.
+# Rows of a global table: conversion of records, and lookup by tasks.
 
 
 Row = tuple[bytes, "bytes | None"]
@@ -36,14 +36,14 @@ _ENTRY_BYTES = 200
 
 
 class GlobalRows:
-    """Looks rows up by their key objects (a `headrace.topology.context.context.TableView`).
+    """Lookup of rows by key object (a `headrace.topology.context.context.TableView`).
 
-    The worker's thread alone reads and writes, so what a look-up finds does not change while a
+    Only the worker's thread reads and writes, so the result of a lookup does not change while a
     batch of records is processed.
 
     Args:
-        cache_bytes: how much of the rows to keep decoded, roughly, however many are looked up
-            before somebody bounds them together with those of other stores.
+        cache_bytes: approximate limit of the decoded rows in bytes; it holds until caches of
+            several stores are limited together.
     """
 
     __slots__ = (
@@ -68,34 +68,34 @@ class GlobalRows:
         self._cache: dict[bytes, Entry] = {}
         self._cache_bytes = cache_bytes
         self._loaded = self._loaded_bytes = 0
-        """How many rows came into the cache since it was empty, and their size together."""
+        """Number and total size of the rows loaded since the cache was empty."""
         self.is_broken = False
-        """Whether the local files turned out to be broken."""
+        """Whether the local files are corrupted."""
 
     def show(self, store: CommittedStore) -> None:
-        """Show the rows of a store from now on."""
+        """Use the rows of a store for all following lookups."""
         self._store = store
         self._cache.clear()
         self._loaded = self._loaded_bytes = 0
 
     def get(self, key: Any, /) -> Entry:
-        """The value and timestamp of a key, or (None, -1).
+        """Return the value and timestamp of a key, or (None, -1).
 
         Raises:
-            GlobalTableLostError: the local files are broken.
+            GlobalTableLostError: the local files are corrupted.
         """
         encoded = self._encode_key(key)
         return self._cache.get(encoded) or self._load(encoded)
 
     def rows(self, start: Any, end: Any, /) -> Iterator[tuple[Any, Any, int]]:
-        """Key, value and timestamp from one key to another, both inclusive; None is no bound.
+        """Yield key, value and timestamp of a key range, both ends inclusive; None is no bound.
 
         Raises:
-            GlobalTableLostError: the local files are broken.
+            GlobalTableLostError: the local files are corrupted.
         """
         assert self._store is not None, "before the rows were read"
         low = None if start is None else self._encode_key(start)
-        # The first key behind the last one.
+        # The first key after the end key, because the range is inclusive.
         high = None if end is None else self._encode_key(end) + b"\x00"
         decode_key = self._plan.key.deserialize
         try:
@@ -106,16 +106,16 @@ class GlobalRows:
             raise self._broken(error) from error
 
     def forget(self, rows: Iterable[Row]) -> None:
-        """Look these rows up in the store again, as they have changed there."""
+        """Remove rows from the cache because they have changed in the store."""
         for key, _ in rows:
             self._cache.pop(key, None)
 
     def cached_bytes(self) -> int:
-        """Estimate the memory of the rows that are decoded."""
+        """Estimate the memory of decoded rows."""
         return len(self._cache) * self._entry_bytes()
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        """Let go of the rows that have been decoded for longest, until the others fit."""
+        """Evict the oldest decoded rows until the rest fits the limit."""
         cache = self._cache
         surplus = len(cache) - limit_bytes // self._entry_bytes()
         if surplus > 0:
@@ -135,7 +135,7 @@ class GlobalRows:
         if row is not None:
             timestamp, data = decode_timestamped(row)
             entry = (self._decode(data), timestamp)
-        # A user function may change in place what it is given, so only its own copy of that.
+        # A user function may modify a mutable value, so mutable values are not shared.
         if self._immutable or row is None:
             self._remember(key, entry, _ENTRY_BYTES + len(key) + len(row or b""))
         return entry
@@ -155,18 +155,18 @@ class GlobalRows:
 
 
 def row_of(plan: GlobalPlan, record: ReceivedMessage) -> Row | None:
-    """Make a row of a record, after the key's canonical bytes; None without a key.
+    """Encode a record as a row with a canonical key; return None without a key.
 
-    Everything is decoded, so that bytes which cannot be are found with their place, and not by a
-    stream that happens to look the row up.
+    Key and value are decoded here, so that an error names the record and is not raised by a later
+    lookup.
 
     Raises:
-        Exception: a serde refuses key or value.
+        Exception: a serde cannot decode the key or the value.
     """
     key, value = record.key(), record.value()
     if key is None:
         return None
-    # Whoever wrote it may have spaced JSON otherwise than the serde that looks it up does.
+    # The writer may have formatted JSON differently from the serde that is used for lookups.
     with about("key"):
         encoded = plan.key.serialize(plan.key.deserialize(key))
     with about("value"):
@@ -177,13 +177,12 @@ def row_of(plan: GlobalPlan, record: ReceivedMessage) -> Row | None:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How far the rows of a table follow its topic.
+    """Positions of the rows of a table in its topic.
 
     Args:
         offsets: the next offset of each partition.
-        wall_ms: when the rows were last known to have everything; deletions after it may be
-            missing.
-        last: the last record of each partition that is in the rows, where it is known.
+        wall_ms: when the rows were last known to be complete; later deletions may be missing.
+        last: the last record of each partition that is in the rows, if known.
     """
 
     topic_id: str
@@ -193,7 +192,7 @@ class Followed:
 
 
 def stores_of_tables(plans: Iterable[GlobalPlan]) -> list[Store]:
-    """The stores that the local state of these tables has."""
+    """Return the stores of the local state of global tables."""
     return [
         Store(StoreSpec(name, kind=plan.store.kind, logged=False, cached=False))
         for plan in plans
@@ -202,26 +201,26 @@ def stores_of_tables(plans: Iterable[GlobalPlan]) -> list[Store]:
 
 
 def _names(plan: GlobalPlan) -> tuple[str, str]:
-    """The stores of rows and of offsets."""
+    """Return the names of the stores of rows and of offsets."""
     return f"r-{plan.store.name}", f"o-{plan.store.name}"
 
 
 class GlobalState:
-    """State of one process for all global tables."""
+    """State of a process for all global tables."""
 
     def __init__(self, home: TaskHome) -> None:
         self._home = home
 
     def rows(self, plan: GlobalPlan) -> CommittedStore:
-        """The rows of a table, by the bytes of their keys, behind their timestamps."""
+        """Return the committed rows of a table: key bytes to timestamped values."""
         return self._home.state.store(_names(plan)[0])
 
     def position(self, plan: GlobalPlan) -> Position | None:
-        """How far the rows of a table are written; None where nothing can be built on them."""
+        """Return the written position of a table's rows, or None if they are not usable."""
         return self._home.state.position(_names(plan)[0])
 
     def followed(self, plan: GlobalPlan) -> Followed | None:
-        """How far the rows of a table follow its topic; None where nothing can be built on them."""
+        """Return the offsets that a table's rows have reached, or None if they are not usable."""
         rows, offsets = (self._home.state.position(name) for name in _names(plan))
         if rows is None or offsets is None or rows.topic_id != offsets.topic_id:
             return None
@@ -235,16 +234,16 @@ class GlobalState:
         return Followed(rows.topic_id, places, min(rows.wall_ms, offsets.wall_ms), last)
 
     def drop(self, plan: GlobalPlan) -> None:
-        """Empty a table."""
+        """Delete the rows and offsets of a table."""
         for name in _names(plan):
             self._home.state.drop_store(name)
 
     def write(self, plan: GlobalPlan, rows: Delta, followed: Followed) -> None:
-        """Write rows, one a key, and how far they reach, together."""
+        """Write rows, with unique keys, and their offsets atomically."""
         self._home.state.write(*_written(plan, rows, followed))
 
     def begin_load(self) -> None:
-        """Begin to write rows without saying how far they reach; empties new tables."""
+        """Start a bulk load of rows without offsets; empties new tables."""
         self._home.state.begin_restore()
 
     def load(self, plan: GlobalPlan, rows: Delta) -> None:
@@ -252,14 +251,14 @@ class GlobalState:
         self._home.state.restore({_names(plan)[0]: rows})
 
     def end_load(self, followed: Sequence[tuple[GlobalPlan, Followed]]) -> None:
-        """Make durable what was loaded, and then say how far it reaches."""
+        """Make the loaded rows durable, and then write their offsets."""
         positions = {_names(plan)[0]: _position(reached) for plan, reached in followed}
         self._home.state.end_restore(positions)
         for plan, reached in followed:
             self.write(plan, [], reached)
 
     def close(self, *, wipe: bool = False) -> None:
-        """Close the files; `wipe` removes what is broken."""
+        """Close the files; with `wipe`, delete corrupted files."""
         if wipe:
             self._home.wipe()
         self._home.close()

@@ -1,6 +1,6 @@
-"""The records that wait for a task (`in_order` says whose turn it is).
+"""Queues of a task's input records (`in_order` selects the next input).
 
-Hot path: batches are handed on as they came; nothing here runs for each record of a single input.
+Hot path: batches are passed on unchanged; nothing here runs per record of a single input.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from headrace.topology.context.task_facts import TaskFacts
 
 @dataclass(slots=True)
 class InputQueue:
-    """The records of one input partition that wait: batches as they came, never copied."""
+    """Queued records of an input partition: batches as received, never copied."""
 
     batches: deque[Sequence[ReceivedMessage]] = field(default_factory=deque)
     start: int = 0
-    """Where the rest of the first batch begins."""
+    """Index of the first unprocessed record of the first batch."""
     size: int = 0
     times: list[int] = field(default_factory=list)
-    """The timestamps of the first batch, where somebody has asked for one of them."""
+    """Timestamps of the first batch; empty until needed."""
 
     def __len__(self) -> int:
         return self.size
 
     def extend(self, records: Sequence[ReceivedMessage]) -> None:
-        """Queue a batch behind the others."""
+        """Append a batch."""
         self.batches.append(records)
         self.size += len(records)
 
     def take(self, count: int) -> Sequence[ReceivedMessage]:
-        """Take some records, at most `count` and at most the rest of the first batch."""
+        """Remove and return at most `count` records of the first batch."""
         first = self.batches[0]
         batch = (
             first
@@ -44,7 +44,7 @@ class InputQueue:
         return batch
 
     def take_until(self, limit_ms: int, count: int) -> Sequence[ReceivedMessage]:
-        """Take one record at least, and what follows it up to that time, as `take` does."""
+        """Remove the first record, and following records of the batch up to a time."""
         times, start = self._first_times(), self.start
         end, stop = start + 1, min(start + count, len(times))
         while end < stop and times[end] <= limit_ms:
@@ -54,7 +54,7 @@ class InputQueue:
         return batch
 
     def put_back(self, records: Sequence[ReceivedMessage]) -> None:
-        """Have the last ones of what was taken last wait again, in front."""
+        """Return the last records of the previous `take` to the head of the queue."""
         if self.start:
             self.start -= len(records)
         else:
@@ -63,11 +63,11 @@ class InputQueue:
         self.size += len(records)
 
     def head(self) -> ReceivedMessage:
-        """The record whose turn it is."""
+        """Return the next record."""
         return self.batches[0][self.start]
 
     def head_timestamp(self) -> int:
-        """The timestamp of the record whose turn it is."""
+        """Return the timestamp of the next record."""
         return self._first_times()[self.start]
 
     def _first_times(self) -> list[int]:
@@ -84,13 +84,13 @@ class InputQueue:
             self.times = []
 
     def last_offset(self) -> int:
-        """The offset of the record that came last."""
+        """Return the offset of the last queued record."""
         return self.batches[-1][-1].offset()
 
 
-# Whose turn it is where records of several inputs wait.
+# Selection of the next input if several inputs have queued records.
 #
-# Hot path: two inputs of a join may take turns at each record.
+# Hot path: two inputs of a join may alternate at each record.
 
 
 Batch = Sequence[ReceivedMessage]
@@ -99,17 +99,17 @@ Batch = Sequence[ReceivedMessage]
 def in_order(
     queues: Mapping[TopicPartition, InputQueue], waiting: Sequence[TopicPartition], count: int
 ) -> Iterator[tuple[TopicPartition, Batch]]:
-    """Take records of several inputs, as long as each of these has some.
+    """Yield records of several inputs in timestamp order, until an input is empty.
 
-    Records of one input keep their order; among inputs the lowest head timestamp goes first, then
-    the lowest name.
+    Records of one input keep their order; across inputs, the lowest head timestamp is first, then
+    the lowest partition.
 
     Args:
-        waiting: the inputs of which records wait, at least two.
-        count: how many to take at most.
+        waiting: the inputs with queued records, at least two.
+        count: the maximum number of records.
 
     Yields:
-        The input, and those of its records that come before the others'.
+        The input, and its records that come before the next record of the other inputs.
     """
     heads = sorted((queues[place].head_timestamp(), place) for place in waiting)
     while count > 0:
@@ -124,22 +124,22 @@ def in_order(
         heads.sort()
 
 
-# A run that ends early where it has waited for calls to the outside.
+# A run that ends early after a wait for async calls.
 #
-# What is left of it stays queued, so that between two waits the worker looks at its clock, its
-# consumer and its commit: none of them waits for more than the calls that are under way together.
+# The remaining records stay queued, so that the worker checks its clock, its consumer and its
+# commit between two waits. None of these is delayed by more than one wave of concurrent calls.
 
 
 RUN_MS = 50
-"""A run ends behind so many milliseconds in any case: what is beside the calls may be slow, too."""
+"""Maximum milliseconds of a run, because operators without async calls may be slow, too."""
 
 
 class Waiting:
-    """The records of a run, as long as nobody has waited.
+    """Records of a run, up to the first wait for async calls.
 
     Args:
         batch: the records.
-        facts: tell of waits, and the time.
+        facts: the task's state, with the wait flag and the time.
     """
 
     __slots__ = ("_batch", "_count", "_facts")
@@ -160,7 +160,7 @@ class Waiting:
                 return
 
     def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:
-        """Queue the rest again; returns what was processed."""
+        """Return the processed records, and queue the rest again."""
         if self._count == len(self._batch):
             return self._batch
         queue.put_back(self._batch[self._count :])

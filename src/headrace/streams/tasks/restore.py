@@ -1,17 +1,17 @@
-"""Restoring local state from the changelogs, in slices, before a task runs.
+"""Restore of local state from changelogs, in slices, before a task runs.
 
-The order in which a new owner of a task looks at the cluster is what makes it exact:
+A restore is exact because a new owner of a task reads from the cluster in this order:
 
-    1  the committed input offsets, once no transaction on them is undecided
+    1  the committed input offsets, after all transactions on them have ended
     2  only then the changelogs' high watermarks
-    3  read committed records until the consumer's position reaches them
+    3  committed records until the consumer's position reaches them
 
-The last stable offset instead of the high watermark is not enough: the offsets of a transaction can
-be visible while its markers are not yet in the changelogs. The position passes control records and
-aborted records, so a changelog that ends in markers ends the restore too.
+The last stable offset instead of the high watermark is not sufficient: the offsets of a transaction
+can be visible before its markers are in the changelogs. The consumer's position passes control
+records and aborted records, so the restore also ends if a changelog ends with markers.
 
-`plan_restore` decides what of the local rows may be kept: everything, unless there is proof that
-they do not belong to this changelog.
+`plan_restore` decides which local rows are kept: all rows, unless they provably do not belong to
+this changelog.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.tasks.task import LocalRows, Task
 from headrace.streams.tasks.task_failures import corruption_of
 
-# What must be read of a changelog for local rows to be those of a commit. Pure.
+# Decision which changelog offsets must be read to complete local rows. Pure.
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogFacts:
-    """What the cluster says of one changelog partition.
+    """Identity, offsets and settings of a changelog partition, as read from the cluster.
 
     Args:
-        start: the first offset that is there.
+        start: the first available offset.
         end: the high watermark.
-        delete_retention_ms: how long tombstones outlive compaction.
+        delete_retention_ms: how long tombstones survive compaction.
     """
 
     topic_id: str
@@ -58,13 +58,13 @@ class ChangelogFacts:
     delete_retention_ms: int
 
     def up_to(self, offset: int) -> ChangelogFacts:
-        """The same of an input that is committed up to an offset: what follows is not in rows."""
+        """Return the facts for a source topic, limited to its committed offset."""
         return replace(self, end=max(self.start, min(self.end, offset)))
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """From where to where a store is restored, and why its local rows are dropped, if so."""
+    """Offsets to restore of a store, and the reason if its local rows are dropped."""
 
     begin: int
     end: int
@@ -72,14 +72,14 @@ class RestorePlan:
 
 
 def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) -> RestorePlan:
-    """Decide what to restore of one store.
+    """Return the offsets to restore of a store, and whether its local rows are dropped.
 
-    Local rows are dropped only with proof: of another topic, beyond the end of this one, or so old
-    that tombstones they have not seen may be gone. A position from the future shows that a clock
-    was set back, and says nothing about how old it is.
+    Local rows are dropped only with proof: they belong to a different topic, are beyond the end of
+    this topic, or are so old that tombstones after them may have been compacted away. A position in
+    the future shows that a clock was set back, so its age is unknown.
 
     Args:
-        position: what the local rows follow, or None without usable ones.
+        position: the position of the local rows, or None without usable rows.
 
     Example:
         >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)
@@ -116,32 +116,33 @@ def _is_behind(position: Position, facts: ChangelogFacts) -> bool:
 Changes = list[tuple[bytes, "bytes | None", int]]
 
 SLICE_S = 0.1
-"""How long a worker restores before it looks at what else there is."""
+"""Seconds that a worker restores before it returns to its loop."""
 WAIT_S = 0.01
-"""How long one that has nothing else waits for records; a changelog may end in a marker, and has no
-more of them then."""
+"""Seconds that an idle worker waits for records; no records follow if a changelog ends with a
+marker."""
 _KEY = itemgetter(0)
 BULK_RECORDS = 20_000
-"""From this distance on a restore leaves the log out and flushes once at its end."""
+"""Number of records from which a restore bypasses RocksDB's log and flushes once at its end."""
 KEEP_RECORDS = 2_000_000
-"""After so many records a bulk restore makes durable what it has, so that a kill costs no more."""
+"""Number of records after which a bulk restore is made durable, to limit the loss if it is killed.
+"""
 
 
 class RestoreListener(Protocol):
-    """Hears how restores go on, store by store."""
+    """Listener for the restore progress of each store."""
 
     def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
-        """A store's restore begins: offsets `begin` to `end`, exclusive."""
+        """Handle the start of a store's restore: offsets `begin` to `end`, exclusive."""
 
     def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
-        """`count` records were applied, up to `offset`, exclusive."""
+        """Handle a batch of `count` applied records, up to `offset`, exclusive."""
 
     def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
-        """A store is complete; `total` records were applied."""
+        """Handle the end of a store's restore, with `total` applied records."""
 
 
 class SilentRestoreListener:
-    """Does nothing: what is used where nobody asked."""
+    """Default listener, which does nothing."""
 
     def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
         """Do nothing."""
@@ -160,21 +161,21 @@ class _StoreRestore:
     plan: RestorePlan
     facts: ChangelogFacts
     since_ms: int
-    """Since when the local rows may have missed deletions."""
+    """Time from which local rows may lack deletions."""
     since_id: int
-    """The commit that the local rows were of."""
+    """The commit to which the local rows belonged."""
     asked_ms: int
-    """When the changelog's end was asked for."""
+    """Time at which the changelog's end offset was requested."""
     expected: LastRecord | None
-    """The record that local rows end with, while it is not known whether the changelog has it."""
+    """Last record of the local rows, until it is compared with the changelog."""
     last: LastRecord | None
-    """The last record in the rows."""
+    """Last record in the rows."""
     reached: int | None = None
-    """The offset behind the last record that was applied."""
+    """The offset after the last applied record."""
     applied: int = 0
 
     def position(self, offset: int) -> Position:
-        """How far the store has come, while more is to come."""
+        """Return the position of the store at an offset during the restore."""
         return Position(self.facts.topic_id, offset, self.since_id, self.since_ms, self.last)
 
     @property
@@ -196,10 +197,10 @@ class _TaskRestore:
 
 
 class Restorer:
-    """Restores the tasks of one worker, with one consumer that belongs to no group.
+    """Restorer of a worker's tasks, with a shared consumer without a group.
 
     Args:
-        make_consumer: makes that consumer when there is something to read.
+        make_consumer: creates the consumer when a task must be restored.
     """
 
     def __init__(
@@ -220,12 +221,13 @@ class Restorer:
         self._batch_records = batch_records
         self._active: list[_TaskRestore] = []
         self._complete: list[Task] = []
-        """Restored, and not handed out yet."""
+        """Restored tasks that `advance` has not returned yet."""
         self._broken: dict[TaskId, str] = {}
-        """Tasks whose files were found broken when nobody could be told, and why."""
+        """Tasks whose files were found corrupted by `forget`, with the reason; raised by the next
+        `begin`."""
         self._log = log
         self.restored = 0
-        """Changelog records that were applied since the worker began."""
+        """Number of applied changelog records since the worker started."""
 
     @property
     def is_active(self) -> bool:
@@ -233,7 +235,7 @@ class Restorer:
         return bool(self._active or self._complete)
 
     def remaining(self) -> dict[tuple[TaskId, str], int]:
-        """Changelog offsets that are still to be read, by task and store."""
+        """Return the number of changelog offsets left to read, by task and store."""
         return {
             (restore.task.id, part.store): part.plan.end
             - (part.plan.begin if part.reached is None else part.reached)
@@ -242,11 +244,11 @@ class Restorer:
         }
 
     def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogFacts]) -> bool:
-        """Start to restore a task; returns False when there is nothing to restore.
+        """Start to restore a task; return False if nothing must be restored.
 
         Args:
-            task: it has local state and start offsets, and has not run yet.
-            facts: of its changelogs, asked for after its start offsets were.
+            task: a task with local state and start offsets that has not run yet.
+            facts: the facts of its changelogs, requested after its start offsets.
         """
         if task.id in self._broken:
             raise TaskCorruptedError([str(task.id)], self._broken.pop(task.id))
@@ -277,7 +279,7 @@ class Restorer:
     def _plan(
         self, task: Task, store: str, place: TopicPartition, facts: ChangelogFacts
     ) -> _StoreRestore | None:
-        """Decide what to restore of one store, and drop its rows if they cannot be kept."""
+        """Plan the restore of a store, and drop its rows if they are not usable."""
         now_ms = self._clock.now_ms()
         if store in task.spec.source_rows:
             facts = facts.up_to(task.start[place].offset)
@@ -287,30 +289,30 @@ class Restorer:
             self._require_other_commit(task, store, position, facts)
             self._log.warning("store_dropped", task=str(task.id), store=store, reason=plan.drop)
         if plan.drop is not None or position is None:
-            # Also without a position there may be rows: of a restore that never ended.
+            # A restore that was never completed leaves rows without a position.
             task.state.drop_store(store)
             position = None
         last = None if position is None else position.last
         if last is not None and position is not None and last.offset >= position.offset:
-            last = None  # of another position
-        # What retention has deleted can be compared no more.
+            last = None  # belongs to another position
+        # A record that retention has deleted cannot be compared.
         expected = None if last is None or last.offset < facts.start else last
         if plan.begin >= plan.end and expected is None:
             if position is None or position.commit_id == NO_COMMIT:
-                # That nothing is there is a fact, too, and may be asked for later. It does not say
-                # that the rows of the other stores are of the offsets' commit.
+                # Record that the changelog is empty, too. This does not imply that the rows of the
+                # other stores belong to the commit of the offsets.
                 empty = Position(facts.topic_id, facts.end, _last_commit_id(task), now_ms)
                 task.state.write({}, {store: empty})
             return None
         since_ms = now_ms if position is None else position.wall_ms
-        # Some of a store's rows are of no commit at all, whatever the other stores are of.
+        # During the restore, the store's rows are a mix that belongs to no commit.
         since_id = NO_COMMIT if position is None else position.commit_id
         return _StoreRestore(
             store, place, plan, facts, since_ms, since_id, now_ms, expected=expected, last=last
         )
 
     def _are_complete(self, task: Task) -> None:
-        """Note that all rows are of the commit that the offsets are of."""
+        """Mark all rows as belonging to the commit of the offsets."""
         commit_id = committed_commit_id(task.start)
         if commit_id is None:
             return
@@ -326,11 +328,11 @@ class Restorer:
     def _require_other_commit(
         self, task: Task, store: str, position: Position | None, facts: ChangelogFacts
     ) -> None:
-        """Refuse to drop the rows of the worker that committed the offsets.
+        """Refuse to drop rows that belong to the commit of the offsets.
 
         Raises:
-            ChangelogLostError: the changelog was made anew or has lost records, and these are all
-                rows that there are.
+            ChangelogLostError: the changelog was re-created or has lost records, and the local rows
+                are the only copy.
         """
         committed = committed_commit_id(task.start)
         if position is None or committed is None:
@@ -347,10 +349,11 @@ class Restorer:
     def _require_uncommitted(self, task: Task, store: str) -> None:
         """Refuse to drop rows that the changelog lacks and whose offsets are still committed.
 
-        Where the whole cluster went back, the offsets did too, and are of an earlier commit.
+        If the whole cluster was reset to an earlier state, the offsets belong to an earlier commit,
+        too.
 
         Raises:
-            ChangelogLostError: the same worker wrote them, in this commit or before it.
+            ChangelogLostError: the same worker wrote the rows, in this commit or before it.
         """
         committed, position = committed_commit_id(task.start), task.state.position(store)
         if committed is None or position is None:
@@ -363,14 +366,14 @@ class Restorer:
             )
 
     def advance(self, budget_s: float, wait_s: float) -> list[Task]:
-        """Restore for a while; returns the tasks that are complete now.
+        """Restore for a time slice; return the tasks that are complete.
 
         Args:
-            wait_s: how long to wait for records that are not there yet.
+            wait_s: seconds to wait for records that are not available yet.
 
         Raises:
-            TaskCorruptedError: the local files of a task are broken.
-            RestoreLostError: a changelog was shortened under the restore, which must begin anew.
+            TaskCorruptedError: the local files of a task are corrupted.
+            RestoreLostError: a changelog was truncated during the restore, which must restart.
         """
         deadline = self._clock.monotonic_s() + budget_s
         while self._active:
@@ -389,7 +392,7 @@ class Restorer:
         return complete
 
     def _use(self, batches: Mapping[TopicPartition, Sequence[ReceivedMessage]]) -> None:
-        """Apply what was read; what one task fails with must not cost another its records."""
+        """Apply records to all tasks, even if some tasks fail."""
         broken: dict[str, str] = {}
         for restore in list(self._active):
             try:
@@ -413,7 +416,7 @@ class Restorer:
             self._begin_again(restore, error)
 
     def _begin_again(self, restore: _TaskRestore, error: _OtherHistoryError) -> None:
-        """Restore a task again, without the rows of a store that its changelog does not have."""
+        """Restart a task's restore without the rows of a store that differ from its changelog."""
         task, store = restore.task, error.store
         self._drop(restore)
         if error.is_proof and store not in task.spec.source_rows:
@@ -431,11 +434,11 @@ class Restorer:
             self._active.remove(restore)
 
     def forget(self, task: Task, *, keep: bool = True) -> None:
-        """Give up the restore of a task that moves away.
+        """Stop the restore of a task that is released.
 
         Args:
-            task: it may be one that is not being restored.
-            keep: whether what was restored so far is of use to whoever restores next.
+            task: the task; it need not be in restore.
+            keep: whether to keep the restored rows for the next restore.
         """
         self._complete = [complete for complete in self._complete if complete is not task]
         for restore in [r for r in self._active if r.task is task]:
@@ -452,7 +455,7 @@ class Restorer:
             self._broken[restore.task.id] = error.reason
 
     def close(self) -> None:
-        """Give up everything."""
+        """Stop all restores."""
         self._active.clear()
         self._complete.clear()
         self._close_consumer()
@@ -475,13 +478,13 @@ class Restorer:
             if not records:
                 return
         below = records
-        # Of most batches this one look tells.
+        # The last record is sufficient to check most batches.
         if records[-1].offset() >= part.plan.end:
             below = [r for r in records if r.offset() < part.plan.end]
         changes = changelog_changes(below) if source is None else source.changes(below)
         if not changes:
             return
-        # What came after the plan was made is not in the rows.
+        # Records after the planned end are not in the rows.
         part.reached = min(records[-1].offset() + 1, part.plan.end)
         part.last = identify(below[-1])
         part.applied += len(changes)
@@ -505,7 +508,7 @@ class Restorer:
             restore.task.state.begin_restore()
 
     def _keep(self, restore: _TaskRestore) -> None:
-        """Make durable what a bulk restore has so far, and end it."""
+        """Make the restored rows of a bulk restore durable, and end it."""
         parts = [*restore.done.values(), *restore.open.values()]
         positions = {
             part.store: part.position(part.reached) for part in parts if part.reached is not None
@@ -531,7 +534,7 @@ class Restorer:
 
     def _end(self, restore: _TaskRestore) -> None:
         task = restore.task
-        # What is complete belongs to the offsets that were asked for before.
+        # The complete rows belong to the committed offsets, which were read before.
         commit_id = committed_commit_id(task.start) or restore.commit_id
         positions = {
             store: Position(part.facts.topic_id, part.plan.end, commit_id, part.asked_ms, part.last)
@@ -551,7 +554,7 @@ class Restorer:
 
 
 class _OtherHistoryError(Exception):
-    """The changelog does not have the last record in local rows."""
+    """Error: the changelog lacks the last record of the local rows."""
 
     def __init__(self, store: str, reason: str, *, is_proof: bool) -> None:
         super().__init__(reason)
@@ -560,13 +563,13 @@ class _OtherHistoryError(Exception):
 
 
 def _require_same_history(part: _StoreRestore, found: LastRecord | None) -> None:
-    """Compare the first record that was read with the one that local rows end with.
+    """Compare the first record read with the last record of the local rows.
 
-    One that is not there may have been compacted away, or the place may be that of a control
-    record of another history. Only with the record there is proof that the rows belong to it.
+    A missing record may have been compacted away, or its offset may be a control record of a
+    different history. A different record at its offset proves that the rows do not match.
 
     Raises:
-        _OtherHistoryError: it is another one, or not there.
+        _OtherHistoryError: the record differs or is missing.
     """
     expected = part.expected
     assert expected is not None
@@ -589,7 +592,7 @@ def _last_commit_id(task: Task) -> int:
 
 
 def changelog_changes(records: Sequence[ReceivedMessage]) -> Changes:
-    """Read changelog records: the key, the value or None, and the timestamp.
+    """Return key, value (or None) and timestamp of changelog records.
 
     Raises:
         ValueError: a record has no key, so it is not a row.

@@ -470,8 +470,7 @@ class Task:
         return min(self.watermarks.values(), default=NEVER_MS)
 
     def advance_watermarks(self, times: Mapping[TopicPartition, int]) -> None:
-        """Advance the watermarks of inputs, and stream time to their minimum; close passed windows.
-        """
+        """Advance the watermarks of inputs, set stream time to their minimum, and close windows."""
         self.watermarks.update(times)
         self.moved = True
         time = self.watermark

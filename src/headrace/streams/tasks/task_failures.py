@@ -1,4 +1,4 @@
-"""Which record an error of a task is about."""
+"""Attribution of a task's errors to input records."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from headrace.topology.functions import is_ours
 from headrace.topology.graph.graph import Sink
 from headrace.topology.serdes.partials import said_of_partial
 
-# Which input a record came from, where only a range of offsets is known.
+# Attribution of an error to a range of offsets if the exact record is unknown.
 #
-# A row is encoded at the commit, and a broker answers some time after a record was sent: by then
-# one of all records since the last commit has written it.
+# Rows are encoded at the commit, and brokers answer some time after a record was sent: any record
+# since the last commit may have caused the error.
 
 
 Ranges = Mapping[TopicPartition, range]
@@ -52,15 +52,15 @@ Ranges = Mapping[TopicPartition, range]
 
 @dataclass(frozen=True, slots=True)
 class InputRange:
-    """What one task has processed since its last commit, and where it writes.
+    """Input processed by a task since its last commit, and the task's outputs.
 
     Args:
         ranges: the offsets processed since the last commit, by input partition.
         changelogs: the changelog partition of each of its stores.
         begins: the committed offset of each input partition.
         times: the largest timestamp of each input partition.
-        far: the first record of each input partition, since the last commit, with a time that its
-            topics do not accept, as far as there is one.
+        far: the first record of each input partition since the last commit whose timestamp the
+            output topics may reject.
     """
 
     task_id: str
@@ -72,11 +72,11 @@ class InputRange:
     far: Ranges = field(default_factory=dict)
 
     def for_its_time(self) -> InputRange:
-        """Return the suspect of a time that was refused: records with such times, if there are."""
+        """Return the range limited to records with rejected timestamps, if any is known."""
         return replace(self, ranges=self.far or self.ranges)
 
     def writers(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
-        """The stores and the sinks that write to where the record was refused."""
+        """Return the stores and the sinks that write to the partition of a rejected record."""
         stores = [
             store
             for store, (topic, partition) in self.changelogs.items()
@@ -94,10 +94,10 @@ def _writes(sink: Sink, topic: str | None) -> bool:
 def refused_record(
     suspects: Sequence[InputRange], error: RecordRefusedError, *, now_ms: int
 ) -> StreamsError:
-    """Say which records may have written one that was refused after it was sent.
+    """Return the error for a record that the broker rejected after it was sent.
 
     Args:
-        suspects: the tasks whose records were under way.
+        suspects: the input ranges of the tasks with records in flight.
     """
     busy = [suspect for suspect in suspects if suspect.ranges] or list(suspects)
     guilty = [suspect for suspect in busy if any(suspect.writers(error))] or busy
@@ -107,7 +107,7 @@ def refused_record(
     message = str(error)
     if error.for_its_time:
         times = {p: ms for s in guilty for p, ms in s.times.items() if ms > now_ms and p in ranges}
-        # Where inputs have times to come, the record is one of theirs.
+        # If inputs have timestamps in the future, attribute the error to these inputs.
         ranges = {place: ranges[place] for place in times} or ranges
         ranges = {p: r for suspect in guilty for p, r in suspect.far.items()} or ranges
         if times:
@@ -125,9 +125,9 @@ def refused_record(
 def error_in_ranges(
     ranges: Ranges, message: str, *, node: str | None, store: str | None, task_id: str
 ) -> StreamsError:
-    """An error of one of the records in these offsets, nobody knows of which.
+    """Return an error that names ranges of offsets, because the exact record is unknown.
 
-    Without any input it is a processor's, which writes by the clock too.
+    Without any input the error is a processor's, because processors also write by the clock.
     """
     if not ranges:
         return ProcessorFailedError(message, node=node, store=store, task_id=task_id)
@@ -160,16 +160,16 @@ _TOLD = (
     HandlerFailedError,
     SinkRefusedError,
 )
-"""What says itself what happened, and quotes no record."""
+"""Errors whose text is specific and quotes no record."""
 
 Suspects = Callable[[], InputRange]
-"""What was processed since the last commit."""
+"""Returns the input range since the last commit."""
 
 
 def raise_for(
     error: BaseException, spec: TaskSpec, suspect: Suspects, node: str | None, record: Any
 ) -> NoReturn:
-    """Say which record an error is about; the clients' errors are not about one."""
+    """Raise an error that names the record; client errors are raised unchanged."""
     if not isinstance(error, Exception) and not _is_the_users(error):
         raise error
     if isinstance(error, StreamsError) and not isinstance(error, RecordTooLargeError):
@@ -179,9 +179,9 @@ def raise_for(
     if node is None:
         node, record = spec.program.locate(error.__traceback__)
     elif record is None:
-        # A punctuator by stream time runs behind the record that has made it due.
+        # A stream-time punctuator runs after the record that has made it due.
         record = spec.program.current(sys._getframe())
-    # A handler that failed at bytes nobody could decode is no error of their serde.
+    # An error of a handler for undecodable bytes is not an error of the serde.
     is_said = isinstance(error, (HandlerFailedError, RecordTooLargeError))
     cause: BaseException = error
     if isinstance(error, Exception) and not is_said:
@@ -199,7 +199,7 @@ def raise_for(
 def range_error(
     suspect: InputRange, message: str, *, node: str | None, store: str | None
 ) -> StreamsError:
-    """An error behind a cache or at the commit: one of the records since the last commit."""
+    """Return an error of a cache or a commit, attributed to all records since the last commit."""
     return error_in_ranges(suspect.ranges, message, node=node, store=store, task_id=suspect.task_id)
 
 
@@ -231,7 +231,7 @@ def _record_error(
 
 
 def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
-    """Say of a record that stands for several ones that it does, unless the error says it."""
+    """Describe a record that is a partial aggregate, unless the error has done so."""
     if record is None or record.topic() not in spec.internal_topics:
         return ""
     said = said_of_partial(record.headers(), record.value())
@@ -239,7 +239,7 @@ def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
 
 
 def _of_row(error: BaseException, store: str | None) -> str:
-    """Name the store whose row the bytes may be, if a serde cannot read them there."""
+    """Name the store whose row may have the bytes that a serde cannot decode."""
     if not _is_unread_row(error, store):
         return ""
     return f"; these may be bytes of a row of store {store!r} that another version has written"
@@ -250,7 +250,7 @@ def _is_unread_row(error: BaseException, store: str | None) -> bool:
 
 
 def _hint(error: BaseException, store: str | None) -> str | None:
-    """Return what to do where skipping the record does not help; None where it does."""
+    """Return the fix if skipping the record does not help, else None."""
     if isinstance(error, EarlierRecordError):
         then = "correct the function, and do not skip this record"
     elif isinstance(error, BufferFullError):
@@ -263,7 +263,7 @@ def _hint(error: BaseException, store: str | None) -> str | None:
 
 
 def _of_folded(spec: TaskSpec, node: str | None) -> str:
-    """Say how to find one of the records that were folded before a repartition topic."""
+    """Return the advice to find a single record of a partial aggregate."""
     sinks = [n.as_sink for n in spec.program.sub_topology.nodes if n.name == node]
     if not any(sink is not None and sink.combines is not None for sink in sinks):
         return ""
@@ -281,7 +281,7 @@ def _store_of(spec: TaskSpec, node: str | None) -> str | None:
 
 @contextmanager
 def corruption_of(task_id: TaskId) -> Iterator[None]:
-    """Say of broken local files whose they are, so that the worker rebuilds that task.
+    """Convert an error about corrupted local files to an error that names the task.
 
     Raises:
         TaskCorruptedError: instead of a `StoreCorruptedError`.
@@ -293,10 +293,10 @@ def corruption_of(task_id: TaskId) -> Iterator[None]:
 
 
 def _is_the_users(error: BaseException) -> bool:
-    """Whether what is no `Exception` was raised by code that the task has called.
+    """Return whether user code raised an error that is not an `Exception`.
 
-    Ctrl-C comes wherever the program happens to be, and what ends a test or a simulated process
-    comes from our own.
+    Ctrl-C can occur anywhere in the program, and errors that end a test or a simulated process come
+    from this package.
     """
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
@@ -307,7 +307,7 @@ def _is_the_users(error: BaseException) -> bool:
 
 
 def _what_happened(error: BaseException) -> str:
-    """Name the error without its text where a user's function may have quoted the record."""
+    """Describe an error, without its text if a user function may have quoted the record."""
     if isinstance(error, _TOLD):
         return str(error)
     if not isinstance(error, Exception):

@@ -1,25 +1,25 @@
-"""How far upstream tasks are in event time: the watermark of tasks that read repartition topics.
+"""Event time of upstream tasks: the watermark of tasks that read repartition topics.
 
-Upstream tasks read at different speeds, above all in a backlog. A task that reads what they write
-takes the time of the slowest one as its stream time, so no record is late that was in order where
-it came from:
+Upstream tasks read at different speeds, especially with a backlog. A task that reads their output
+uses the time of the slowest upstream task as its stream time. So a record that was in order at its
+source is not late after the repartition topic:
 
-    1  read the committed offsets of the upstream inputs, with the time beside each
+    1  read the committed offsets of the upstream inputs, with the time in their metadata
     2  then read the ends of these inputs, and of the repartition topics
-    3  once a task has read up to these ends, the least of these times is its watermark
+    3  once a task has read up to these ends, the minimum of these times is its watermark
 
-All that an upstream task wrote before a commit lies before an end that is asked for after it, so it
-has been read by then. What the task writes later comes from records that are not before its time.
-The end is the high watermark, not the last stable offset: the offsets of a transaction may be
-visible before the records that were written in it are.
+All output of an upstream task before a commit is before an end that is read after the commit, so it
+has been processed by then. Later output of the task comes from records that are not before its
+time. The end is the high watermark, not the last stable offset, because the offsets of a
+transaction may be visible before its records are.
 
-An input of which nothing is left to read is idle. After max.task.idle.ms it does not hold time back
-any more. An input whose worker is dead has records left: it is behind, and not idle. Where all
-inputs are idle, the latest time counts.
+An input without more records is idle. After max.task.idle.ms it no longer limits the watermark. An
+input whose worker is dead has more records: it is behind, not idle. If all inputs are idle, the
+latest time counts.
 
-The time of an input that is a repartition topic itself is its own watermark. It advances without a
-record, so such an input is never idle. Neither is a task further than the oldest result that it
-holds back, as windows that are emitted when they close do.
+The time of an input that is a repartition topic itself is its own watermark. It advances without
+records, so such an input is never idle. The time of a task is also limited to the oldest result
+that it delays, as windows do that emit on close.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 INTERVAL_S = 0.2
-"""How often the cluster is asked while tasks wait for their watermark."""
+"""Seconds between two requests to the cluster while tasks wait for their watermark."""
 INPUTS = 200
-"""Where there are more upstream inputs, it is asked less often, as each takes time to read."""
+"""Number of upstream inputs above which the interval is longer, because each input takes time to
+read."""
 QUIET_INTERVALS = (5, 25)
-"""So many intervals lie between two questions while nothing changes, at first and later on."""
+"""Number of intervals between two requests while nothing changes: at first, and later."""
 QUIET_ANSWERS = 10
-"""Later on is after so many answers that are the same."""
+"""Number of equal answers after which the longer of these intervals is used."""
 MARKS_MAX = 16
-"""How many answers are kept that a task has not reached yet; of more, every second one."""
+"""Maximum number of pending marks of a partition; above it, every second mark is dropped."""
 
 UNFOLLOWED_S = 30.0
-"""How long a task may have committed no time until it counts as one with another setting."""
+"""Seconds without a committed watermark before a member counts as having another stream.time."""
 _DIFFERS = (
     "workers of another version, or with stream.time=fastest, read these partitions and may drop "
     "records as late; give all workers the same stream.time"
@@ -64,13 +65,13 @@ Offsets = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
 
 @dataclass(frozen=True, slots=True)
 class InputTime:
-    """How far an upstream input has been read and committed.
+    """Event time and progress of an upstream input, as committed.
 
     Args:
         time: its event time in milliseconds, or -1.
-        has_more: whether records are left to read.
-        is_watermark: whether the time advances without a record.
-        held: by repartition topic: the earliest time of results that are held back.
+        has_more: whether it has records left to read.
+        is_watermark: whether the time advances without records.
+        held: by repartition topic: the earliest time of delayed results.
         shifts: by repartition topic: how much earlier results are than their records.
     """
 
@@ -81,16 +82,16 @@ class InputTime:
     shifts: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, topic: str) -> int:
-        """Return the time before which nothing comes to a repartition topic any more."""
+        """Return the time before which no more records come to a repartition topic."""
         return min(self.time, self.held.get(topic, self.time)) - self.shifts.get(topic, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the cluster said: the times first, then the ends.
+    """Times of upstream inputs, and the end offsets that were read after them.
 
     Args:
-        unfollowed: the partitions of repartition topics that are read without following anyone.
+        unfollowed: partitions of repartition topics whose readers commit no watermark.
     """
 
     inputs: Mapping[TopicPartition, InputTime]
@@ -100,12 +101,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A watermark that holds once a partition of a repartition topic is read up to an end.
+    """A watermark that takes effect when a repartition partition is read up to an end offset.
 
     Args:
         time: the watermark.
-        is_least: whether what was read of the partition may be later, as all inputs are idle.
-        has_more: whether an upstream input has more to read.
+        is_least: whether the watermark is at least the latest timestamp read, because all inputs
+            are idle.
+        has_more: whether an upstream input has more records to read.
     """
 
     time: int
@@ -124,7 +126,7 @@ def mark_of(
 
     Args:
         inputs: the upstream inputs.
-        idle: those that do not hold time back.
+        idle: the inputs that do not limit the watermark.
         topic: the name of the repartition topic (see `Writers`).
 
     Example:
@@ -142,24 +144,25 @@ def mark_of(
 
 
 class Marks:
-    """The marks that are not reached yet of one partition of a repartition topic."""
+    """Pending marks of a repartition partition, in the order of their end offsets."""
 
     def __init__(self) -> None:
         self._waiting: deque[Mark] = deque()
         self.has_more = True
-        """Whether an upstream input had more to read, by the mark that was reached last."""
+        """Whether an upstream input had more records to read, according to the last reached mark.
+        """
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, mark: Mark) -> None:
-        """Wait for one more; every second one is left out where there are many."""
+        """Append a mark; drop every second pending mark above the maximum."""
         if len(self._waiting) >= MARKS_MAX:
             self._waiting = deque(list(self._waiting)[1::2])
         self._waiting.append(mark)
 
     def reached(self, position: int, latest: int) -> int:
-        """Return the watermark at a position; -1 if no other mark is reached.
+        """Return the watermark at a position, or -1 if no further mark is reached.
 
         Args:
             position: the next offset to process.
@@ -175,19 +178,19 @@ class Marks:
 
 @dataclass(slots=True)
 class _Followed:
-    """The inputs of a task whose writers are followed; another object of it begins again."""
+    """Pending marks of a task by input; replaced with the task object."""
 
     task: Task
     marks: Mapping[TopicPartition, Marks]
 
     def positions(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
-        """The next offsets to process, past what comes to nothing."""
+        """Return the next offsets to process, past control records and aborted records."""
         waiting = [place for place, marks in self.marks.items() if marks]
         if not waiting:
             return {}
         task = self.task
         positions = {place: task.next_offset[place] for place in waiting}
-        # The position passes markers and aborted records.
+        # The position is past control records and aborted records.
         known = consumer.positions([place for place in waiting if not task.queued_in(place)])
         return {p: max(offset, known.get(p, offset)) for p, offset in positions.items()}
 
@@ -196,13 +199,13 @@ class UpstreamTimes:
     """Watermarks of tasks that read repartition topics, by committed times of upstream tasks.
 
     Args:
-        upstream: whom tasks follow; nobody where stream.time is "fastest".
+        upstream: the upstream inputs; empty if stream.time is "fastest".
         partitions: the partition count of each topic.
-        committed: asks what the group has committed, without waiting for what is undecided.
-        end_offsets: asks for the ends of partitions, the records of open transactions included.
-        start_offsets: asks for the first offsets of partitions.
-        idle_s: how long an input must have nothing left until it is idle.
-        interval_s: how often to ask at most.
+        committed: returns committed offsets without waiting for open transactions.
+        end_offsets: returns the end offsets of partitions, including records of open transactions.
+        start_offsets: returns the first offsets of partitions.
+        idle_s: seconds without more records after which an input is idle.
+        interval_s: minimum seconds between two requests.
     """
 
     def __init__(
@@ -236,17 +239,17 @@ class UpstreamTimes:
         self._followed: dict[TaskId, _Followed] = {}
         self._asked_s = -math.inf
         self._quiet = 0
-        """How many answers in a row were the same."""
+        """Number of equal answers in a row."""
         self._unfollowed_since_s: float | None = None
-        """Since when others have not followed; infinite once it was logged."""
+        """Time since which other members commit no watermark; infinite after it was logged."""
         self._unknown = ""
-        """Why there was no answer, as it was logged last."""
+        """The last logged reason for a missing answer."""
         self._idle_since_s: dict[TopicPartition, float] = {}
         self.inputs: Mapping[TopicPartition, InputTime] = {}
-        """How far the upstream inputs are, as far as is known."""
+        """Last known time and progress of the upstream inputs."""
 
     def turn(self) -> list[tuple[Task, Mapping[TopicPartition, int]]]:
-        """Return the tasks whose watermarks have advanced, with the new ones by input."""
+        """Return the tasks whose watermarks have advanced, with the new watermarks by input."""
         if not self._upstream.writers:
             return []
         self._keep_to(self._tasks.running)
@@ -262,12 +265,12 @@ class UpstreamTimes:
         return found
 
     def is_behind(self, task: Task) -> bool:
-        """Return whether upstream inputs of a task may have more to read."""
+        """Return whether upstream inputs of a task may have more records to read."""
         followed = self._followed.get(task.id)
         return followed is not None and any(marks.has_more for marks in followed.marks.values())
 
     def writers_of(self, topic: str) -> Writers | None:
-        """The upstream tasks of a repartition topic, if their times are followed."""
+        """Return the upstream tasks of a repartition topic if their times are used, else None."""
         return self._upstream.writers.get(topic)
 
     def _keep_to(self, running: Sequence[Task]) -> None:
@@ -288,7 +291,7 @@ class UpstreamTimes:
                 times[place] = time
         return times
 
-    # -- what the cluster says -----------------------------------------------------------------
+    # -- requests to the cluster ---------------------------------------------------------------
 
     def _ask(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -334,7 +337,7 @@ class UpstreamTimes:
                 marks.add(replace(by_topic[place.topic], end=answer.ends[place]))
 
     def _warn_of(self, unfollowed: Sequence[TopicPartition], now_s: float) -> None:
-        """Warn of members that have another setting, unless they are about to commit a time."""
+        """Warn about members with another stream.time, if they do not commit a watermark soon."""
         if not unfollowed:
             self._unfollowed_since_s = None
         elif self._unfollowed_since_s is None:
@@ -364,11 +367,11 @@ class UpstreamTimes:
         own: Sequence[TopicPartition],
         alike: Sequence[TopicPartition],
     ) -> Answer | None:
-        """Ask the cluster; runs beside the worker.
+        """Request times and ends from the cluster; runs in the background.
 
         Args:
-            inputs: of the upstream tasks.
-            own: the partitions that are followed here.
+            inputs: the inputs of the upstream tasks.
+            own: the repartition partitions that this worker reads.
             alike: all partitions of their topics.
         """
         try:
@@ -377,7 +380,7 @@ class UpstreamTimes:
             unread = [place for place in inputs if place not in committed]
             starts = self._start_offsets(unread) if unread else {}
         except StreamsError as error:
-            # Time waits meanwhile, and it is asked again.
+            # The watermark does not advance until a later request succeeds.
             if str(error) != self._unknown:
                 self._unknown = str(error)
                 self._log.info("upstream_times_unknown", reason=self._unknown)
