@@ -1,4 +1,4 @@
-"""One call with all its attempts: what has come of it, and never an error."""
+"""Async I/O: calls of user functions with retries and timeouts, on an event loop or in threads."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from headrace.topology.context.calls import CallPlan, Job
 from headrace.topology.errors import CallCancelledError, CallsStuckError, CallTimeoutError
 from headrace.topology.functions import refuse_never_run
 
-# Whether anybody is to have what comes of the calls under way.
+# Check whether the results of calls in flight are still needed.
 
 
 LOOK_S = 0.1
-"""How often it is asked while calls are waited for."""
+"""Seconds between two checks whether calls in flight are still needed."""
 STOP_GRACE_S = 1.0
-"""How long calls may go on behind the wish to stop: most of them end in that time."""
+"""Seconds that calls in flight may take after a stop request; most of them end in that time."""
 
 Look = Callable[[], None]
-"""Raises where nobody is; called now and then by who waits."""
+"""Check during a wait for calls; raises if the calls are no longer needed."""
 
 
 class CallWatch:
-    """Watches over the calls of one worker.
+    """Cancellation check for the calls of a worker.
 
     Args:
-        is_stopping: whether the worker is to stop.
-        is_given_up: whether its group has given it up, so that its partitions are others'.
+        is_stopping: returns whether the worker must stop.
+        is_given_up: returns whether the worker was removed from the consumer group.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class CallWatch:
         self._stopping_s: float | None = None
 
     def look(self) -> None:
-        """Look once.
+        """Raise if calls in flight must be cancelled.
 
         Raises:
-            TaskMigratedError: the partitions are somebody else's.
-            AbortableError: the worker is to stop, and has waited for as long as it may.
+            TaskMigratedError: the partitions belong to another worker.
+            AbortableError: the worker must stop, and the grace period has passed.
         """
         if self._is_given_up():
             raise TaskMigratedError(
@@ -78,18 +78,18 @@ class CallWatch:
 
 
 def unwatched() -> None:
-    """Nobody watches."""
+    """Default check, which never raises."""
 
 
 Pause = Callable[[float], object]
 
 
 class Attempts:
-    """The attempts of one job.
+    """The attempts of a job.
 
     Args:
-        job: takes what has come of it.
-        plan: how often it is tried, and for how long.
+        job: receives the result or the error.
+        plan: the retry policy and the timeout.
     """
 
     __slots__ = ("_job", "_plan", "made")
@@ -98,13 +98,13 @@ class Attempts:
         self._job = job
         self._plan = plan
         self.made = 0
-        """How many were begun."""
+        """Number of attempts that were started."""
 
     async def run_async(self) -> None:
-        """Await the attempts on the present event loop.
+        """Await the attempts on the current event loop.
 
         Raises:
-            asyncio.CancelledError: whoever awaits this was cancelled.
+            asyncio.CancelledError: the awaiting task was cancelled.
         """
         job, plan = self._job, self._plan
         try:
@@ -116,7 +116,7 @@ class Attempts:
                 raise
             job.error = CallCancelledError()
             job.error.__cause__ = error
-        except BaseException as error:  # also what would end the loop: the task stops by it
+        except BaseException as error:  # also errors that would end the loop: they stop the task
             job.error = error
             if isinstance(error, TimeoutError) and limit.expired():
                 job.error = CallTimeoutError(plan.timeout_ms, self.made)
@@ -137,7 +137,7 @@ class Attempts:
         """Make the attempts in this thread.
 
         Args:
-            pause: waits for so many seconds.
+            pause: sleeps for a number of seconds.
         """
         job, plan = self._job, self._plan
         for self.made in count(1):
@@ -150,18 +150,16 @@ class Attempts:
                 if pause_ms is None:
                     job.error = error
                     return
-            except BaseException as error:  # the task stops by it, and not this thread
+            except BaseException as error:  # it stops the task, not this thread
                 job.error = error
                 return
             pause(pause_ms / 1000)
 
 
-# Calls one after the other, in order: for tests and simulations, where each run is the same.
+# Sequential calls, in order: for tests and simulations, where each run must be the same.
 #
-# Coroutines run on an event loop of its own whose clock jumps to where something happens next, so
-# `asyncio.sleep`, pauses and time-outs take no time. What waits for the world outside, such as for
-# a
-# server, is waited for.
+# Coroutines run on a separate event loop whose clock jumps to the next event, so `asyncio.sleep`,
+# pauses and timeouts take no time. Real I/O, such as a request to a server, takes real time.
 
 
 T = TypeVar("T")
@@ -172,7 +170,7 @@ class OneByOne:
     """Sequential caller of user functions, deterministic for tests and simulations.
 
     Args:
-        gathers: whether steps hand over many calls together, as they do live.
+        gathers: whether operators batch calls, as live workers do.
     """
 
     def __init__(self, *, gathers: bool = True) -> None:
@@ -180,10 +178,10 @@ class OneByOne:
         self._loop: JumpingLoop | None = None
 
     def watch(self, look: Callable[[], None], /) -> None:
-        """Nobody is asked: no time goes by."""
+        """Ignore the check, because calls take no time."""
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
-        """Make the calls."""
+        """Make the calls sequentially."""
         for number, job in enumerate(jobs):
             job.ended = number
         if not plan.is_async:
@@ -203,28 +201,28 @@ class OneByOne:
             self._loop.run_until_complete(Attempts(job, plan).run_async())
 
     def close(self) -> None:
-        """End the loop."""
+        """Close the loop."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer where there is nothing else to wait for."""
+    """Event loop whose clock jumps to the next timer if no I/O is pending."""
 
     _OWN: ClassVar[int] = 1
-    """The sockets that the loop itself listens to."""
+    """Number of sockets that the loop itself listens to."""
 
     def __init__(self) -> None:
         self._jumped_s = 0.0
         super().__init__(_Jumping(self._jump))
 
     def time(self) -> float:
-        """Seconds, with those that were jumped over."""
+        """Return seconds, including skipped time."""
         return super().time() + self._jumped_s
 
     def __del__(self) -> None:
-        """Close it: a test driver may be left as it is."""
+        """Close the loop, because test drivers need not be closed."""
         if not self.is_closed():
             self.close()
 
@@ -234,7 +232,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:
-        """Run it now: a thread would take time that the clock knows nothing of."""
+        """Run the function now: a thread would take time that this clock does not measure."""
         del executor
         future: asyncio.Future[T] = self.create_future()
         try:
@@ -260,22 +258,20 @@ class _Jumping(selectors.DefaultSelector):
 
 # Calls of plain functions, each in a thread of a pool.
 #
-# A thread cannot be interrupted. What takes too long goes on in its thread and is not heard any
-# more;
-# another thread takes that one's place, and the first one ends when its call does. They are
-# daemons,
-# so that none keeps the process alive.
+# A thread cannot be interrupted. A call that has timed out continues in its thread, and its result
+# is ignored. Another thread replaces this thread, which ends when its call returns. The threads are
+# daemons, so that they do not keep the process alive.
 
 
 STUCK_FACTOR = 10
-"""How many times as many calls as may be under way may be stuck."""
+"""Multiple of the concurrency limit that the number of stuck calls may reach."""
 
 Work = Callable[[], bool]
-"""Returns whether the thread may be used again."""
+"""Returns whether the thread can be reused."""
 
 
 class Threads:
-    """The pool of one worker."""
+    """Thread pool of a worker for calls of plain functions."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
@@ -285,7 +281,7 @@ class Threads:
         self._is_closed = False
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
-        """Make the calls, and return when all of them have ended or taken too long."""
+        """Make the calls, and return when all of them have ended or timed out."""
         if self._stuck > STUCK_FACTOR * plan.concurrency:
             for job in jobs:
                 job.error = CallsStuckError(self._stuck)
@@ -298,7 +294,7 @@ class Threads:
                 self._leave(late)
                 for _ in range(late):
                     self._start(partial(self._lane, wave))
-        except BaseException:  # such as Ctrl-C: nobody hears of those under way
+        except BaseException:  # such as Ctrl-C: the results of running calls are discarded
             self._leave(wave.give_up())
             raise
 
@@ -333,7 +329,7 @@ class Threads:
                 self._idle.append(inbox)
 
     def close(self) -> None:
-        """Let idle threads end, and others as soon as they are idle."""
+        """Stop idle threads now, and busy threads when they become idle."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -342,9 +338,9 @@ class Threads:
 
 
 class _Wave:
-    """Jobs that are waited for together.
+    """Jobs that are awaited together.
 
-    Who owns what: a job is a lane's from when it is begun until it ends or is late, whichever comes
+    Ownership: a job belongs to a lane from its start until it ends or times out, whichever comes
     first under the lock.
     """
 
@@ -360,18 +356,18 @@ class _Wave:
         self._ended = 0
 
     def take_turns(self) -> bool:
-        """Run jobs until none waits; returns False where one of them was late."""
+        """Run jobs until none is queued; return False if a job timed out."""
         while True:
             with self._changed:
                 if not self._waiting:
                     return True
                 job = self._waiting.popleft()
-                # What is late is told by another thread: this one must not change it then.
+                # The waiting thread sets the error of a late job, so use a private job here.
                 own = Job(job.attempt)
                 attempts = Attempts(own, self._plan)
                 due_s = self._monotonic_s() + self._plan.timeout_ms / 1000
                 self._running[job] = (due_s, attempts)
-                self._changed.notify_all()  # who waits must know until when
+                self._changed.notify_all()  # the waiting thread must consider this timeout
             try:
                 attempts.run(partial(self._pause, job))
             except _LateError:
@@ -383,7 +379,7 @@ class _Wave:
                 self._end(job)
 
     def _pause(self, job: Job, pause_s: float) -> None:
-        """Wait before the next attempt; one that is late makes no further one."""
+        """Wait before the next attempt; raise if the job has timed out."""
         with self._changed:
             ends_s = self._monotonic_s() + pause_s
             while (rest_s := ends_s - self._monotonic_s()) > 0 and job in self._running:
@@ -398,7 +394,7 @@ class _Wave:
         self._changed.notify_all()
 
     def give_up(self) -> int:
-        """Begin no more, and hear nothing of those under way; returns how many these are."""
+        """Start no more jobs and discard the results of running jobs; return their number."""
         with self._changed:
             under_way = len(self._running)
             self._waiting.clear()
@@ -407,7 +403,7 @@ class _Wave:
             return under_way
 
     def wait(self, look: Look) -> int:
-        """Wait until all is done, or some are late; returns how many, and 0 in the end."""
+        """Wait until jobs time out or all are done; return the number of timeouts, 0 if done."""
         look_s = self._monotonic_s() + LOOK_S
         with self._changed:
             while self._left:
@@ -429,24 +425,25 @@ class _Wave:
 
 
 class _LateError(BaseException):
-    """Ends the thread of a call that nobody waits for any more."""
+    """Internal error that ends the thread of a call that has timed out."""
 
 
-# Calls as they are made live: coroutines on one event loop, plain functions in threads.
+# Calls of live workers: coroutines on one event loop, plain functions in threads.
 #
-# All workers of a process share the loop, so what a function keeps for its calls, such as a session
-# of a client, serves them all. It begins with the first call, and ends with the last worker.
+# All workers of a process share the loop, so that an object which a function keeps between calls,
+# such as a client session, serves them all. The loop is created with the first call and ends with
+# the last worker.
 
 
 CLOSE_S = 5.0
-"""How long the loop is given to end what is still under way."""
+"""Seconds until the loop is closed although tasks are still running."""
 
 
 class LiveCalls:
-    """The calls of one worker.
+    """Caller of user functions for a live worker.
 
     Args:
-        gathers: whether steps hand over many calls together.
+        gathers: whether operators batch calls.
     """
 
     def __init__(self, *, gathers: bool = True) -> None:
@@ -457,7 +454,7 @@ class LiveCalls:
         self._look: Look = unwatched
 
     def watch(self, look: Look, /) -> None:
-        """Be told whom to ask now and then whether calls are still wanted."""
+        """Set the check that is called regularly during waits for calls."""
         self._look = look
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
@@ -470,7 +467,7 @@ class LiveCalls:
             self._threads.run(jobs, plan, self._look)
 
     def close(self) -> None:
-        """Let go of the loop and of idle threads."""
+        """Release the loop and stop idle threads."""
         self._threads.close()
         loop, self._loop = self._loop, None
         if loop is not None:
@@ -478,7 +475,7 @@ class LiveCalls:
 
 
 class SharedLoop:
-    """An event loop in a thread; ends when everybody has let go of it who took it."""
+    """Event loop in a thread, shared by the workers of a process; ends after the last release."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _present: ClassVar[SharedLoop | None] = None
@@ -492,7 +489,7 @@ class SharedLoop:
 
     @classmethod
     def taken(cls) -> SharedLoop:
-        """That of the process; made where there is none."""
+        """Return the loop of the process, and create it if necessary."""
         with cls._lock:
             if cls._present is None:
                 cls._present = cls()
@@ -500,7 +497,7 @@ class SharedLoop:
             return cls._present
 
     def let_go(self) -> None:
-        """Need it no more."""
+        """Release the loop; the last release ends it."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -511,7 +508,7 @@ class SharedLoop:
         self._thread.join(CLOSE_S)
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
-        """Await jobs; whatever ends the waiting, such as Ctrl-C, ends those under way too."""
+        """Await jobs; errors during the wait, such as Ctrl-C, cancel running jobs."""
         future = asyncio.run_coroutine_threadsafe(_run_all(jobs, plan), self._loop)
         try:
             while not wait([future], LOOK_S).done:
@@ -531,13 +528,13 @@ class SharedLoop:
             try:
                 self._loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                continue  # of a task that a call has begun by itself: nobody waits for it
+                continue  # raised by a task that a call has created and does not await
         if self._loop.run_until_complete(_settled()):
             self._loop.close()
 
 
 async def _settled() -> bool:
-    """Cancel all that is under way; returns whether it has ended in time."""
+    """Cancel all tasks; return whether they have ended in time."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -549,7 +546,7 @@ async def _settled() -> bool:
 
 
 async def _run_all(jobs: Sequence[Job], plan: CallPlan) -> None:
-    """As many lanes as there may be calls under way; each takes the job that is next."""
+    """Run jobs with limited concurrency; each lane takes the next job."""
     waiting, ended = iter(jobs), iter(range(len(jobs)))
 
     async def lane(waiting: Iterator[Job]) -> None:

@@ -1,10 +1,10 @@
-"""The tasks of one worker: from the partitions that the group gives to tasks that run.
+"""The tasks of a worker: from assigned partitions to running tasks.
 
-A task needs, in this order: its directory and local state, the committed offsets of its inputs,
-the ends of its changelogs, the restore, and only then its input. `advance` takes each task as far
-as it gets without waiting, so that the others go on meanwhile.
+A task needs, in this order: its directory and local state, the committed offsets of its inputs, the
+ends of its changelogs, the restore, and only then its input. `advance` takes each task as far as
+possible without blocking, so that the other tasks continue.
 
-What a revocation takes away follows from this table, not from the list that the client hands over.
+This table, not the partition list of the client, determines the tasks that a revocation releases.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from headrace.topology.errors import LAST_TIME_MS
 from headrace.topology.graph.graph import OffsetReset
 from headrace.topology.processors.store import Store
 
-# What is said of a record that is left out without an error: which it is, and why it is late.
+# Log fields of a record that is dropped without an error.
 
 
 _LATE = (
@@ -80,14 +80,14 @@ def dropped_record(
     watermark: int = NEVER_MS,
     unfollowed: Collection[str] = (),
 ) -> dict[str, object]:
-    """The fields of the event that tells of it; none where no record is being processed.
+    """Return the log fields of a dropped record; empty if no record is being processed.
 
     Args:
-        program: what processes it.
-        frame: where it was left out, or what was called from there.
-        reason: why.
-        times: the largest time of each input before the batch that it is in, in milliseconds.
-        watermark: what stream time is not later than.
+        program: the program that processes it.
+        frame: the frame where it was dropped, or a frame called from there.
+        reason: the reason of the drop.
+        times: the largest time of each input before the record's batch, in milliseconds.
+        watermark: the upper bound of stream time.
         unfollowed: repartition topics whose stream time is the latest timestamp.
     """
     record = program.current(frame)
@@ -117,7 +117,7 @@ def _duration(duration_ms: int) -> str:
 
 
 def moment(time_ms: int) -> str:
-    """A time of a record as people read it.
+    """Format a record timestamp for people.
 
     >>> moment(1_700_000_000_000), moment(-1), moment(1_700_000_000_000_000)
     ('2023-11-14T22:13:20.000Z', '-1 ms', '1700000000000000 ms')
@@ -131,16 +131,16 @@ def moment(time_ms: int) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# What tasks ask of a cluster before they begin, answered by an admin client.
+# Facts of the cluster that tasks need before they start, from an admin client.
 
 
 DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
-"""Kafka's default of delete.retention.ms, where reading the topic's own is not allowed."""
+"""Kafka's default of delete.retention.ms, used if the topic's configuration must not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Answers the tasks' questions with an admin client.
+    """Facts of a cluster that tasks need before they start, from an admin client.
 
     See `headrace.streams.tasks.tasks.Facts`.
     """
@@ -149,12 +149,12 @@ class ClusterFacts:
     topics: MutableMapping[str, TopicFacts]
     from_earliest: bool
     resets: Mapping[str, OffsetReset] = field(default_factory=dict)
-    """Where to begin with a topic, where that is not where all others begin."""
+    """Reset policy of topics that differ from the default."""
 
     def changelogs(
         self, places: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ChangelogFacts]:
-        """Ends and identities of changelog partitions, asked for now."""
+        """Request the ends and IDs of changelog partitions."""
         starts, ends = self.admin.start_offsets(places), self.admin.end_offsets(places)
         facts = {}
         for place in places:
@@ -169,7 +169,7 @@ class ClusterFacts:
         return facts
 
     def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to begin with partitions for which nothing was ever committed."""
+        """Return the start offsets of partitions without a committed offset."""
         default: OffsetReset = "earliest" if self.from_earliest else "latest"
         late = [p for p in places if self.resets.get(p.topic, default) == "latest"]
         early = [place for place in places if place not in late]
@@ -179,16 +179,14 @@ class ClusterFacts:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """The ids of those topics that exist, asked for now."""
+        """Request the IDs of topics; topics that do not exist are omitted."""
         return {name: facts.topic_id for name, facts in self.admin.describe(topics).items()}
 
     def partitions_of(self, topic: str) -> int:
-        """The partition count of a topic; one that was not described before is asked for, once.
-
-        From then on it is one of the application's topics.
+        """Return the partition count of a topic; an unknown topic is described and remembered.
 
         Raises:
-            MissingTopicError: there is no such topic.
+            MissingTopicError: the topic does not exist.
         """
         if topic not in self.topics:
             found = describe_twice(self.admin, [topic], {topic}, written={topic})
@@ -204,18 +202,18 @@ class ClusterFacts:
 
 
 def begins_earliest(config: StreamsConfig) -> bool:
-    """Whether partitions without an offset are read from their beginning."""
+    """Return whether partitions without an offset are read from their beginning."""
     reset = config.consumer_config("").get("auto.offset.reset")
     return reset in ("earliest", "smallest", "beginning")
 
 
-# How long to wait for an answer while there is other work to do, and when to say so.
+# Backoff and warnings while committed offsets are undecided.
 
 
 _ASK_MIN_S = 0.1
 _ASK_MAX_S = 1.0
 TELL_AFTER_S = 30.0
-"""Longer than transactions last: what a predecessor left open is decided by then."""
+"""Longer than the timeout of transactions, so that a predecessor's transaction has ended."""
 _ADVICE = (
     "the broker ends an open transaction after its producer.transaction.timeout.ms; where this "
     "goes on while all brokers are up, headrace transactions list shows it, and headrace "
@@ -224,7 +222,7 @@ _ADVICE = (
 
 
 class Backoff:
-    """Backoff while offsets are undecided and other tasks have work."""
+    """Backoff for requests of undecided offsets while other tasks have work."""
 
     def __init__(self, clock: Clock, log: Log) -> None:
         self._clock = clock
@@ -232,23 +230,23 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """Begin with little patience again."""
+        """Reset the backoff to its minimum."""
         self._wait_s = _ASK_MIN_S
         self._next_s = 0.0
         self._since_s: float | None = None
         self._tell_s = TELL_AFTER_S
 
     def wait_s(self, *, busy: bool) -> float | None:
-        """How long to wait for an answer now; None where it is too early to ask again."""
+        """Return how long to wait for an answer now, or None if the next request is not due."""
         if not busy:
             return _ASK_MAX_S
         return self._wait_s if self._clock.monotonic_s() >= self._next_s else None
 
     def more(self, undecided: Sequence[TopicPartition]) -> None:
-        """Wait longer the next time, and leave as much time for others before it.
+        """Double the backoff, and log undecided partitions.
 
         Args:
-            undecided: the partitions whose offsets there is no answer for.
+            undecided: the partitions whose offsets are undecided.
         """
         now_s = self._clock.monotonic_s()
         self._next_s = now_s + self._wait_s
@@ -274,25 +272,25 @@ class Backoff:
         )
 
 
-# A task that a worker owns, and what it begins from.
+# A task that a worker owns, and the facts that it starts from.
 
 
 class Facts(Protocol):
-    """What tasks must ask of the cluster."""
+    """Facts that tasks request from the cluster."""
 
     def changelogs(
         self, places: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, ChangelogFacts]:
-        """Ends and identities of changelog partitions, asked for now."""
+        """Request the ends and IDs of changelog partitions."""
 
     def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where to begin with partitions for which nothing was ever committed."""
+        """Return the start offsets of partitions without a committed offset."""
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """The ids of those topics that exist, asked for now."""
+        """Request the IDs of topics; topics that do not exist are omitted."""
 
     def partitions_of(self, topic: str) -> int:
-        """The partition count of a topic that is written to."""
+        """Return the partition count of an output topic."""
 
 
 OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
@@ -305,41 +303,41 @@ class OwnedTask:
     id: TaskId
     plan: SubPlan
     lead: str
-    """The topic whose partitions the group gives out."""
+    """The topic whose partitions the consumer group assigns."""
     inputs: list[TopicPartition] = field(default_factory=list)
     home: TaskHome | None = None
     task: Task | None = None
     is_committed: bool = False
-    """Whether this worker has committed the task's offsets since it has the task."""
+    """Whether this worker has committed the task's offsets since it owns the task."""
     lost: Sequence[TopicPartition] = ()
-    """The inputs whose offsets are gone."""
+    """The inputs whose committed offsets are missing."""
     effects: Mapping[str, str] = field(default_factory=dict)
-    """What follows from that, by input."""
+    """The effect of the missing offsets, by input."""
     counted: Counted = field(default_factory=Counted)
-    """Where its records are counted."""
+    """Stores or topics in which its records are counted."""
     lacked_offsets: bool = False
-    """Whether state without offsets was met once."""
+    """Whether missing offsets of a task with state were found before."""
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the input topics when the task was begun last."""
+    """The IDs of the input topics at the last start of the task."""
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
-    """Those of the changelogs."""
+    """The IDs of the changelogs at the last start of the task."""
     beginning: StartPosition | None = None
-    """What its sink says, where it writes to a table outside of Kafka."""
+    """Start position of its external sink, if it has one."""
 
     @property
     def reads_directly(self) -> bool:
-        """Whether it writes to such a table, and reads a topic that it does not write itself."""
+        """Whether it writes a topic that the application does not write to an external sink."""
         return self.plan.outside is not None and self.plan.outside.reads_directly
 
     @property
     def reads(self) -> bool:
-        """Whether the task is there and gets records."""
+        """Whether the task is running."""
         return self.task is not None and self.task.phase is Phase.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The facts that some tasks begin from."""
+    """Facts of the cluster for the start of tasks."""
 
     slots: Sequence[OwnedTask]
     committed: Mapping[TopicPartition, CommittedOffset | None]
@@ -347,7 +345,7 @@ class Found:
     changelogs: Mapping[TopicPartition, ChangelogFacts]
     topic_ids: Mapping[str, str]
     beginnings: Mapping[TaskId, StartPosition]
-    """What sinks say."""
+    """Start positions of external sinks."""
 
 
 def look_up(
@@ -356,10 +354,10 @@ def look_up(
     committed: Mapping[TopicPartition, CommittedOffset | None],
     sinks: SinkConnections,
 ) -> Found:
-    """Ask what must be known besides the committed offsets; runs beside the worker."""
+    """Request the facts that a start needs besides committed offsets; runs in the background."""
     topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
     logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
-    # Before the first offsets: those of a topic that is made anew later are of no use.
+    # Request the IDs before the offsets, so that a later re-creation of a topic is detected.
     topic_ids = facts.topic_ids({**topics, **logs})
     unknown = [p for slot in slots for p in slot.inputs if committed[p] is None]
     changelogs = [
@@ -367,7 +365,7 @@ def look_up(
         for slot in slots
         for topic in slot.plan.restored_from
     ]
-    # Of an input whose offset is gone it is said what is read again.
+    # The log describes the records that are read again because of a missing offset.
     changelogs += [place for slot in slots for place in slot.lost]
     return Found(
         slots,
@@ -380,7 +378,7 @@ def look_up(
 
 
 def require_same_topics(slot: OwnedTask, start: Offsets, found: Mapping[str, str]) -> None:
-    """Compare the topics that are there with those that were read."""
+    """Raise if an input topic was re-created, and record the current topic IDs."""
     known = {
         place.topic: committed_id(place.topic, OffsetMetadata.decode(c.metadata).values)
         for place, c in start.items()
@@ -395,7 +393,7 @@ def drop_unlogged(
 ) -> None:
     """Empty unlogged stores that belong to another commit than the offsets do."""
     assert slot.home is not None
-    # An input that was never committed says nothing.
+    # Ignore inputs without a committed offset.
     offsets = [offset for offset in committed.values() if offset is not None]
     ids = {OffsetMetadata.decode(offset.metadata).values.get(COMMIT_ID) for offset in offsets}
     for store in slot.plan.program.sub_topology.stores:
@@ -414,7 +412,7 @@ def drop_unlogged(
 
 
 def has_rows(task: Task) -> bool:
-    """Whether there is a row in a store of a task that has a changelog."""
+    """Return whether any store of a task with a changelog has rows."""
     stores = map(task.state.store, task.spec.changelogs)
     return any(next(iter(store.scan()), None) is not None for store in stores)
 
@@ -423,18 +421,18 @@ MakeSend = Callable[[], Send]
 
 
 class Tasks:
-    """Tasks of one worker, from assignment over restore to close.
+    """Tasks of a worker, from assignment and restore to close.
 
     Args:
-        open_home: opens a task's local state; None while another worker has it.
-        make_send: gives the present producer's send.
-        read_cache_bytes: what the caches of all stores and global tables may take together.
-        make_facts: makes what the processors of a task share.
+        open_home: opens a task's local state; returns None while another worker holds it.
+        make_send: returns the send function of the current producer.
+        read_cache_bytes: shared limit of the read caches of all stores and global tables.
+        make_facts: creates the state that the processors of a task share.
         global_views: the rows of global tables, by their nodes.
-        write_line: what `print` writes with.
-        sinks: the tables outside of Kafka.
-        send_letter: what their tasks send with.
-        record_limit: returns the bytes of the largest record that a topic takes, if known.
+        write_line: the output of the `print` operator.
+        sinks: the connections of external sinks.
+        send_letter: the send function of tasks with external sinks.
+        record_limit: returns the maximum record size of a topic in bytes, if known.
         max_ahead_ms: how far ahead of the clock topics accept timestamps.
         upstream: the inputs whose times bound the stream time of tasks.
     """
@@ -467,7 +465,7 @@ class Tasks:
         self._by_lead = {plan.lead(partitions): plan for plan in plans}
         self._counted = {plan.id: Counted.by(plan, plans) for plan in plans}
         subs = {plan.id: plan.program.sub_topology for plan in plans}
-        # A processor's store leaves records out by its own name.
+        # Stores of processors report dropped records under their own names.
         self._sub_topologies = {
             **{store.name: number for number, sub in subs.items() for store in sub.stores},
             **{node.name: number for number, sub in subs.items() for node in sub.nodes},
@@ -500,12 +498,12 @@ class Tasks:
 
     @property
     def lead_topics(self) -> list[str]:
-        """What to subscribe to: one topic of each sub-topology."""
+        """The subscribed topics: a single topic per sub-topology."""
         return sorted(self._by_lead)
 
     @property
     def leads(self) -> frozenset[TopicPartition]:
-        """The partitions that the group is to give out."""
+        """The partitions that the consumer group must assign."""
         return frozenset(
             TopicPartition(topic, partition)
             for topic in self._by_lead
@@ -518,33 +516,33 @@ class Tasks:
         return list(dict.fromkeys(self._readers.values()))
 
     def bound_caches(self, beside: Iterable[RowsKept]) -> None:
-        """Let the caches of committed rows have what all of them may take together.
+        """Apply the shared limit to the read caches of all stores.
 
         Args:
-            beside: those that belong to no task.
+            beside: caches that belong to no task.
         """
         own = [buffer for task in self.running for buffer in task.buffers]
         bound_caches((*own, *beside), self._read_cache_bytes)
 
     @property
     def owned(self) -> list[TaskId]:
-        """All tasks of this worker."""
+        """The IDs of all tasks of this worker."""
         return sorted(self._slots)
 
     def has_all_of(self, sub_topology: int) -> bool:
-        """Whether all tasks of a sub-topology are this worker's."""
+        """Return whether this worker owns all tasks of a sub-topology."""
         own = sum(task_id.sub_topology == sub_topology for task_id in self._slots)
         leads = [lead for lead, plan in self._by_lead.items() if plan.id == sub_topology]
         return own == sum(self._partitions[lead] for lead in leads)
 
     @property
     def are_waiting(self) -> bool:
-        """Whether a task waits for what the cluster or another worker will say."""
+        """Whether a task waits for the cluster or for another worker."""
         return any(slot.task is None for slot in self._slots.values())
 
     @property
     def has_unknown(self) -> bool:
-        """Whether the group has given out partitions that nobody here has heard of yet."""
+        """Whether the group has assigned partitions that this worker does not know yet."""
         return not all(map(self._knows, self._slots.values()))
 
     def _knows(self, slot: OwnedTask) -> bool:
@@ -552,11 +550,11 @@ class Tasks:
 
     @property
     def all_running(self) -> bool:
-        """Whether no task is still on its way."""
+        """Whether all tasks are running."""
         return all(slot.reads for slot in self._slots.values())
 
     def states(self) -> dict[TaskId, tuple[str, Task | None]]:
-        """How far each task of this worker is, in words, and the task where there is one."""
+        """Return the state of each task as text, and the task object if it exists."""
         return {
             task_id: (
                 "running" if slot.reads else "waiting" if slot.task is None else "restoring",
@@ -566,17 +564,17 @@ class Tasks:
         }
 
     def sub_topology_of(self, node: str) -> int:
-        """The sub-topology that a node, or a store, is of."""
+        """Return the sub-topology of a node or a store."""
         return self._sub_topologies[node]
 
     def reader_of(self, place: TopicPartition) -> Task | None:
-        """The running task that reads a partition."""
+        """Return the running task that reads a partition."""
         return self._readers.get(place)
 
-    # -- the group's word --------------------------------------------------------------------
+    # -- assignment --------------------------------------------------------------------------
 
     def assign(self, leads: Iterable[TopicPartition]) -> None:
-        """Own the tasks of these partitions of lead topics."""
+        """Add the tasks of assigned partitions."""
         for topic, partition in leads:
             plan = self._by_lead[topic]
             task_id = TaskId(plan.id, partition)
@@ -586,19 +584,19 @@ class Tasks:
                 )
 
     def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
-        """The tasks that these partitions of lead topics stand for."""
+        """Return the owned tasks of subscribed partitions."""
         ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
         return [task_id for task_id in ids if task_id in self._slots]
 
     def told(self, leads: Iterable[TopicPartition]) -> list[str]:
-        """For the log: these partitions of lead topics, and all others that their tasks read."""
+        """Return subscribed partitions and all other inputs of their tasks as text, for the log."""
         found = set[TopicPartition](leads)
         for topic, partition in list(found):
             found.update(self._by_lead[topic].inputs(partition, self._partitions))
         return [str(place) for place in sorted(found)]
 
     def release(self, ids: Iterable[TaskId]) -> None:
-        """Let go of tasks, those of them that are here; what is not committed is forgotten."""
+        """Close owned tasks; uncommitted work is discarded."""
         for task_id in list(ids):
             slot = self._slots.pop(task_id, None)
             if slot is None:
@@ -612,21 +610,21 @@ class Tasks:
     # -- rebuilding --------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """End the running tasks and begin them anew from committed facts; local state stays.
+        """Re-create running tasks from committed facts; local state is kept.
 
-        Restores go on: what they read was committed before they began.
+        Restores continue because they read only records that were committed before they started.
         """
         for slot in self._slots.values():
             if slot.reads:
                 self._stop(slot)
 
     def rebuild_all(self) -> None:
-        """End all tasks, those being restored too, and begin them anew; local state stays."""
+        """Re-create all tasks, including tasks in restore; local state is kept."""
         for slot in self._slots.values():
             self._stop(slot)
 
     def begin_again(self, task: Task) -> None:
-        """End one task and begin it anew from committed facts; the others go on."""
+        """Re-create a task from committed facts, without affecting other tasks."""
         self._stop(self._slots[task.id])
 
     def wipe(self, names: Iterable[str]) -> None:
@@ -652,19 +650,19 @@ class Tasks:
                 "processor_close_failed", task=str(task.id), node=node, error=type(error).__name__
             )
 
-    # -- on the way to running ---------------------------------------------------------------
+    # -- start -------------------------------------------------------------------------------
 
     def unanswered_sinks(self) -> Mapping[str, str]:
-        """The tables outside of Kafka that do not answer, and what is wrong with each."""
+        """Return the external sinks that do not answer, with the reason for each."""
         return self._sinks.unanswered()
 
     def _may_begin(self, slot: OwnedTask) -> bool:
-        """Whether its sink may be asked, if it has one."""
+        """Return whether the backoff of the task's external sink has passed, if it has a sink."""
         node = slot.plan.outside
         return node is None or self._sinks.is_asked_now(node.name)
 
     def advance(self) -> None:
-        """Take tasks that do not run yet as far as they get without waiting."""
+        """Advance the start of tasks that are not running, without blocking."""
         if self._inquiry.is_open:
             self._begin_looked_up()
             return
@@ -688,12 +686,12 @@ class Tasks:
         self._begin_looked_up()
 
     def _begin_looked_up(self) -> None:
-        """Begin the tasks whose facts have come, as far as they are this worker's still."""
+        """Start the tasks whose facts have arrived, if this worker still owns them."""
         found = self._inquiry.take()
         if found is None:
             return
-        # The client asks a broker at once for what it reads first, and for the rest in its next
-        # question: what the application itself writes is empty yet, and would hold the others up.
+        # The client fetches the first added partitions immediately, and the rest with its next
+        # request. Internal topics come last because they are empty at first and would delay others.
         for slot in sorted(found.slots, key=lambda slot: slot.plan.reads_own_alone):
             if self._slots.get(slot.id) is slot:
                 self._begin_at(slot, found)
@@ -701,7 +699,7 @@ class Tasks:
     def _begin_at(self, slot: OwnedTask, found: Found) -> None:
         committed = {place: found.committed[place] for place in slot.inputs}
         start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
-        # A topic that was made anew is what is wrong then, and not that its sink has no position.
+        # Check for a re-created topic first: it explains a sink without a position.
         require_same_topics(slot, start, found.topic_ids)
         slot.beginning = found.beginnings.get(slot.id)
         if slot.beginning is not None:
@@ -714,9 +712,9 @@ class Tasks:
             group = start
             start = begun_at(start, slot.beginning, node, self._log, told=told)
             if start != group:
-                slot.is_committed = False  # the group is to follow, also where no record comes
+                slot.is_committed = False  # commit the sink's position even without new records
             if slot.beginning.position is not None:
-                slot.lost = ()  # the sink knows what was read
+                slot.lost = ()  # the sink's position replaces the missing offset
         slot.changelog_ids = require_same_changelogs(
             slot.id, slot.plan.changelogs, start, found.topic_ids
         )
@@ -730,7 +728,7 @@ class Tasks:
     def _committed(
         self, inputs: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
-        """Ask for committed offsets; None while a transaction on them is undecided."""
+        """Request committed offsets; return None while a transaction on them is open."""
         busy = bool(self._readers)
         wait_s = self._patience.wait_s(busy=busy)
         if wait_s is None:
@@ -797,14 +795,14 @@ class Tasks:
             self.run(slot.task)
 
     def _send_of(self, plan: SubPlan) -> Send:
-        """What a task sends with; topics that its functions name are looked for first."""
+        """Return the send function of a task; topics chosen by functions are checked first."""
         if plan.outside is not None:
             return self._send_letter
         send = self._make_send()
         return known_topics_alone(send, self._facts.partitions_of) if plan.chooses_topics else send
 
     def run(self, task: Task) -> None:
-        """Let a task whose state is complete read its input."""
+        """Start reading the input of a task whose state is complete."""
         slot = self._slots[task.id]
         assert slot.task is task
         with corruption_of(task.id):
@@ -822,12 +820,13 @@ class Tasks:
         )
 
     def _goes_on(self, slot: OwnedTask) -> bool:
-        """Whether a task that has state begins although offsets are gone.
+        """Return whether a task with state starts although offsets are missing.
 
-        At first they are asked for once more: another worker may have had the task meanwhile.
+        At the first attempt the offsets are requested again, because another worker may have owned
+        the task in the meantime.
 
         Raises:
-            StateWithoutOffsetsError: it would count twice.
+            StateWithoutOffsetsError: records would be counted twice.
         """
         if not slot.lacked_offsets:
             slot.lacked_offsets = True
@@ -840,7 +839,7 @@ class Tasks:
 
     def _drop(self, slot: OwnedTask, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
-        # Powers of two: seen at once, and never a flood. The last one of them is named.
+        # Log at powers of two, to warn early without flooding the log. Describe the last record.
         if count & (count - 1) == 0:
             times = {} if slot.task is None else slot.task.partition_time
             watermark = NEVER_MS if slot.task is None else slot.task.facts.watermark

@@ -1,1 +1,1 @@
-"""The loop of one worker: polling, commits, membership, maintenance, uncaught errors."""
+"""The loop of a worker: polling, commits, membership, maintenance, uncaught errors."""

@@ -1,15 +1,15 @@
-"""The commit of a worker: state, output and input offsets become final together.
+"""The commit of a worker: state, output and input offsets become final atomically.
 
-    1  flush caches downstream until nothing is held back
-    2  write each store's delta to its changelog, one record for each key that changed
+    1  flush caches downstream until no update is cached
+    2  write each store's changes to its changelog, one record per changed key
     3  add the next offsets of all input partitions to the transaction
     4  commit the transaction, once
-    5  write the deltas and the changelogs' positions to local state, one batch a task
+    5  write the changes and the changelogs' positions to local state, one batch per task
 
-A failure before 4 leaves nothing behind: the transaction is aborted and the buffers are dropped. A
+A failure before 4 has no effect: the transaction is aborted and the buffers are discarded. A
 failure between 4 and 5 leaves local state one commit behind, which the restore replays. Under
-at-least-once the steps are the same, with everything flushed in 4 before the offsets are committed,
-and the output before 2: no row may be in a changelog while what followed from it is lost.
+at-least-once the steps are the same, but 4 flushes the producer before the offsets are committed,
+and output is flushed before 2: a changelog must not contain a row whose output may still be lost.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.task import Delta, Task
 from headrace.topology.errors import RefusedTimestampError
 
-# How far local state follows its changelogs once a commit is written to it.
+# Positions of local state in its changelogs after a commit.
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedAt:
-    """The positions of a task's stores at one commit.
+    """The positions of a task's stores at a commit.
 
     Args:
-        commit_id: larger than that of the commit before.
+        commit_id: a number larger than the ID of the previous commit.
         now_ms: the wall-clock time of the commit.
-        topic_ids: the id of each changelog topic, kept beside the local position.
+        topic_ids: the ID of each changelog topic, stored with the local position.
     """
 
     commit_id: int
@@ -53,11 +53,11 @@ class CommittedAt:
     def written(
         self, task: Task, deltas: Mapping[str, Delta], ends: Mapping[TopicPartition, int]
     ) -> dict[str, Position]:
-        """Those of stores with a changelog of their own, or without one.
+        """Return the positions of stores with their own changelog, or without a changelog.
 
         Args:
-            deltas: what the commit wrote, by store.
-            ends: the offsets behind what it wrote to changelogs.
+            deltas: the rows written by the commit, by store.
+            ends: the offsets after the last record written to each changelog.
         """
         commit_id, now_ms = self.commit_id, self.now_ms
         positions = {}
@@ -66,19 +66,19 @@ class CommittedAt:
             if store.name in task.spec.source_rows:
                 continue
             if place is None:
-                # Nothing else tells whether an unlogged store belongs to these offsets.
+                # The commit ID alone shows whether an unlogged store belongs to these offsets.
                 positions[store.name] = Position("", 0, commit_id, now_ms)
             elif store.name in deltas:
                 topic_id, end = self.topic_ids[place.topic], ends[place]
                 last = last_written(deltas[store.name], end, commit_id)
                 positions[store.name] = Position(topic_id, end, commit_id, now_ms, last)
             elif (before := task.state.position(store.name)) is not None:
-                # Without a change, too: the rows are those of this commit.
+                # Rows without a change belong to this commit, too.
                 positions[store.name] = replace(before, commit_id=commit_id)
         return positions
 
     def read(self, task: Task, offsets: Offsets) -> dict[str, Position]:
-        """Those of stores whose changelog is an input: as far as that is committed now."""
+        """Return the positions of stores whose changelog is an input, at its committed offset."""
         commit_id, now_ms = self.commit_id, self.now_ms
         positions = {}
         for store in task.spec.source_rows:
@@ -97,11 +97,11 @@ Positions = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit needs from its worker.
+    """Commit of a worker's tasks, with the parts of the worker that it uses.
 
     Args:
-        membership: what to commit under; asked for once the offsets go.
-        topic_ids: the id of each changelog topic, kept beside the local position.
+        membership: returns the group membership; called just before offsets are sent.
+        topic_ids: the ID of each changelog topic, stored with the local position.
         protect: called with each task before it writes to its changelogs.
         is_ending: called before the transaction is committed.
         is_final: called when the transaction is committed, before local state is written.
@@ -120,13 +120,13 @@ class Commit:
     is_final: Callable[[], None] = lambda: None
 
     def run(self, tasks: Sequence[Task], commit_id: int) -> Sequence[dict[str, Delta]]:
-        """Commit everything that `tasks` did since their last commit; returns the rows of each.
+        """Commit all work of tasks since their last commit; return the written rows of each task.
 
         Args:
-            commit_id: larger than that of the commit before.
+            commit_id: a number larger than the ID of the previous commit.
 
         Raises:
-            TopicReplacedError: an input is another topic than the one that was read.
+            TopicReplacedError: an input topic was re-created.
         """
         require_same_inputs = self.inputs.ask(tasks)
         with self.working():
@@ -139,14 +139,14 @@ class Commit:
         return deltas
 
     def flush_caches(self, tasks: Sequence[Task]) -> None:
-        """Step 1."""
+        """Flush caches downstream until no update is cached (step 1)."""
         for task in tasks:
             while task.held_back():
                 task.flush()
         self.probe("caches_flushed")
 
     def write_changelogs(self, tasks: Sequence[Task], commit_id: int) -> list[dict[str, Delta]]:
-        """Step 2."""
+        """Write changed rows to the changelogs (step 2)."""
         last_headers = commit_header(commit_id)
         all_deltas = []
         if any(task.spec.changelogs for task in tasks):
@@ -168,17 +168,17 @@ class Commit:
         return all_deltas
 
     def send_offsets(self, tasks: Sequence[Task], commit_id: int) -> list[Offsets]:
-        """Step 3."""
+        """Add the next input offsets to the transaction (step 3)."""
         positions = self.positions([place for task in tasks for place in task.inputs])
         offsets = [task.offsets(positions, commit_id) for task in tasks]
         everything = {place: c for one in offsets for place, c in one.items()}
-        # Asked for this late, as another generation may have begun while the rest was written.
+        # Request the membership late: a new generation may have started during the writes.
         self.producer.send_offsets(everything, self.membership())
         self.probe("offsets_sent")
         return offsets
 
     def commit_transaction(self) -> None:
-        """Step 4."""
+        """Commit the transaction (step 4)."""
         self.is_ending()
         self.producer.commit()
         self.is_final()
@@ -191,7 +191,7 @@ class Commit:
         offsets: Sequence[Offsets],
         commit_id: int,
     ) -> None:
-        """Step 5."""
+        """Write the committed rows and positions to local state (step 5)."""
         written = [
             place
             for task, own in zip(tasks, deltas, strict=True)

@@ -1,21 +1,21 @@
-"""When a worker commits: at its interval, when too much is uncommitted, and when it is drained.
+"""Decision when a worker commits: at its interval, with too much uncommitted, or when drained.
 
-A drained worker need not wait for the interval: it begins a commit each commit.interval.min.ms, and
-no sooner after one than a quarter of what that takes, so that these commits take four fifths of its
-time at most. What comes while one is made waits for all of the next, so a pause in between is what
-results are late by. Of the last two the quicker one counts: behind one that was slow for once,
-nobody is to wait the longer. A worker that has more to read, or was just given so much that more is
-on its way, is not drained, and the interval alone decides.
+A drained worker does not wait for the interval. It starts a commit every commit.interval.min.ms,
+and pauses after each commit for at least a quarter of its duration, so that these commits take at
+most four fifths of its time. Records that arrive during a commit wait for the whole next commit, so
+the pause adds to the latency of results. The faster of the last two commits counts, so that one
+slow commit does not prolong the pause. A worker is not drained if it has more to read, or if it has
+just received so many records that more are expected. Then only the interval counts.
 
-So soon a commit may come before the client has passed the markers of the transactions that it read.
-What is behind markers alone is committed once nothing else was for an interval, or with what is: or
-else a lag would be left that nobody is behind by. Such a commit writes no marker into a topic that
-is read, so that it is the last one.
+An early commit may happen before the client has passed the markers of the transactions that it
+read. Offsets that advance past markers alone are committed with other work, or after an interval
+without other work. Otherwise a lag would remain although all records are processed. Such a commit
+writes no marker into an input topic, so it does not cause another one.
 
-One that is far behind, with more to read than it has read since its last commit, commits less often
-where commits are slow: so that they take a fifth of its time, but each commit.interval.max.ms at
-least. What it writes is late by more than that, and each commit that it leaves out saves it a
-record for each key that comes again.
+A worker that is far behind has more records to read than it has read since its last commit. It
+commits less often if commits are slow, so that they take a fifth of its time, but at least every
+commit.interval.max.ms. Its output is late anyway, and each skipped commit saves a changelog record
+per key that changes again.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
 
 LOOK_S = 0.005
-"""How soon to look again whether a worker is drained that was not when its commit was due."""
+"""Seconds until the next check whether a worker is drained, if it was not when its commit was due.
+"""
 BEHIND_FACTOR = 4
-"""How many times as long as a commit takes a worker that is far behind goes on without one."""
+"""Time without a commit of a worker that is far behind, as a multiple of the commit duration."""
 EARLY_FACTOR = 0.25
-"""How long a drained worker goes on without a commit, by what one takes."""
+"""Minimum pause after the commit of a drained worker, as a fraction of the commit duration."""
 MANY = 2_500
-"""A worker that had so many records to process in one turn is about to be given more of them."""
+"""Number of records processed in a turn above which more records are expected."""
 TRANSACTIONS_SHARE = 4
-"""It does so for no more than this part of what the brokers let a transaction take."""
+"""Divisor of transaction.timeout.ms for the maximum time without a commit of such a worker."""
 COMMIT_COPIES = 4
-"""So often a commit has a row once more: as a record of its changelog, as one of what is sent on,
-in RocksDB's batch, and in its memory."""
+"""Copies of a row during a commit: changelog record, forwarded record, RocksDB batch, RocksDB
+memory."""
 CLIENT_S = 0.001
-"""The shortest wait that the client knows."""
+"""The shortest wait that the client supports."""
 
 
 class CommitTiming:
@@ -50,7 +51,7 @@ class CommitTiming:
 
     Args:
         config: commit.interval.ms, commit.interval.min.ms and statestore.uncommitted.max.bytes.
-        keep_offsets_s: how often offsets that do not move are committed again, in seconds.
+        keep_offsets_s: how often unchanged offsets are committed again, in seconds.
     """
 
     def __init__(
@@ -70,26 +71,26 @@ class CommitTiming:
         self._last_s = clock.monotonic_s()
         self._all_s = self._last_s
         self._begun_s = -math.inf
-        """When the last commit began."""
+        """Start of the last commit."""
         self._ended_s = -math.inf
         self._looked_s = self._last_s
-        """When one last looked for markers."""
+        """Time of the last check for markers."""
         self._costs_s = (0.0, 0.0)
-        """What the last two commits took."""
+        """Durations of the last two commits."""
 
     def is_due_for_all(self) -> bool:
-        """Whether all offsets must be committed again, those that did not move too."""
+        """Return whether all offsets must be committed again, including unchanged offsets."""
         return self._clock.monotonic_s() - self._all_s >= self._keep_offsets_s
 
     def is_due(self, dirty: Sequence[Task], *, processed: int) -> bool:
-        """Whether what these tasks did is to be committed now.
+        """Return whether the work of these tasks must be committed now.
 
         Args:
-            processed: how many records this turn has processed.
+            processed: the number of records processed in this turn.
         """
         waited_s = self._clock.monotonic_s() - self._last_s
         is_over = waited_s * 1000 >= self._config.commit_interval_ms
-        # Where nothing was processed, others may wait to read what is not committed yet.
+        # If nothing was processed, other workers may wait for the uncommitted records.
         may_wait = processed and waited_s < self._behind_wait_s()
         if is_over and not (may_wait and self._is_far_behind()):
             return True
@@ -100,7 +101,7 @@ class CommitTiming:
         return is_time and self._is_drained()
 
     def wait_s(self) -> float | None:
-        """How long it is until what was done may be committed early; None where nothing was."""
+        """Return the time until an early commit is allowed, or None without uncommitted work."""
         if not self._commits_early():
             return None
         if not any(task.needs_commit() for task in self._tasks.running):
@@ -109,10 +110,11 @@ class CommitTiming:
         return max(left_s, CLIENT_S) if left_s > 0 else LOOK_S
 
     def is_due_for_markers(self, *, alone: bool) -> bool:
-        """Whether to look for inputs that went on without a record; each interval at most.
+        """Return whether to check for inputs that advanced past markers, at most once per interval.
 
         Args:
-            alone: whether a commit would be made for those alone, and not so soon behind another.
+            alone: whether the commit would contain only such offsets; it must not closely follow
+                another commit then.
         """
         now_s = self._clock.monotonic_s()
         since_s = max(self._looked_s, self._ended_s) if alone else self._looked_s
@@ -122,11 +124,11 @@ class CommitTiming:
         return True
 
     def nothing_to_commit(self) -> None:
-        """The interval begins with the first record after this."""
+        """Restart the interval because nothing is uncommitted."""
         self._last_s = self._clock.monotonic_s()
 
     def committed(self, begun_s: float, *, everything: bool) -> None:
-        """A commit that began at `begun_s` is final."""
+        """Record the start and the duration of a completed commit."""
         self._last_s = self._ended_s = self._clock.monotonic_s()
         self._begun_s = begun_s
         self._costs_s = (self._costs_s[1], self._last_s - begun_s)
@@ -134,7 +136,7 @@ class CommitTiming:
             self._all_s = self._last_s
 
     def _commit_bytes(self, dirty: Sequence[Task]) -> int:
-        """What uncommitted rows take once they are being committed."""
+        """Estimate the memory of uncommitted rows during their commit."""
         return sum(task.uncommitted_bytes(COMMIT_COPIES) for task in dirty)
 
     def _commits_early(self) -> bool:
@@ -142,12 +144,12 @@ class CommitTiming:
         return config.exactly_once and config.commit_interval_min_ms < config.commit_interval_ms
 
     def _early_at_s(self) -> float:
-        """When a drained worker may commit."""
+        """Return the time from which a drained worker may commit."""
         least_s = self._config.commit_interval_min_ms / 1000
         return max(self._begun_s + least_s, self._ended_s + EARLY_FACTOR * min(self._costs_s))
 
     def _behind_wait_s(self) -> float:
-        """How long a worker that is far behind goes on without a commit."""
+        """Return how long a worker that is far behind continues without a commit."""
         config = self._config
         if not config.commit_interval_ms:
             return 0.0
@@ -156,7 +158,7 @@ class CommitTiming:
         return min(BEHIND_FACTOR * min(self._costs_s), most_ms / 1000)
 
     def _is_far_behind(self) -> bool:
-        """Whether more waits than was read since the last commit."""
+        """Return whether more records are left to read than were read since the last commit."""
         done = left = 0
         for task in self._tasks.running:
             places = task.external_inputs
@@ -169,10 +171,10 @@ class CommitTiming:
         return left > done
 
     def _is_drained(self) -> bool:
-        """Whether the worker keeps up: nothing waits here, and little at the broker.
+        """Return whether the worker keeps up: no queued records, and little lag.
 
-        Under steady input something has arrived in the meantime whenever one looks; that must not
-        put the commit off.
+        Under steady input some records have always arrived since the last poll; they must not delay
+        the commit.
         """
         if not self._commits_early():
             return False

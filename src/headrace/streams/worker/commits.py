@@ -1,4 +1,4 @@
-"""When a worker commits, and what goes with a commit; its steps are `headrace.streams.commit`'s."""
+"""Commits of a worker: due time, preparation and follow-up; the steps are in `worker.commit`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from headrace.streams.worker.transactions import Transactions
 
 
 class Commits:
-    """Commits of one worker, and the work that belongs to each.
+    """Commits of a worker, and the work that belongs to each commit.
 
     Args:
-        requested: set by whoever asks for a commit, from anywhere.
+        requested: set by any thread to request a commit.
         purger: called after a commit with its tasks.
-        topic_ids: of the changelogs.
-        first_id: commits are numbered from here; random enough to be this worker's own.
+        topic_ids: the IDs of the changelogs.
+        first_id: the first commit ID; random enough to be unique to this worker.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class Commits:
         self._probe = probe
 
     def request(self) -> None:
-        """Commit in this turn or the next one; may be called from anywhere."""
+        """Request a commit in this turn or the next; thread-safe."""
         self._requested.set()
 
     def is_due_for_all(self) -> bool:
-        """Whether all offsets must be committed again, those that did not move too."""
+        """Return whether all offsets must be committed again, including unchanged offsets."""
         return self._timing.is_due_for_all()
 
     def is_due(self, processed: int) -> bool:
-        """Whether what was done is to be committed now.
+        """Return whether uncommitted work must be committed now.
 
         Args:
-            processed: how many records this turn has processed.
+            processed: the number of records processed in this turn.
         """
         self._settle_doubts()
         requested = self._requested.is_set()
@@ -116,7 +116,7 @@ class Commits:
         return requested or self._timing.is_due(dirty, processed=processed)
 
     def _pass_markers(self, *, alone: bool, at_once: bool = False) -> bool:
-        """Look for inputs that went on without a record; whether there is one to be committed."""
+        """Mark inputs that advanced past markers as changed; return whether a commit is needed."""
         if not at_once and not self._timing.is_due_for_markers(alone=alone):
             return False
         running = self._tasks.running
@@ -126,13 +126,13 @@ class Commits:
         return any(task.needs_commit() for task in running)
 
     def _write_awaited(self) -> None:
-        """Write rows that are collected where another worker waits for their offsets."""
+        """Write batched sink rows if another worker waits for the offsets of their tasks."""
         held = [task for task in self._tasks.running if task.facts.is_held]
         if held and self._backlog.is_awaited(held):
             self._sinks.write({task.id for task in held})
 
     def uncommitted(self) -> dict[str, object]:
-        """What an event says of what no commit holds yet; empty where there is nothing."""
+        """Return log fields that describe uncommitted work; empty if all work is committed."""
         dirty = [t for t in self._tasks.running if t.needs_commit() or t.facts.is_held]
         if not dirty:
             return {}
@@ -144,15 +144,15 @@ class Commits:
         }
 
     def commit(self, *, everything: bool = False, ending: Collection[TaskId] = ()) -> None:
-        """Commit what the running tasks did; one transaction holds the work of all of them.
+        """Commit the work of all running tasks in a single transaction.
 
         Args:
-            everything: the offsets of those that did nothing too.
-            ending: tasks whose last commit it is: what sinks collect of them is written, too.
+            everything: whether to include offsets of tasks without changes.
+            ending: tasks with their last commit; their batched sink rows are written, too.
         """
         self._settle_doubts()
         self._sinks.write(ending)
-        # Who ends does not wait for the interval, so that nothing seems to be left.
+        # Tasks that end do not wait for the interval, so that no lag remains.
         self._pass_markers(alone=False, at_once=bool(ending))
         running = self._tasks.running
         dirty = [t for t in running if t.needs_commit() or (everything and not t.facts.is_held)]
@@ -160,10 +160,10 @@ class Commits:
             self._commit(dirty, everything=everything)
 
     def commit_last(self, ending: Collection[TaskId], log: Log) -> bool:
-        """Commit what was done before the tasks go, and say what is left where that fails.
+        """Commit before tasks are released; log uncommitted work if the commit fails.
 
         Returns:
-            Whether it has failed.
+            Whether the commit has failed.
         """
         try:
             self.commit(ending=ending)
@@ -173,9 +173,9 @@ class Commits:
         return False
 
     def commit_letters(self) -> None:
-        """Commit what was sent instead of rows, and what tasks without a sink did.
+        """Commit dead letters, together with the work of tasks without an external sink.
 
-        The offsets of the others wait for their sinks.
+        The offsets of tasks with a sink are committed after their rows are written.
         """
         self._settle_doubts()
         others = [task for task in self._tasks.running if task.facts.outbox is None]
@@ -218,7 +218,7 @@ class Commits:
         self._retention.give_back([t.sub_topology for t in self._tasks.owned if t.partition == 0])
 
     def _settle_doubts(self) -> None:
-        """See by what running tasks began at whether commits were made that got no answer."""
+        """Check the start offsets of running tasks for commits whose outcome was unknown."""
         if self._counters.is_in_doubt:
             for task in self._tasks.running:
                 self._counters.began(task.id, committed_commit_id(task.start))
@@ -229,6 +229,6 @@ class Commits:
         )
 
     def _is_final(self, tasks: Sequence[Task]) -> None:
-        """What is committed is so, whatever becomes of local state: nothing is left to abort."""
+        """Mark the transaction as ended; a later error of local state must not abort it."""
         self._transactions.ended()
         self._counters.committed([task.id for task in tasks], now_ms=self._clock.now_ms())

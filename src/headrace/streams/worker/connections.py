@@ -1,4 +1,4 @@
-"""What joins a worker to a real cluster and a real disk, or to what stands in for them."""
+"""Connections of a worker to a cluster and a disk, real or simulated."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from headrace.streams.tasks.tasks import OpenHome
 from headrace.topology.context.calls import Caller
 from headrace.topology.processors.store import Store
 
-# A worker's own on its host: its identity, and where its tasks' state lives.
+# A worker's identity, and the local state of its tasks, on its host.
 
 
 class LocalState(Protocol):
-    """What is a worker's own on its host: its identity, and where its tasks' state lives."""
+    """A worker's identity, and the local state of its tasks, on its host."""
 
     @property
     def instance_id(self) -> str:
         """The worker's identity, kept across restarts."""
 
     def homes(self, clock: Clock, log: Log) -> OpenHome:
-        """Return what opens a task's local state."""
+        """Return the opener of tasks' local state."""
 
     def global_home(self, stores: Sequence[Store], log: Log) -> TaskHome:
         """Open the local state of this worker's global tables."""
 
     def close(self) -> None:
-        """Let go of the identity."""
+        """Release the identity."""
 
 
 class HostState:
@@ -75,7 +75,7 @@ class HostState:
         return self._identity.instance_id
 
     def homes(self, clock: Clock, log: Log) -> OpenHome:
-        """Return what opens a task's local state."""
+        """Return the opener of tasks' local state."""
         return LocalHomes(self._directory, self._memory, clock=clock, log=log).open
 
     def global_home(self, stores: Sequence[Store], log: Log) -> TaskHome:
@@ -83,7 +83,7 @@ class HostState:
         return open_global_home(self._directory, self.instance_id, stores, self._memory, log)
 
     def close(self) -> None:
-        """Let go of the identity."""
+        """Release the identity."""
         self._identity.release()
 
 
@@ -105,7 +105,7 @@ def _rocks_memory(config: StreamsConfig) -> RocksMemory:
 
 
 Stopping = Callable[[], bool]
-"""Whether the application was asked to stop."""
+"""Returns whether a stop of the application was requested."""
 
 
 def _new_commit_id() -> int:
@@ -114,23 +114,23 @@ def _new_commit_id() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """What joins a worker to the world outside; by default a real cluster and a real disk.
+    """Connections of a worker to the outside; by default to a real cluster and disk.
 
     Args:
-        admin: makes the admin client, given what says that nobody waits for it any more; None
-            takes the live one.
-        consumer_client: makes Kafka's own consumers, by their settings; None takes the live ones.
-        producer_client: makes Kafka's own producers, by their settings; likewise.
-        contact: hears what the live clients say, and knows whether brokers can be reached.
-        local_state: takes an identity, and opens the host's state.
-        background: makes what runs jobs of a name beside the worker.
-        calls: makes what makes the calls of a worker's steps to the outside.
-        first_commit_id: where a worker's commits are numbered from, unlike any other worker's.
-        measures: what is measured of the worker from outside of its loop.
-        tracer: makes what traces a worker, by the application's name and the worker's.
-        open_sink: connects with tables outside of Kafka.
-        desk: takes questions about rows in the worker's memory.
-        sent: counts what the worker's producers send.
+        admin: creates the admin client, given a function that returns whether to stop; None for the
+            live client.
+        consumer_client: creates Kafka consumers from settings; None for live consumers.
+        producer_client: creates Kafka producers from settings; None for live producers.
+        contact: handles the callbacks of live clients, and tracks whether brokers are reachable.
+        local_state: acquires an identity, and opens the host's state.
+        background: creates a runner of background jobs with a name.
+        calls: creates the caller for the async I/O of operators.
+        first_commit_id: returns the first commit ID, which is unique to the worker.
+        measures: measurements of the worker from outside of its loop.
+        tracer: creates the tracer of a worker, given the application ID and the worker's identity.
+        open_sink: connects to external sinks.
+        desk: accepts queries about rows in the worker's memory.
+        sent: counts records sent by the worker's producers.
     """
 
     admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
@@ -148,20 +148,20 @@ class Connections:
     sent: SentRecords = field(default_factory=SentRecords)
 
     def hearing(self, config: StreamsConfig) -> dict[str, Any]:
-        """How live clients are heard, as arguments of what uses them."""
+        """Return the arguments that connect a live client to the broker contact."""
         if self.contact is None:
             return {}
         timeout_s = config.task_timeout_ms / 1000
         return {"contact": self.contact, "waiting": partial(self.contact.was_lost, timeout_s)}
 
     def all_measures(self) -> Measures:
-        """What is measured of the worker, with what its producers send."""
+        """Return the measurements of the worker, including records sent by its producers."""
         if self.producer_client is not None:
-            return self.measures  # what stands in for the live one has no statistics
+            return self.measures  # clients that are not live have no statistics
         return replace(self.measures, sent=self.sent.totals, are_served=True)
 
     def make_admin(self, config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
-        """Make the admin client."""
+        """Create the admin client."""
         if self.admin is not None:
             return self.admin(config, stopping)
         timeout_s = config.task_timeout_ms / 1000
@@ -177,7 +177,7 @@ class Connections:
         *,
         reads_headers: bool = True,
     ) -> LiveConsumer:
-        """Make a consumer, of the group or without one, as the settings are."""
+        """Create a consumer, with or without a group according to its settings."""
         return LiveConsumer(
             settings,
             timeout_s=config.task_timeout_ms / 1000,
@@ -188,20 +188,20 @@ class Connections:
         )
 
     def memberless_group(self, config: StreamsConfig, stopping: Stopping) -> MemberlessGroup:
-        """The application's group, asked and written to by one who is no member."""
+        """Return a client of the application's group that does not join it."""
         timeout_s = config.task_timeout_ms / 1000
         return MemberlessGroup(
             config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing(config)
         )
 
     def committed_records(self, config: StreamsConfig, clock: Clock) -> CommittedRecords:
-        """What is read of topics before a start."""
+        """Return a reader of committed records for the checks before a start."""
         make_reader = partial(self.make_reader, config, clock)
         timeout_s = config.task_timeout_ms / 1000
         return CommittedRecords(make_reader, clock=clock, timeout_s=timeout_s)
 
     def make_reader(self, config: StreamsConfig, clock: Clock) -> LiveConsumer:
-        """Make a consumer of committed records without a group, which reads no headers."""
+        """Create a consumer of committed records without a group, which reads no headers."""
         settings = config.restore_config()
         return self.make_consumer(config, settings, clock, reads_headers=False)
 

@@ -1,11 +1,11 @@
-"""A worker's place in its group: under which membership it commits, and how it joins.
+"""Membership of a worker in its consumer group: joining, heartbeats, and metadata for commits.
 
-A generation of the group begins before its callbacks come, and commits under the one before are
-refused from then on. So a commit asks for the present one. It takes it only from the very member
-of the last callback: one that the group gave up, and that has joined again, has another name, and
-its new membership would have the brokers accept a commit of lost partitions. Who keeps its name
-keeps its partitions until it lets go of them itself, in a callback, and joins the next generation
-only after that.
+A new generation of the group starts before its callbacks are called, and brokers reject commits
+under the previous generation from then on. So a commit requests the current membership. It is used
+only if it belongs to the same member as at the last callback. A member that was removed from the
+group and has rejoined has a different member ID, and with its new membership the brokers would
+accept a commit for lost partitions. A member that keeps its ID keeps its partitions until it
+releases them in a callback, and joins the next generation only after that.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.worker.rate_window import RateWindow
 
 FENCED_TIMES = 6
-"""A twin fences within a heartbeat, again and again; brokers that fall, now and then."""
+"""A duplicate instance fences within each heartbeat interval; broker failures fence rarely."""
 FENCED_WITHIN_S = 60.0
 LOOK_AFTER_S = 1.0
 JOIN_PATIENCE_SESSIONS = 4
 HEARTBEAT_LOOK_S = 0.05
-"""How often to have the client look whether a heartbeat is due."""
+"""Seconds between two checks of the client whether a heartbeat is due."""
 JOINING_S, JOINING_LOOK_S = 5.0, 0.01
-"""How long after a start to look for the first partitions, and how often."""
+"""Seconds after a start with short polls for the first partitions, and seconds per poll."""
 UNSETTLED = frozenset({TopicPartition("", -1)})
-"""Stands for an answer that is none yet."""
+"""Placeholder for an inconclusive answer."""
 
 _JOIN_REPEATED = (
     "nothing is lost: it joins the group anew; act only if it goes on, as brokers may be slow"
@@ -50,8 +50,8 @@ class Membership:
 
     Args:
         session_s: session.timeout.ms in seconds.
-        assigned: asks which partitions the group's members have; None while it rebalances.
-        leads: the partitions that the group is to give out.
+        assigned: returns the partitions assigned to members; None during a rebalance.
+        leads: returns the partitions that the group must assign.
     """
 
     def __init__(
@@ -76,42 +76,44 @@ class Membership:
         self._member_id: str | None = None
         self._is_fenced = False
         self._is_new = False
-        """Whether the group has begun a generation since the last turn."""
+        """Whether the group has started a generation since the last turn."""
         self._touched_s = -math.inf
         self._joining_since_s: float | None = None
         self._look_at_s: float | None = None
-        """When to look for orphans: after each join, until an answer is sure."""
+        """Time of the next check for orphaned partitions: after each join, until an answer is
+        conclusive."""
         self._orphans: frozenset[TopicPartition] = frozenset()
         self._inquiry = Inquiry[frozenset[TopicPartition]](background)
 
     def metadata(self) -> GroupMetadata:
-        """The membership to commit under: the present one, as long as it is of the same member."""
+        """Return the membership for commits: the current membership of the same member."""
         assert self._metadata is not None, "a commit without a membership"
         present = self._consumer.group_metadata()
-        # Asked for in this order: a member that was given up never gets its name back.
+        # This order is safe: a member that was removed never gets its ID back.
         if present is not None and self._consumer.member_id() == self._member_id:
             self._metadata = present
         return self._metadata
 
     def join(self, topics: Sequence[str], listener: RebalanceListener) -> None:
-        """Join for the first time."""
+        """Join the group for the first time."""
         self._joining_since_s = self._clock.monotonic_s()
         self._consumer.subscribe(topics, listener)
 
     @property
     def poll_max_s(self) -> float:
-        """How long a poll may wait: that which hears of partitions waits to its end for records."""
+        """Maximum duration of a poll; short while joining, as an assignment does not end a poll."""
         since_s = self._joining_since_s
         is_soon = since_s is not None and self._clock.monotonic_s() - since_s < JOINING_S
         return JOINING_LOOK_S if is_soon else math.inf
 
     def hear(self) -> bool:
-        """Take the membership of this callback; returns whether it is another than before.
+        """Record the membership of this callback; return whether the member ID has changed.
 
-        Whoever was given up by the group and has joined again may meet that in any callback, and
-        has a valid membership by now. Other workers may have had the tasks in between, so nothing
-        that was done under the old membership may be committed under the new one. A client that
-        closes may have no membership in its last callbacks, and so no other one.
+        A member that was removed from the group and has rejoined may detect this in any callback,
+        and has a valid membership by then. Other workers may have owned the tasks in the meantime,
+        so work under the old membership must not be committed under the new membership. A client
+        that is closing may have no membership in its last callbacks, which does not count as a
+        change.
         """
         name, present = self._consumer.member_id(), self._consumer.group_metadata()
         if present is None:
@@ -119,24 +121,24 @@ class Membership:
         before, self._member_id, self._metadata = self._member_id, name, present
         is_another = before is not None and before != self._member_id
         if is_another:
-            # The client has joined anew by itself: what the group takes for its own, though it
-            # has let go of it, is given to nobody and given up by nobody.
+            # The client has rejoined on its own. The group may count partitions that it released
+            # as assigned, and a check would not find them; the join triggers a new check.
             self._look_at_s = None
         return is_another
 
     def is_given_up(self) -> bool:
-        """Whether the group has given this member up since the last callback."""
+        """Return whether the group has removed this member since the last callback."""
         return self._member_id is not None and self._consumer.member_id() != self._member_id
 
     def assigned(self) -> None:
-        """The group has given out partitions, so the worker has joined."""
+        """Record that the group has assigned partitions, so that the worker has joined."""
         self._joining_since_s = None
         self._is_new = True
         if self._look_at_s is None:
             self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
 
     def turn(self) -> None:
-        """See that the worker does join, and that nothing is left without a member."""
+        """Rejoin if necessary, send heartbeats, and check for orphaned partitions."""
         if self._is_fenced:
             self._is_fenced = False
             self._join_anew()
@@ -144,21 +146,21 @@ class Membership:
         self._look_for_orphans()
         since_s = self._joining_since_s
         if since_s is not None and self._clock.monotonic_s() - since_s > self._join_patience_s:
-            # A client that was started while a broker was silent may wait for it for ever.
+            # A client that was started while a broker did not answer may wait for it forever.
             self._log.warning(
                 "join_repeated", after_s=round(self._join_patience_s), advice=_JOIN_REPEATED
             )
             self._join_anew()
 
     def _keep_in_touch(self) -> None:
-        """Hear soon of a rebalance, and take part in it at once: what moves is nobody's until then.
+        """Detect rebalances early and take part immediately, to shorten the pause of partitions.
 
-        Heartbeats go out here, between two commits, rather than when a commit asks for the
-        generation: the client joins with the answer, and offsets on their way are refused then.
+        Heartbeats are sent here, between two commits, not when a commit requests the generation.
+        The client rejoins with the answer, and offsets in flight would be rejected then.
         """
         if self._is_new:
             self._is_new = False
-            # Who has got nothing yet waits for what others give up, in the generation after this.
+            # A new member receives partitions that others revoke in the following generation.
             self._consumer.hasten()
         now_s = self._clock.monotonic_s()
         if now_s - self._touched_s >= HEARTBEAT_LOOK_S:
@@ -166,11 +168,11 @@ class Membership:
             self._consumer.keep_in_touch()
 
     def _look_for_orphans(self) -> None:
-        """Have partitions shared out that the group has left without a member.
+        """Request a rebalance if the group has left partitions without a member.
 
-        A static member that comes back within its session gets its old assignment, without a
-        rebalance. What its predecessor was about to give up when it died is in nobody's
-        assignment then, until the group shares out again.
+        A static member that returns within its session gets its old assignment, without a
+        rebalance. Partitions that its predecessor was about to revoke when it died are then
+        assigned to no member until the next rebalance.
         """
         if self._inquiry.is_open:
             self._hear_of_orphans()
@@ -192,11 +194,11 @@ class Membership:
             )
             self._consumer.ask_for_rebalance()
             orphans = frozenset()
-        # One look could have met them on their way.
+        # Require two equal checks: partitions may be moving during a single check.
         self._orphans = orphans
 
     def _find_orphans(self) -> frozenset[TopicPartition]:
-        """Ask which partitions no member has; runs beside the worker."""
+        """Return the partitions without a member; runs in the background."""
         try:
             assigned = self._assigned()
         except StreamsError as error:
@@ -205,12 +207,13 @@ class Membership:
         return UNSETTLED if assigned is None else self._leads() - assigned
 
     def replace(self, reason: MemberFencedError) -> None:
-        """Join with a new client in the next turn, as the group does not accept this one any more.
+        """Rejoin with a new client in the next turn, because the group has fenced this client.
 
-        Not here: it may be one of the old client's own callbacks that has found out.
+        The client is not replaced here because this may be called within a callback of the old
+        client.
 
         Raises:
-            IdentityError: it happens again and again.
+            IdentityError: the member was fenced `FENCED_TIMES` times within a minute.
         """
         if self._fenced.is_too_much():
             raise IdentityError(

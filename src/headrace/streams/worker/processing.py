@@ -1,6 +1,6 @@
-"""What a worker does with its tasks in a turn: records, punctuators, windows that went idle.
+"""Work of a worker in an iteration: records, punctuators, idle windows.
 
-Hot path: `run` is called once a turn, and processes some records of each task.
+Hot path: `run` is called once per iteration, and processes some records of each task.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from headrace.streams.worker.transactions import Transactions
 
 CHUNK_TARGET_S = 0.05
 CHUNK_FIRST = 16
-"""Small, and soon larger: a slow function must not keep the first chunk for minutes."""
+"""Small at first: a slow function must not process the first chunk for minutes."""
 PARTIALS_S = 0.1
-"""How long records are folded before a repartition topic that is read without a commit."""
+"""Seconds of pre-aggregation before a repartition topic that is read without a commit."""
 
 
 class Processing:
-    """Work of one loop iteration: records, punctuators, idle windows."""
+    """Work of a loop iteration: records, punctuators, idle windows."""
 
     def __init__(
         self,
@@ -66,11 +66,12 @@ class Processing:
         self._log = log
         self._partials_due_s = 0.0
         self._is_slow_turn = False
-        """Whether the last turn was that of a slow punctuator: records are next."""
+        """Whether the last iteration called a slow punctuator; the next processes records."""
         self._chunk = AdaptiveBatchSize(
             target_s=CHUNK_TARGET_S, size=CHUNK_FIRST, max_size=config.max_poll_records
         )
-        """Records of a task that are processed before the clock and the consumer are looked at."""
+        """Number of records of a task that are processed before the clock and the consumer are
+        checked."""
 
     # -- a turn --------------------------------------------------------------------------------
 
@@ -78,12 +79,12 @@ class Processing:
         """Process some records of each task, and call punctuators that are due.
 
         Returns:
-            How many records it was.
+            The number of processed records.
         """
         slow = self._slow_punctuators()
         self._is_slow_turn = bool(slow) and not self._is_slow_turn
         if self._is_slow_turn:
-            # What was done before is committed, and nothing is to be repeated with it.
+            # Earlier work is committed, so that an abort repeats only the punctuator.
             self._punctuate(slow[:1])
             processed, punctuated = 0, True
         else:
@@ -100,7 +101,7 @@ class Processing:
         return processed
 
     def must_commit_first(self) -> bool:
-        """Whether to commit before anything is processed: a slow punctuator is due."""
+        """Return whether a commit is needed before processing because a slow punctuator is due."""
         return not self._is_slow_turn and bool(self._slow_punctuators())
 
     def _slow_punctuators(self) -> Sequence[Task]:
@@ -108,7 +109,7 @@ class Processing:
         return [t for t in running if self._effort.has_slow_punctuator(t) and t.is_due()]
 
     def _process_each(self) -> int:
-        """Process some records of each task; returns how many it was."""
+        """Process some records of each task; return their number."""
         processed = 0
         running = self._backlog.nearest_first(self._tasks.running)
         feeding = sum(map(self._feeds, running))
@@ -120,7 +121,7 @@ class Processing:
                 self._intake.hold_back(task)
                 continue
             self._idle_windows.busy(task)
-            if task.facts.outbox is None:  # the others send nothing, and have a commit of their own
+            if task.facts.outbox is None:  # tasks with sinks send no records in a transaction
                 self._transactions.begin()
             processed += self._process_some(task, feeding if self._backlog.feeds(task) else 1)
             self._intake.take_again(task)
@@ -129,9 +130,10 @@ class Processing:
         return processed
 
     def _send_partials(self, processed: int) -> None:
-        """Send on what is folded before repartition topics: no commit is needed to read it there.
+        """Forward partial aggregates to repartition topics whose readers need no commit.
 
-        The next step goes on at once where this one has nothing to do, and soon where it has.
+        They are forwarded immediately if no records were processed, else at most every
+        `PARTIALS_S`.
         """
         now_s = self._clock.monotonic_s()
         if processed and now_s < self._partials_due_s:
@@ -145,9 +147,9 @@ class Processing:
         return self._backlog.feeds(task) and self._intake.is_ready(task)
 
     def _process_some(self, task: Task, sharing: int) -> int:
-        """Process a chunk of records; tasks that fill what others read share one in a turn.
+        """Process a chunk of records; writers of repartition topics share a chunk per iteration.
 
-        Else many of them would write much before anybody looks how far the readers are behind.
+        Otherwise many such tasks would write a lot before the lag of the readers is checked.
         """
         sharing = max(1, sharing)
         started = self._clock.monotonic_s()
@@ -157,7 +159,7 @@ class Processing:
             oldest_ms = min((head.timestamp()[1] for head in heads), default=-1)
             if self._tracer.samples:
                 self._tracer.sample(heads)
-            if task.gathers:  # it ends behind its first wait, and few at a time would wait longer
+            if task.gathers:  # it ends after its first wait, and small batches would wait longer
                 share = self._config.max_poll_records
             most = min(share, self._backlog.room(task), self._room(task))
             count = task.process(1 if self._effort.is_careful else most)
@@ -174,11 +176,11 @@ class Processing:
         return count
 
     def _room(self, task: Task) -> int:
-        """How many records the transaction, or the sink's next batch, may still take."""
+        """Return the number of records that the transaction, or the sink's next batch, can take."""
         return self._effort.room if task.facts.outbox is None else self._sinks.room(task)
 
     def _punctuate(self, tasks: Sequence[Task]) -> bool:
-        """Call the punctuators that are due by the wall clock; returns whether any was."""
+        """Call wall-clock punctuators that are due; return whether any was due."""
         due = [task for task in tasks if task.is_due()]
         for task in due:
             self._transactions.begin()
@@ -187,14 +189,14 @@ class Processing:
         return bool(due)
 
     def _advance_watermarks(self) -> None:
-        """Advance the stream time of tasks whose upstream tasks have all come further."""
+        """Advance the stream time of tasks whose upstream tasks have advanced."""
         for task, times in self._upstream_times.turn():
             self._transactions.begin()
             with self.blaming_inputs(), self.working():
                 task.advance_watermarks(times)
 
     def _close_idle_windows(self) -> None:
-        """Close the windows of tasks that have had nothing to read for long."""
+        """Close the windows of tasks that have been idle for a long time."""
         due = self._idle_windows.due()
         if not due:
             return
@@ -207,12 +209,12 @@ class Processing:
     # -- what is around user code --------------------------------------------------------------
 
     def working(self) -> AbstractContextManager[None]:
-        """Count the time of this block."""
+        """Return a context that measures processing time."""
         return self._effort.working(self._transactions.producer)
 
     @contextmanager
     def blaming_inputs(self) -> Iterator[None]:
-        """Say of a record that was refused after it was sent which input it came from."""
+        """Attribute a record that was rejected after it was sent to its possible inputs."""
         try:
             yield
         except RecordRefusedError as error:
@@ -222,11 +224,11 @@ class Processing:
     # -- what becomes of it --------------------------------------------------------------------
 
     def void(self) -> None:
-        """What was done since the last commit is void: see that it is not so for ever."""
+        """Handle an abort: detect work that can never be committed, and shrink chunks."""
         if self._effort.void(self._tasks.running, self._transactions.producer):
-            self._chunk.size = 1  # a chunk took so long that it was in vain
+            self._chunk.size = 1  # a chunk took so long that it was aborted
 
     def forget(self) -> None:
-        """Do not count what was void with the next commit."""
+        """Discard the counts of aborted work."""
         self._tracer.forget()
         self._counters.void()

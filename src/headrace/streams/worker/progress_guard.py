@@ -1,19 +1,19 @@
-"""How long a worker's work takes, and work that takes too long to be ever committed.
+"""Guard against work that takes so long that it can never be committed.
 
 The broker aborts a transaction that is open for longer than transaction.timeout.ms, and the group
-gives up a member that does not poll within max.poll.interval.ms. What was done is then done again,
-takes as long again, and writes what nobody will see. So:
+removes a member that does not poll within max.poll.interval.ms. The aborted work is then repeated,
+takes as long again, and its output is aborted again. So:
 
-    once       chunks begin at one record again, as a first chunk may have been too large
-    twice      each record is committed on its own, for as many as were in vain
-    alone, and in vain twice       the worker stops and names the record
+    after one abort       chunks restart with one record, as the first chunk may have been too large
+    after two aborts      each record is committed separately, for as many records as were aborted
+    two aborts of a single record     the worker stops and names the record
 
-A punctuator by wall clock has no record. Once one was slow, a commit is made before it is called
-again, so that its time is its own and no record is repeated with it. When it took too long three
-times in a row, the worker stops and names it.
+A wall-clock punctuator has no record. After a slow call, a commit precedes the next call, so that
+its time is measured separately and no record is repeated with it. If it takes too long three times
+in a row, the worker stops and names it.
 
-Which aborts are the work's fault is told by the worker's own clock. Only time in operators and user
-code counts, not time in which brokers were waited for: an outage is none of the records' doing.
+The worker's own clock determines which aborts are caused by its work. Only time in operators and
+user code counts, not time spent waiting for brokers: an outage is not caused by records.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from headrace.topology.context.task_facts import LongCall
 CAREFUL_AFTER = 2
 HOPELESS_ALONE_AFTER = 2
 PUNCTUATIONS_MAX = 3
-"""So many times in a row may a punctuator by wall clock take too long."""
+"""Number of times in a row that a wall-clock punctuator may take too long."""
 QUICK_PUNCTUATIONS = 20
-"""After so many commits with quick ones no commit is made before it any more."""
+"""Number of commits with quick calls after which a punctuator no longer counts as slow."""
 HOPELESS_AFTER = 4
-"""Where it is not known that it is one record: markers of transactions have offsets too."""
+"""Limit if it is unknown whether a single record is the cause: markers have offsets, too."""
 MAX_POLL, TRANSACTION = "consumer.max.poll.interval.ms", "producer.transaction.timeout.ms"
 
 Where = tuple[str, tuple[tuple[TopicPartition, int], ...]]
-"""A task, and the offsets that it begins at: the same as long as nothing is committed."""
+"""A task and its start offsets, which are the same until something is committed."""
 
 
 @dataclass(slots=True)
 class _InVain:
-    """What was done for nothing from one committed offset on."""
+    """Aborted attempts from the same committed offsets."""
 
     times: int = 0
     alone: int = 0
-    """How many of these with no more than one record."""
+    """Number of these attempts with a single record or none."""
 
     @property
     def is_hopeless(self) -> bool:
@@ -65,10 +65,10 @@ class _InVain:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A commit that is being made, with what was counted until it began.
+    """A commit in progress, with the measurements until its start.
 
     Args:
-        in_flight: records that the brokers had not acknowledged by then.
+        in_flight: number of records that the brokers had not acknowledged at its start.
     """
 
     begun_s: float
@@ -76,16 +76,16 @@ class _Commit:
     waited_s: float
     in_flight: int
     punctuated: Sequence[TaskId]
-    """Tasks that have called a slow punctuator by wall clock."""
+    """Tasks that have called a slow wall-clock punctuator."""
 
 
 @dataclass(slots=True)
 class _SlowPunctuator:
-    """What is known of a task whose punctuator by wall clock was slow.
+    """Statistics of a task's slow wall-clock punctuator.
 
     Args:
-        times: how many times in a row it took too long, of those that were slow.
-        quick: how many commits since then had quick calls alone.
+        times: how many slow calls in a row took too long.
+        quick: how many commits since then had only quick calls.
     """
 
     times: int = 0
@@ -97,7 +97,7 @@ class ProgressGuard:
 
     Args:
         config: max.poll.interval.ms and transaction.timeout.ms.
-        first_records: how many records the first transaction takes, if there are transactions.
+        first_records: the number of records of the first transaction, under exactly-once.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class ProgressGuard:
         self._since_poll_s = 0.0
         self._since_commit_s = 0.0
         self._waited_s = 0.0
-        """How long brokers were waited for while records were processed since the last commit."""
+        """Time spent waiting for brokers during processing since the last commit."""
         self._commit: _Commit | None = None
-        """The one that is being made."""
+        """The commit in progress."""
         self._taken = 0
-        """Records that the transaction has taken."""
+        """Number of records in the transaction."""
         flush_s = config.task_timeout_ms / 1000
         self._batch = AdaptiveBatchSize(
             target_s=min(flush_s, self._transaction_s or flush_s) / 3,
@@ -130,16 +130,16 @@ class ProgressGuard:
         self._in_vain: dict[Where, _InVain] = {}
         self._slow_punctuators: dict[TaskId, _SlowPunctuator] = {}
         self._careful_for = 0
-        """For how many records each is committed on its own."""
+        """Number of records that are each committed separately."""
         self._last: TaskId | None = None
-        """Who had the last turn, where it was not everyone's."""
+        """The task that was processed last in an incomplete iteration."""
         self._aborts = 0
 
-    # -- what is done --------------------------------------------------------------------------
+    # -- measurement ---------------------------------------------------------------------------
 
     @contextmanager
     def working(self, producer: Producer) -> Iterator[None]:
-        """Count the time of this block, without what the producer has waited for brokers in it."""
+        """Measure the time of this block, without the producer's waits for brokers."""
         begun_s, waited_s = self._clock.monotonic_s(), producer.waited_s
         try:
             yield
@@ -152,9 +152,9 @@ class ProgressGuard:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Count the time of this block against the next poll alone; brokers are waited for in it.
+        """Measure the time of this block for max.poll.interval.ms only, including broker waits.
 
-        Tasks begin in it, and with them processors whose `init` may take long.
+        Tasks are started in this block, and the `init` of their processors may take long.
         """
         begun_s = self._clock.monotonic_s()
         yield
@@ -162,12 +162,12 @@ class ProgressGuard:
 
     @property
     def is_careful(self) -> bool:
-        """Whether each record is to be committed on its own."""
+        """Whether each record must be committed separately."""
         return self._careful_for > 0
 
     @property
     def is_enough(self) -> bool:
-        """Whether to commit and to poll before more is done: as much again could be too much."""
+        """Whether to commit and poll before more work, because the same amount may be too much."""
         if self.is_careful or self._since_poll_s >= self._max_poll_s / 4:
             return True
         if self._taken >= self._batch.size:
@@ -178,41 +178,41 @@ class ProgressGuard:
 
     @property
     def room(self) -> int:
-        """How many more records the brokers take in time with this transaction; at least one."""
+        """Number of records that the transaction can still take; at least 1."""
         return max(1, self._batch.size - self._taken)
 
     def has_taken(self, records: int) -> None:
-        """Count records that were processed into the transaction."""
+        """Count records that were processed in the transaction."""
         self._taken += records
 
     def ends_turn(self, task: Task) -> bool:
-        """Whether the tasks behind this one are to wait for the next turn."""
+        """Return whether the remaining tasks must wait for the next iteration."""
         if self.is_enough:
             self._last = task.id
             return True
         return False
 
     def in_turn(self, tasks: list[Task]) -> list[Task]:
-        """The tasks, those first that had to wait."""
+        """Sort tasks so that tasks that had to wait are first."""
         last, self._last = self._last, None
         if last is None:
             return tasks
         return sorted(tasks, key=lambda task: (task.id <= last, task.id))
 
     def polled(self) -> None:
-        """The consumer was polled, and all is well."""
+        """Restart the measurement for max.poll.interval.ms after a poll."""
         self._since_poll_s = 0.0
 
     def nothing_to_commit(self) -> None:
-        """What was done is in no transaction: sinks collect it, and write it in their own."""
+        """Reset the measurement because sinks have batched all work for their own transactions."""
         self._reset()
 
     def has_slow_punctuator(self, task: Task) -> bool:
-        """Whether to commit before the task's punctuators by wall clock are called."""
+        """Return whether a commit must precede the task's wall-clock punctuators."""
         return task.id in self._slow_punctuators
 
     def committing(self, producer: Producer, tasks: Sequence[Task]) -> None:
-        """A commit of these tasks begins."""
+        """Start the measurement of a commit of these tasks."""
         now_s = self._clock.monotonic_s()
         self._commit = _Commit(
             now_s,
@@ -223,7 +223,7 @@ class ProgressGuard:
         )
 
     def _find_slow_punctuators(self, tasks: Sequence[Task]) -> Sequence[TaskId]:
-        """Find tasks that have called one since the last commit; forget those that are quick."""
+        """Return tasks with slow punctuator calls since the last commit; drop quick tasks."""
         limit_s = min(self._max_poll_s, self._transaction_s or self._max_poll_s)
         found = []
         for task in tasks:
@@ -240,17 +240,18 @@ class ProgressGuard:
         return found
 
     def to_forgive(self, tasks: Sequence[Task]) -> list[InputRange]:
-        """What a commit of these tasks makes good, if anything was in vain before.
+        """Return the input ranges that a commit completes, if any attempt was aborted before.
 
-        A task that has only begun commits where it begins, which makes nothing good.
+        A task without progress commits its start offsets, which completes nothing.
         """
         return [task.suspect() for task in tasks if task.moved] if self._in_vain else []
 
     def committed(self, tasks: Sequence[InputRange], records: int) -> None:
-        """A commit is final.
+        """Record a completed commit.
 
         Args:
-            tasks: what `to_forgive` said before it.
+            tasks: the result of `to_forgive` before the commit.
+            records: the number of committed records.
         """
         self._batch.succeeded(self._taken, self._brokers_s())
         for task_id in () if self._commit is None else self._commit.punctuated:
@@ -262,7 +263,7 @@ class ProgressGuard:
             self._in_vain.pop(_where(task), None)
 
     def _brokers_s(self) -> float:
-        """How long the brokers took for what was done since the last commit."""
+        """Return the time that brokers took for the work since the last commit."""
         if self._commit is None:
             return self._waited_s
         commit = self._commit
@@ -270,22 +271,22 @@ class ProgressGuard:
         return commit.waited_s + took_s - (self._since_commit_s - commit.worked_s)
 
     def _reset(self) -> None:
-        """Begin to count for the next transaction."""
+        """Reset the measurements for the next transaction."""
         self._since_commit_s = self._waited_s = 0.0
         self._taken = 0
         self._commit = None
 
-    # -- what was in vain ----------------------------------------------------------------------
+    # -- aborts --------------------------------------------------------------------------------
 
     def void(self, tasks: Sequence[Task], producer: Producer) -> bool:
-        """What was done since the last commit is void; returns whether it has taken too long.
+        """Record an abort; return whether the aborted work has taken too long.
 
         Args:
-            producer: the one whose transaction is void, before it is aborted.
+            producer: the producer of the aborted transaction, before the abort.
 
         Raises:
-            RecordError: it can never be committed.
-            ConfigError: the same, and there is no record: a punctuator, or an `init`.
+            RecordError: the work can never be committed.
+            ConfigError: the same without a record: a punctuator, or an `init`.
         """
         self._find_slow_punctuators(tasks)
         self._aborts += 1
@@ -302,7 +303,7 @@ class ProgressGuard:
         if call is not None and call.kind == "punctuator by wall clock":
             self._count_punctuation(tasks, call, setting, limit_s)
             return False
-        # A punctuator has no records, and an `init` not even a task that runs.
+        # A punctuator has no records, and an `init` has no running task.
         found = [task.suspect() for task in tasks] or [_NOBODY]
         busy = [suspect for suspect in found if suspect.ranges] or found
         records = sum(len(offsets) for task in busy for offsets in task.ranges.values())
@@ -328,10 +329,10 @@ class ProgressGuard:
     def _count_punctuation(
         self, tasks: Sequence[Task], call: LongCall, setting: str, limit_s: float
     ) -> None:
-        """Count a punctuator by wall clock that took too long.
+        """Count a wall-clock punctuator call that took too long.
 
         Raises:
-            ConfigError: it does so each time.
+            ConfigError: it has taken too long `PUNCTUATIONS_MAX` times in a row.
         """
         task = next(task for task in tasks if task.facts.longest_call is call)
         slow = self._slow_punctuators.setdefault(task.id, _SlowPunctuator())
@@ -356,7 +357,7 @@ class ProgressGuard:
             )
 
     def _acknowledged(self, producer: Producer) -> int:
-        """Estimate how many input records of the failed commit the brokers have taken."""
+        """Estimate the number of input records of a failed commit that brokers have accepted."""
         if self._commit is None:
             return 0
         return acknowledged(self._taken, sent=self._commit.in_flight, left=producer.in_flight)
@@ -368,7 +369,7 @@ class ProgressGuard:
         return found
 
     def _tell_of_aborts(self) -> None:
-        # Powers of two: seen soon, and never a flood.
+        # Log at powers of two, to warn early without flooding the log.
         if self._aborts >= 4 and self._aborts & (self._aborts - 1) == 0:
             self._log.warning("commits_failing", aborts=self._aborts, advice=_FAILING)
 
@@ -402,7 +403,7 @@ def _range(offsets: range) -> str:
 
 
 def _longest(calls: Iterable[LongCall | None], took_s: float) -> LongCall | None:
-    """Return the longest call if it is most of the time that the work took."""
+    """Return the longest call if it took at least half of the time."""
     found = max((c for c in calls if c is not None), key=lambda c: c.ms, default=None)
     return found if found is not None and found.ms >= took_s * 1000 / 2 else None
 
@@ -419,7 +420,7 @@ def _too_slow(
     times: int,
     call: LongCall | None,
 ) -> StreamsError:
-    """Say what takes too long, and which setting is in its way."""
+    """Return the error for work that takes too long, with the setting that limits it."""
     task_id = ", ".join(sorted({task.task_id for task in tasks} - {""})) or None
     moved = {place: r for task in tasks for place, r in task.ranges.items()}
     in_call = ""

@@ -1,4 +1,4 @@
-"""Who hears what a worker does: a protocol, nobody, and two where the runtime takes one."""
+"""Parts from which a worker is built: listeners, the application, and external dependencies."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from headrace.topology.processors.store import Store
 
 
 class WorkerListener(Protocol):
-    """Hears what a worker does; called in the worker's thread."""
+    """Listener for events of a worker; called in the worker's thread."""
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """The worker's tasks changed."""
+        """Handle a change of the worker's tasks."""
 
     def on_running(self) -> None:
-        """All tasks of the worker process records."""
+        """Handle that all tasks of the worker process records."""
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """A commit is final, local state included."""
+        """Handle a complete commit, including local state."""
 
 
 class SilentListener:
-    """Does nothing: what is used where nobody asked."""
+    """Default listener, which does nothing."""
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
         """Do nothing."""
@@ -68,80 +68,80 @@ class SilentListener:
 
 @dataclass(frozen=True, slots=True)
 class BothWorkerListeners:
-    """Tells both what a worker does, in this order."""
+    """Listener that forwards worker events to two listeners, in order."""
 
     first: WorkerListener
     second: WorkerListener
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """The worker's tasks changed."""
+        """Forward a change of the worker's tasks."""
         self.first.on_assignment(tasks)
         self.second.on_assignment(tasks)
 
     def on_running(self) -> None:
-        """All tasks of the worker process records."""
+        """Forward that all tasks process records."""
         self.first.on_running()
         self.second.on_running()
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """A commit is final."""
+        """Forward a complete commit."""
         self.first.on_commit(tasks, records)
         self.second.on_commit(tasks, records)
 
 
 @dataclass(frozen=True, slots=True)
 class BothRestoreListeners:
-    """Tells both how restores go on, in this order."""
+    """Listener that forwards restore events to two listeners, in order."""
 
     first: RestoreListener
     second: RestoreListener
 
     def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
-        """A store's restore begins."""
+        """Forward the start of a store's restore."""
         self.first.on_restore_start(place, store, begin, end)
         self.second.on_restore_start(place, store, begin, end)
 
     def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Records were applied."""
+        """Forward a batch of applied records."""
         self.first.on_batch_restored(place, store, offset, count)
         self.second.on_batch_restored(place, store, offset, count)
 
     def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
-        """A store is complete."""
+        """Forward the end of a store's restore."""
         self.first.on_restore_end(place, store, total)
         self.second.on_restore_end(place, store, total)
 
 
 class StateTracker(SilentListener):
-    """Turns what the worker does into the application's states."""
+    """Listener that derives the application's state from worker events."""
 
     def __init__(self, become: Callable[[State], None]) -> None:
         self._become = become
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """The tasks changed; they run again when the worker says so."""
+        """Set the state to REBALANCING until the worker reports that all tasks run."""
         del tasks
         self._become(State.REBALANCING)
 
     def on_running(self) -> None:
-        """All tasks process records."""
+        """Set the state to RUNNING."""
         self._become(State.RUNNING)
 
 
-# What a worker is made from: what it runs, and what it meets of the world outside.
+# The application of a worker, and its external dependencies.
 #
-# Live, simulated and in the test driver, each has `Seams` of its own: clients, clock, disk.
+# The live runtime, the simulation and the test driver have different `Seams`: clients, clock, disk.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """What a worker runs, and what is known of it before it starts.
+    """The application that a worker runs, and the facts known before its start.
 
     Args:
-        topics: what is known of the topics; brought up to date while the worker runs.
-        deployed: what was deployed before this start, as far as that is known.
-        told: the inputs without offsets of which it was said already what follows.
-        keep_offsets_s: how often offsets that do not move are committed again, in seconds.
+        topics: the known topics, refreshed while the worker runs.
+        deployed: the deployed topology before this start, if known.
+        told: inputs with missing offsets that were already reported.
+        keep_offsets_s: how often unchanged offsets are committed again, in seconds.
     """
 
     config: StreamsConfig
@@ -155,32 +155,32 @@ class Application:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What a worker meets of the world outside.
+    """External dependencies of a worker.
 
     Args:
-        admin: asks about topics, and changes them.
-        make_reader: makes a consumer without a group, for restores.
-        make_global_reader: the same for global tables, whose steps may read headers; None takes
-            the other one.
-        make_producer: makes a producer of this worker's identity.
-        facts: answers what tasks ask of the cluster.
-        open_home: opens a task's local state; None while another worker has it.
+        admin: describes topics, and changes them.
+        make_reader: creates a consumer without a group, for restores.
+        make_global_reader: creates the consumer of global tables, which may read headers; None for
+            the same as `make_reader`.
+        make_producer: creates a producer with this worker's identity.
+        facts: answers requests of tasks about the cluster.
+        open_home: opens a task's local state; returns None while another worker holds it.
         open_global_home: opens the local state of global tables.
-        background: makes what runs jobs of a name beside the worker.
-        listener: hears what the worker does.
-        restore_listener: hears how tasks' restores go on.
-        global_listener: hears how global tables are read.
-        first_commit_id: where commits are numbered from, unlike any other worker's.
-        calls: makes the calls of steps to the outside.
-        contact: knows whether brokers can be reached.
-        gate: what tasks wait for before they begin.
+        background: creates a runner of background jobs with a name.
+        listener: listener for worker events.
+        restore_listener: listener for the restores of tasks.
+        global_listener: listener for the bootstrap of global tables.
+        first_commit_id: the first commit ID, which is unique to this worker.
+        calls: caller for the async I/O of operators.
+        contact: tracks whether brokers are reachable.
+        gate: start gate of the worker's tasks.
         worker_id: the worker's identity.
-        measures: what is measured of the worker from outside of its loop.
-        tracer: hears of commits.
-        open_sink: connects with tables outside of Kafka.
-        desk: takes questions about rows in the worker's memory.
-        times_interval_s: how often to ask for the times of upstream tasks, at most.
-        first_records: how many records the first transaction takes.
+        measures: measurements of the worker from outside of its loop.
+        tracer: traces commits.
+        open_sink: connects to external sinks.
+        desk: accepts queries about rows in the worker's memory.
+        times_interval_s: minimum seconds between two requests for upstream times.
+        first_records: the number of records of the first transaction.
     """
 
     admin: TopicAdmin

@@ -1,4 +1,4 @@
-"""Telling what happens now and then from what will not stop happening."""
+"""Rate limit that distinguishes occasional events from persistent failures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.streams.kafka.protocols import Clock
 
 
 class RateWindow:
-    """Counts events within a window of time.
+    """Counter of events within a time window.
 
     Args:
-        times: from how many on they are too many.
+        times: the number of events that is too many.
         within_s: the window, in seconds.
 
     Example:
@@ -27,7 +27,7 @@ class RateWindow:
         self._seen_s: deque[float] = deque(maxlen=times)
 
     def is_too_much(self) -> bool:
-        """Count an event; returns whether there were too many in the window now."""
+        """Count an event; return whether the window now has too many events."""
         now_s = self._clock.monotonic_s()
         self._seen_s.append(now_s)
         full = len(self._seen_s) == self._seen_s.maxlen

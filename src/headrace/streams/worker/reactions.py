@@ -1,4 +1,4 @@
-"""What a worker does about errors that it can put right itself."""
+"""Reactions of a worker to errors from which it can recover."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from headrace.streams.worker.protocols import WorkerListener
 from headrace.streams.worker.topic_watch import TopicWatch
 from headrace.streams.worker.transactions import Transactions
 
-# Which tasks a worker has, for those who want to hear of it.
+# Notification about the tasks that a worker owns.
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Lets go of tasks, and tells what is left."""
+    """Release of tasks, and notification about the owned tasks."""
 
     tasks: Tasks
     intake: FetchController
@@ -43,13 +43,13 @@ class Ownership:
     listener: WorkerListener
 
     def let_go(self, tasks: Sequence[TaskId]) -> None:
-        """Let go of tasks."""
+        """Release tasks."""
         self.tasks.release(tasks)
         self.intake.keep_to_running()
         self.tell()
 
     def tell(self) -> None:
-        """Tell which tasks there are now."""
+        """Report the owned tasks to the start gate and the listener."""
         self.gate.on_assignment(self.tasks.owned)
         self.listener.on_assignment(self.tasks.owned)
 
@@ -62,7 +62,7 @@ REACTED_TO = (
     MemberFencedError,
     TaskCorruptedError,
 )
-"""What a commit may fail with that a worker which goes on would put right."""
+"""Errors of a commit from which a running worker recovers."""
 _ABORTED = (
     "nothing is lost: what came since the last commit is processed again; usual while workers "
     "start or stop and partitions move between them, so act only if it goes on"
@@ -115,16 +115,16 @@ class Reactions:
         self._counters = counters
         self._log = log
         self._lost: set[tuple[str, int]] = set()
-        """The committed offsets that were lost once already."""
+        """Committed offsets that were already lost once."""
 
     @contextmanager
     def reacting(self) -> Iterator[None]:
-        """React to what a worker can put right itself; the rest goes on up and stops it."""
+        """Handle recoverable errors of this block; other errors propagate and stop the worker."""
         try:
             yield
         except (AbortableError, TaskMigratedError) as error:
             self._counters.reacted("abort")
-            # A topic that was deleted may be why, and the client does not say which.
+            # A deleted topic may be the cause, and the client does not name it.
             reason = self._with_cause(str(error))
             self._log.warning("transaction_aborted", reason=reason, advice=_ABORTED)
             self._topic_watch.look_soon()
@@ -165,7 +165,7 @@ class Reactions:
             self._tasks.rebuild_all()
 
     def abort(self) -> None:
-        """Abort the transaction; the tasks begin anew from committed facts."""
+        """Abort the transaction, and re-create the tasks from committed facts."""
         self._processing.void()
         if not self._transactions.abort():
             self._begin_all_anew()
@@ -175,27 +175,28 @@ class Reactions:
         self._intake.keep_to_running()
 
     def lose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Say that partitions are others' already, and abort what was done with them."""
+        """Log lost partitions, and abort the work on them."""
         told = self._tasks.told(partitions)
         self._log.warning("partitions_lost", partitions=told, advice=_PARTITIONS_LOST)
         self.abort()
 
     def abort_quietly(self) -> None:
-        """Abort for the last time: a consumer that closes calls back, and finds no running task."""
+        """Abort for the last time; tasks are stopped before the consumer's last callbacks."""
         self._tasks.rebuild()
         if not self._transactions.forget():
             self._counters.in_doubt()
 
     def _begin_all_anew(self) -> None:
-        """Begin all tasks anew after the producer was replaced, as they send with it."""
+        """Re-create all tasks after the producer was replaced, because they send with it."""
         self._processing.forget()
         self._tasks.rebuild_all()
         self._intake.keep_to_running()
 
     def _begin_at_committed(self, error: OffsetLostError) -> None:
-        """Read on from the committed offset, unless that is the one that is lost.
+        """Resume at the committed offset, unless that offset itself was lost.
 
-        Another worker may have the partition, and have had what it processed deleted.
+        Another worker may have owned the partition, and its processed records may have been
+        deleted.
         """
         running = self._tasks.running
         reader = next((t for t in running if error.where in map(str, t.inputs)), None)
@@ -210,6 +211,6 @@ class Reactions:
         self.abort()
 
     def _with_cause(self, reason: str) -> str:
-        """What a client says, and what is wrong with the topics, if anything is."""
+        """Append problems of the topics, if any, to a client error."""
         cause = self._inputs.cause(self._tasks.running)
         return f"{reason}; {cause}" if cause and cause not in reason else reason

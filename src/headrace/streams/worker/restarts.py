@@ -1,8 +1,9 @@
-"""When a worker that crashed is started again, and when no more: a decision, no process.
+"""Restart policy for crashed workers: pauses, and the limit after which a worker is given up.
 
-The pause doubles from crash to crash and is drawn at random below that, so that workers which fell
-together do not rise together. A worker that ran well for a while begins with the short pause again.
-A worker that keeps crashing will not mend by itself: at some number within a window it is given up.
+The pause doubles with each crash, and the actual pause is random below it, so that workers that
+crashed together do not restart together. A worker that ran well for a while restarts with the first
+pause again. A worker that keeps crashing does not recover: after a number of restarts within a
+window it is given up.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ _DOUBLINGS_MAX = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLimits:
-    """How often and how soon a worker is started again.
+    """Limits for the number of restarts of a worker, and for the pauses before them.
 
     Args:
         first_s: the longest pause after a first crash, in seconds; the shortest is half of it.
-        longest_s: what the pause grows to.
-        steady_s: a worker that ran this long was well; its next pause is the first one.
-        most: restarts of one worker within `within_s`; one more crash ends everything.
+        longest_s: the maximum pause.
+        steady_s: after a run of this duration the next pause is the first pause again.
+        most: restarts of a worker within `within_s`; one more crash ends it.
         within_s: the window in seconds.
     """
 
@@ -34,7 +35,7 @@ class RestartLimits:
 
 
 class Restarts:
-    """The restarts of one worker.
+    """The restarts of a worker.
 
     Example:
         >>> restarts = Restarts(RestartLimits(first_s=1.0, most=1), Random(1))
@@ -51,11 +52,11 @@ class Restarts:
         self._in_a_row = 0
 
     def pause_s(self, *, started_s: float, ended_s: float) -> float | None:
-        """How long to wait after a crash before the next start; None means never again.
+        """Return the pause before the next restart, or None if the worker is given up.
 
         Args:
-            started_s: when the worker was started, in seconds of a clock that never goes back.
-            ended_s: when it was found dead; not before an earlier call's.
+            started_s: start of the worker, in seconds of a monotonic clock.
+            ended_s: time when its crash was detected; not before the time of an earlier call.
         """
         if ended_s - started_s >= self._limits.steady_s:
             self._in_a_row = 0

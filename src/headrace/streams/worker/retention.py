@@ -1,10 +1,10 @@
-"""Keeping brokers from deleting windows that are still open, while old input is processed.
+"""Extension of changelog retention, so that brokers do not delete open windows of old input.
 
-A window's changelog is deleted by age, and age is the record's own time against the wall clock. An
-application that processes last year's input writes windows that are a year old: a broker would
-delete them within minutes, although stream time says that they are open. So before the first such
-row is written the changelog keeps everything, and once the stream time of all its tasks is near
-enough to the present it gets its retention back.
+A window's changelog is deleted by age: the record's own time compared with the wall clock. An
+application that processes last year's input writes windows that are a year old. A broker would
+delete them within minutes, although they are open by stream time. So the retention of the changelog
+is disabled before the first such row is written. It is restored when the stream time of all tasks
+is close enough to the present.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.tasks.task import Task
 
-# How long brokers keep offsets that nobody commits again, and what follows from it.
+# Repeated commits of unchanged offsets before they expire.
 #
 # The offset of an input that the group does not subscribe to expires `offsets.retention.minutes`
-# after it was committed, also while the application runs; so does the description of what is
-# deployed. Both are committed again at a quarter of that time.
+# after its commit, even while the application runs. The description of the deployed topology
+# expires, too. Both are committed again after a quarter of that time.
 
 
 _SETTING = "offsets.retention.minutes"
 _AT_MOST_S = 12 * 60 * 60.0
 _UNKNOWN_S = 10 * 60.0
-"""Often enough for all but the shortest retention, and nothing next to other commits."""
+"""Often enough for all but the shortest retention, and rare compared with other commits."""
 _SHORT_MIN = 24 * 60
 
 
 class BrokerConfigs(Protocol):
-    """What is asked of a cluster; the live one is `headrace.streams.kafka.admin.LiveAdmin`."""
+    """Access to broker settings (live: `headrace.streams.kafka.admin.LiveAdmin`)."""
 
     def broker_configs(self, name: str) -> Sequence[str]:
-        """What the brokers have for a setting, asked once."""
+        """Return the brokers' values of a setting, with a single request."""
 
 
 def keep_offsets_every_s(cluster: BrokerConfigs, log: Log) -> float:
-    """How often to commit what does not move, in seconds."""
+    """Return the interval for repeated commits of unchanged offsets, in seconds."""
     try:
         minutes = min(map(int, cluster.broker_configs(_SETTING)))
     except (StreamsError, ValueError) as error:
@@ -82,7 +82,8 @@ _NOT_GIVEN_BACK = "nothing is lost: it is tried again; act on the reason if it s
 Committed = Callable[
     [Sequence[TopicPartition], float], "Mapping[TopicPartition, CommittedOffset | None] | None"
 ]
-"""Tells committed offsets, or None while they are undecided; takes how long to wait in seconds."""
+"""Returns committed offsets, or None while they are undecided; takes the maximum wait in seconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,8 @@ class WindowTopic:
     """A changelog that is deleted by age.
 
     Args:
-        sub_topology: whose tasks write it.
-        retention_ms: the age that its records reach.
+        sub_topology: the sub-topology whose tasks write it.
+        retention_ms: the retention of its records.
         kept_ms: how long the store keeps a row, in stream time.
     """
 
@@ -102,12 +103,12 @@ class WindowTopic:
 
     @property
     def slack_ms(self) -> int:
-        """How far stream time may be behind; the other half is left for clocks that differ."""
+        """Maximum delay of stream time; the same amount is left for differences between clocks."""
         return (self.retention_ms - self.kept_ms) // 2
 
 
 def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
-    """The changelogs that are deleted by age, by their names."""
+    """Return the changelogs that are deleted by age, by name."""
     found = {}
     for plan in plans:
         configs = {changelog.name: changelog.config for changelog in plan.topics.changelogs}
@@ -127,9 +128,9 @@ class RetentionGuard:
     """Extension of topic retention while restarts could need deleted records.
 
     Args:
-        suspended: those that keep everything, because an earlier run had to.
-        inputs: the input partitions of all tasks of a sub-topology.
-        interval_s: the least time between two looks whether a retention can be given back.
+        suspended: changelogs whose retention is disabled, for example by an earlier run.
+        inputs: returns the input partitions of all tasks of a sub-topology.
+        interval_s: the minimum time between two checks whether a retention can be restored.
     """
 
     admin: TopicAdmin
@@ -143,15 +144,15 @@ class RetentionGuard:
     log: Log
     _next_s: float = field(default=0.0, init=False)
     _giving: set[str] = field(default_factory=set, init=False)
-    """Those that are about to get their retention back, unless old rows come meanwhile."""
+    """Changelogs whose retention is being restored, unless old rows are written in the meantime."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    """Of `suspended` and `_giving`, which the background changes too."""
+    """Lock of `suspended` and `_giving`, which background jobs change, too."""
 
     def protect(self, task: Task) -> None:
-        """Let the changelogs keep everything that are about to get old windows from a task.
+        """Disable the retention of changelogs to which a task is about to write old windows.
 
         Raises:
-            StreamsError: the cluster does not answer. Where it forbids the change, the log says so.
+            StreamsError: the cluster does not answer. A refused change is logged instead.
         """
         if not self.topics:
             return
@@ -170,7 +171,7 @@ class RetentionGuard:
                 )
 
     def _keeps(self, topic: str) -> bool:
-        """Whether a changelog keeps everything and goes on so; if not, it is to from now on."""
+        """Return whether a changelog's retention is disabled; if not, mark it as disabled."""
         with self._lock:
             if topic in self.suspended and topic not in self._giving:
                 return True
@@ -182,7 +183,7 @@ class RetentionGuard:
         try:
             self.admin.alter_config(topic, {"retention.ms": FOR_EVER})
         except StreamsError as error:
-            # It may be forbidden. Then what is older than the retention is the broker's to delete.
+            # The change may be forbidden. Then the broker deletes rows older than the retention.
             self.log.error(
                 "retention_not_suspended", topic=topic, reason=str(error), advice=_NOT_SUSPENDED
             )
@@ -190,10 +191,10 @@ class RetentionGuard:
         return True
 
     def give_back(self, owned: Sequence[int]) -> None:
-        """Look now and then whether changelogs need not keep everything any more.
+        """Check periodically whether the retention of changelogs can be restored.
 
         Args:
-            owned: the sub-topologies whose first task is this worker's: one worker decides.
+            owned: sub-topologies whose first task belongs to this worker, which decides for all.
         """
         now_s = self.clock.monotonic_s()
         if not self.suspended or now_s < self._next_s:
@@ -227,11 +228,11 @@ class RetentionGuard:
         if is_given:
             self.log.info("retention_given_back", topic=topic.topic)
         else:
-            # Old rows came meanwhile, and what was just set may have come behind what they need.
+            # Old rows were written meanwhile, and the restored retention may have won the race.
             self._keep_all(topic.topic)
 
     def _is_present(self, topic: WindowTopic) -> bool:
-        """Whether all tasks have come near enough to the present."""
+        """Return whether all tasks are close enough to the present."""
         needed_ms = self.clock.now_ms() - topic.slack_ms
         offsets = self.committed(self.inputs(topic.sub_topology), _ASK_S)
         if offsets is None:

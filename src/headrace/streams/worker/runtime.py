@@ -1,4 +1,4 @@
-"""Makes a worker of a cluster: looks at the topics, takes an identity, joins the clients."""
+"""Creation of a live worker: checks topics, acquires an identity, and connects the clients."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
 
-# Makes a worker's producers, which know how much the topics take.
+# Creation of a worker's producers, with the size limits of the topics.
 
 
 def producer_maker(
@@ -53,14 +53,14 @@ def producer_maker(
     connections: Connections,
     stopping: Stopping,
 ) -> Callable[[], Producer]:
-    """Return what makes the producers of a worker, one after another, by its guarantee.
+    """Return a factory of a worker's producers, according to its processing guarantee.
 
     Args:
-        application: what the worker runs.
+        application: the application of the worker.
         instance_id: the worker's identity.
-        admin: asks for the ends of changelogs where there are no transactions.
-        consumer: of the group, whose offsets are committed where there are no transactions.
-        stopping: whether the application was asked to stop.
+        admin: returns end offsets of changelogs if the worker has no transactions.
+        consumer: the group's consumer, which commits offsets if the worker has no transactions.
+        stopping: returns whether a stop of the application was requested.
     """
     config = application.config
     looked_up = {plan.topic for plan in application.global_plans}
@@ -104,12 +104,12 @@ def _limit_of(admin: TopicAdmin, topic: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """What max.message.bytes of the topics means for the producer.
+    """Producer limits derived from max.message.bytes of the topics.
 
     Args:
-        limits: of each topic, as far as they are known.
-        record: the largest record that any of them takes.
-        batch: the largest batch that all written ones take.
+        limits: the limit of each topic, if known.
+        record: the maximum record size over all topics.
+        batch: the maximum batch size that all output topics accept.
     """
 
     limits: Mapping[str, int]
@@ -126,7 +126,7 @@ class _Sizes:
 
 
 def describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[str, TopicFacts]:
-    """Look at the dead-letter topic before it is needed.
+    """Describe the dead-letter topic before it is needed.
 
     Raises:
         MissingTopicError: it does not exist.
@@ -148,23 +148,22 @@ def describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[s
 BeforeStart = Callable[
     [TopicAdmin, TopicPlan, Mapping[str, TopicFacts]], AbstractSet[TopicPartition]
 ]
-"""Called before topics are created, with what creates them, the plan, and those that are there.
-
-It may refuse; it returns the inputs without offsets of which it has said what follows."""
+"""Called before topics are created, with the admin client, the plan, and the existing topics. It
+may raise to prevent the start, and returns inputs with missing offsets that it has reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """A worker, and what must be closed after it."""
+    """A worker, and the resources to close after it."""
 
     worker: Worker
     local: LocalState
     keep_offsets_s: float
-    """How often offsets that do not move are committed again."""
+    """How often unchanged offsets are committed again, in seconds."""
     desk: QueryQueue
 
     def close(self) -> None:
-        """Let go of the identity, and refuse what is asked."""
+        """Release the identity, and reject further queries."""
         self.desk.close()
         self.local.close()
 
@@ -186,23 +185,23 @@ def make_worker(
     versions: LiveVersions | None = None,
     before_start: BeforeStart = lambda _, __, ___: frozenset(),
 ) -> WorkerParts:
-    """Check and create the topics, take an identity, and make a worker.
+    """Check and create the topics, acquire an identity, and create a worker.
 
     Args:
-        listener: hears what the worker does.
-        restore_listener: hears how restores go on.
-        stopping: whether the application was asked to stop.
-        deployed: what was deployed before this start, as far as that is known.
-        gate: what tasks wait for before they begin.
-        versions: compares this version with that of live workers; None where there is one worker.
-        before_start: looks at what is there before anything is made.
+        listener: listener for worker events.
+        restore_listener: listener for restores.
+        stopping: returns whether a stop of the application was requested.
+        deployed: the deployed topology before this start, if known.
+        gate: start gate of the worker's tasks.
+        versions: compares this version with live workers; None if the application has one worker.
+        before_start: checks existing topics before any topic is created.
 
     Raises:
-        VersionConflictError: live workers run a version that conflicts with this one.
-        MissingTopicError, MisconfiguredTopicError: the topics do not fit.
-        IdentityError: another live process has the identity that the settings give.
+        VersionConflictError: live workers run a conflicting version.
+        MissingTopicError, MisconfiguredTopicError: the topics do not match the topology.
+        IdentityError: another live process has the configured identity.
         LocalStateError: the state directory cannot be used.
-        StopRequestedError: `stopping` said so while the cluster did not answer.
+        StopRequestedError: `stopping` returned True while the cluster did not answer.
     """
     admin = connections.make_admin(config, stopping)
     topics, told = _prepare(config, plans, global_plans, admin, versions, before_start)
@@ -241,7 +240,7 @@ def make_worker(
 
 @contextmanager
 def _given_back_on_error(local: LocalState) -> Iterator[None]:
-    """Let go of the identity if no worker comes of it, so that this process may try again."""
+    """Release the identity if the worker cannot be created, so that the process may retry."""
     try:
         yield
     except BaseException:
@@ -257,7 +256,7 @@ def _prepare(
     versions: LiveVersions | None,
     before_start: BeforeStart,
 ) -> tuple[dict[str, TopicFacts], AbstractSet[TopicPartition]]:
-    """Check and create the topics; returns them, and what `before_start` has said of."""
+    """Check and create the topics; return them, and the inputs reported by `before_start`."""
     told: set[TopicPartition] = set()
 
     def before_create(plan: TopicPlan, found: Mapping[str, TopicFacts]) -> None:
@@ -273,7 +272,7 @@ def _prepare(
         timeout_s=config.task_timeout_ms / 1000,
         before_create=before_create,
     )
-    # Described on its own, as a dead-letter topic may be none of the topology's.
+    # Describe it separately because the dead-letter topic may not be part of the topology.
     topics.update(describe_dead_letters(admin, config))
     return topics, told
 
@@ -293,7 +292,6 @@ def _seams(
     gate: Gate,
     version: str,
 ) -> Seams:
-    """What a worker of a cluster meets of the world outside."""
     config = application.config
     settings = config.consumer_config(local.instance_id, version=version)
     consumer = connections.make_consumer(config, settings, clock)

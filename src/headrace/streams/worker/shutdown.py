@@ -1,4 +1,4 @@
-"""An application's part in a shutdown of all its processes: it hears the word, and can give it."""
+"""Shutdown of all processes of an application: sends and receives the shutdown request."""
 
 from __future__ import annotations
 
@@ -23,29 +23,27 @@ from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, Offset
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.tasks.failures import describe_failure
 
-# The word to all workers of an application, on all hosts, that it is to be shut down.
+# Shutdown request to all workers of an application, on all hosts.
 #
-# It is kept as the text beside an offset, in the group `<application.id>.shutdown`, at partition 0
-# of
-# each input; no topic and no port is needed, and no right that workers lack. The offset is a time,
-# so
-# that the latest word is the largest, also after an older one has expired.
+# It is stored as offset metadata in the group `<application.id>.shutdown`, at partition 0 of each
+# input. So it needs no topic, no port, and no ACL that workers lack. The offset is a timestamp, so
+# that the latest request is the largest, even after an older request has expired.
 #
-#     whoever asks for it        writes the word, and ends with its error
-#     each worker that runs      looks every few seconds, and ends when there is a larger one
-#     a worker that starts       goes by what it finds then: a shutdown of before is over
+#     sender             writes the request, and ends with its error
+#     running worker     checks every few seconds, and ends after a larger offset
+#     starting worker    ignores existing requests, because earlier shutdowns are complete
 
 
 LOOK_EVERY_S = 2.0
 LAST_LOOK_S = 5.0
-"""How long a stop waits for a look that is under way."""
+"""Seconds that a stop waits for a check in progress."""
 _REASON_MAX = 500
 _TEXT = re.compile(r"headrace\.shutdown ([A-Za-z0-9+/=_-]*)\.")
-"""With an end, as `headrace.streams.kafka.offset_texts` asks for."""
+"""The text has an end mark, as `headrace.streams.kafka.offset_texts` requires."""
 
 
 def shutdown_group(application_id: str) -> str:
-    """The group that the word is kept in.
+    """Return the group that stores the shutdown request.
 
     >>> shutdown_group("word-count")
     'word-count.shutdown'
@@ -55,13 +53,13 @@ def shutdown_group(application_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownNote:
-    """The word of one worker to all.
+    """Shutdown request from a worker to all workers.
 
     Args:
-        host: where it runs.
-        process: its number there.
-        error: the name of the error.
-        reason: its text, where no record can be quoted by it.
+        host: the host of the worker.
+        process: its process ID.
+        error: the class name of the error.
+        reason: the error text, without quoted records.
 
     Example:
         >>> note = ShutdownNote("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
@@ -78,7 +76,7 @@ class ShutdownNote:
 
     @classmethod
     def of(cls, error: str, reason: str) -> ShutdownNote:
-        """The word of this process."""
+        """Create a request from this process."""
         return cls(socket.gethostname(), os.getpid(), error, reason[:_REASON_MAX])
 
     def encode(self) -> str:
@@ -89,7 +87,7 @@ class ShutdownNote:
 
     @classmethod
     def decode(cls, text: str) -> ShutdownNote | None:
-        """Read what `encode` made; text of another origin is no note."""
+        """Decode a text written by `encode`; return None for text of another origin."""
         found = _TEXT.match(text)
         try:
             return None if found is None else cls(**json.loads(base64.urlsafe_b64decode(found[1])))
@@ -98,15 +96,15 @@ class ShutdownNote:
 
 
 class Notes(Protocol):
-    """The group of the word; a live one is `headrace.streams.kafka.group_offsets.OpenGroup`."""
+    """Group of the shutdown request; see `headrace.streams.kafka.group_offsets.OpenGroup`."""
 
     def committed(
         self, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """The offsets at some places, as they are now."""
+        """Return the current offsets of partitions."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 def write_note(
@@ -116,24 +114,24 @@ def write_note(
     set_offsets: Callable[[Offsets], None],
     clock: Clock,
 ) -> None:
-    """Tell all workers that run now to end.
+    """Send a shutdown request to all running workers.
 
     Args:
         places: partition 0 of the application's inputs.
-        set_offsets: commits in the group of the word.
+        set_offsets: commits offsets in the group of the shutdown request.
     """
     offset = CommittedOffset(clock.now_ms(), note.encode())
     set_offsets(dict.fromkeys(places, offset))
 
 
 class ShutdownWatch:
-    """Looks for the word while a worker runs, in a thread of its own.
+    """Watch for shutdown requests while a worker runs, in a separate thread.
 
     Args:
-        make_notes: opens the group of the word.
+        make_notes: opens the group of the shutdown request.
         places: partition 0 of the application's inputs.
-        ended: called when there is a word, with the error that is to end the application.
-        wait: waits for some seconds, and says whether the watch is over; for tests.
+        ended: called after a request, with the error that ends the application.
+        wait: sleeps for a number of seconds, and returns whether the watch has ended; for tests.
     """
 
     def __init__(
@@ -169,7 +167,7 @@ class ShutdownWatch:
         self._thread.join(LAST_LOOK_S)
 
     def watch(self) -> None:
-        """Look until there is a word, or the worker has ended."""
+        """Poll until a shutdown request arrives, or the worker has ended."""
         try:
             notes = self._make_notes()
         except FatalClientError:  # the worker's own clients cannot be made either
@@ -196,7 +194,7 @@ class ShutdownWatch:
                 return
 
     def _latest(self, notes: Notes) -> tuple[int, ShutdownNote | None] | None:
-        """The latest word; None where that cannot be told now, which the next look may."""
+        """Return the latest shutdown request, or None if the coordinator did not answer."""
         try:
             found = notes.committed(self._places).values()
         except FatalClientError:
@@ -214,7 +212,7 @@ class Shutdown:
     """Shutdown request to all workers of an application, on all hosts.
 
     Args:
-        plans: what the application runs; its inputs are where the word is kept.
+        plans: the sub-topologies of the application; the request is stored at their inputs.
     """
 
     def __init__(
@@ -229,14 +227,14 @@ class Shutdown:
         self._tells = False
 
     def watched(self, contact: BrokerContact, stop: Callable[[], None]) -> ShutdownWatch:
-        """The context in which a worker runs.
+        """Return the watch context in which a worker runs.
 
         Args:
-            stop: has the worker stop; called from another thread.
+            stop: stops the worker; called from another thread.
         """
 
         def ended(error: ShutDownError) -> None:
-            if self._tells:  # it is closing, and this may be its own word
+            if self._tells:  # it is closing, and this may be its own request
                 return
             self._heard = error
             self._log.warning("shutdown_heard", host=error.host, process=error.process)
@@ -251,16 +249,16 @@ class Shutdown:
         )
 
     def check(self) -> None:
-        """Raise what was heard, once the worker has ended.
+        """Raise a received shutdown request, after the worker has ended.
 
         Raises:
-            ShutDownError: another process has asked for it.
+            ShutDownError: another process has requested the shutdown.
         """
         if self._heard is not None:
             raise self._heard
 
     def tell(self, error: Exception) -> bool:
-        """Have all workers that run now end; returns whether they can know, and logs if not."""
+        """Send a shutdown request to all running workers; return whether it was written."""
         self._tells = True
         failure = describe_failure(error, full=False)
         cluster = MemberlessGroup(

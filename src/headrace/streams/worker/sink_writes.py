@@ -1,4 +1,4 @@
-"""What the task of an external sink sends: dead letters, and nothing else."""
+"""Writes to external sinks: rows in the sinks' transactions, and dead letters."""
 
 from __future__ import annotations
 
@@ -23,70 +23,69 @@ from headrace.topology.operators.outbox import Kept, Outbox
 
 
 class DeadLetterProducer:
-    """Sends dead letters in a transaction, which such a task does not open by itself.
+    """Producer of dead letters for tasks that open no transaction themselves.
 
     Args:
         begin: begins a transaction, unless one is open.
-        send: the present producer's.
+        send: the send function of the current producer.
     """
 
     def __init__(self, begin: Callable[[], None], send: Callable[..., Any]) -> None:
         self._begin = begin
         self._send = send
         self.are_open = False
-        """Whether some are in no commit yet."""
+        """Whether any dead letter is not committed yet."""
 
     def send(self, *record: Any) -> None:
-        """Send one."""
+        """Send a dead letter, in a transaction."""
         self._begin()
         self._send(*record)
         self.are_open = True
 
     def ended(self) -> None:
-        """They are committed, or void."""
+        """Record that dead letters were committed or rolled back."""
         self.are_open = False
 
 
-# Writing the rows of external sinks: with each commit, before it, or when there are many.
+# Writes of rows to external sinks: with each commit, before it, or at a size limit.
 #
-# A sink may ask for large batches (`SinkBatching`). Its rows are collected over many commits then,
-# which leave the offsets of its tasks where they are.
+# A sink may request large batches (`SinkBatching`). Its rows are then batched over many commits,
+# which do not advance the offsets of its tasks.
 #
-# The order is: the dead letters of what was let go, the sink's own transaction, the group's
-# offsets.
-# A kill between two of them repeats a dead letter, or leaves the group's offsets behind, and no row
-# is missing or doubled. Whatever else goes wrong has one answer: the task begins again at the
+# The order is: dead letters of skipped records, the sink's own transaction, the group's offsets. If
+# the process is killed between two of these, a dead letter is repeated, or the group's offsets are
+# outdated, but no row is lost or duplicated. After any other failure, the task restarts at the
 # sink's positions.
 #
-# Hot path: `write_full` is called once a turn.
+# Hot path: `write_full` is called once per iteration.
 
 
 ROWS_MAX = 10_000
-"""So many rows of a task are written before their commit is due, if the sink takes them in time."""
+"""Maximum number of rows of a task before a write, if the sink is fast enough."""
 ROWS_FIRST = 1_000
-"""How many rows are written first: the sink's speed is not known yet."""
+"""Number of rows of the first write, while the sink's speed is unknown."""
 _LONG_S = 1.0
-"""A write that fails after so long may have failed for the time that it took."""
+"""Duration in seconds after which a failed write counts as a timeout."""
 _TARGET_MIN_S = 0.1
 BYTES_MAX = 8 << 20
-"""The same of their memory."""
+"""Maximum memory of a task's rows before a write."""
 LINGER_S = 1.0
-"""How long rows wait under at-least-once, where commits are far apart."""
+"""Maximum delay of rows under at-least-once, where commits are rare."""
 
 
 HELD_BYTES_MAX = 256 << 20
-"""What the tasks of a worker may collect together, unless one of them may collect more."""
+"""Maximum memory of the batched rows of all tasks, unless a single sink allows more."""
 
 
 class SinkWrites:
     """Writes of rows to external sinks, with or before the commit.
 
     Args:
-        running: the tasks that process records.
-        begin_again: ends a task, which begins again at the sink's position.
-        commit_letters: commits what was sent instead of rows.
-        target_s: how long the rows of a sink may take at a time.
-        linger_s: how long rows wait where commits are far apart; None where a commit is due anyway.
+        running: returns the tasks that process records.
+        begin_again: re-creates a task at the sink's position.
+        commit_letters: commits dead letters.
+        target_s: target duration of a write of all rows of a sink.
+        linger_s: maximum delay of rows if commits are rare; None to wait for the commit.
     """
 
     def __init__(
@@ -111,14 +110,14 @@ class SinkWrites:
         self._linger_s = linger_s
         self._target_s = target_s
         self._batches: dict[str, AdaptiveBatchSize] = {}
-        """How many rows are written at a time, by the step that writes them."""
+        """Batch size of each sink, by operator."""
         self._clock = clock
         self._probe = probe
         self._log = log
         self._written_s = clock.monotonic_s()
 
     def room(self, task: Task) -> int:
-        """How many records a task may process before its rows are to be written; at least one."""
+        """Return the number of records that a task may process before a write; at least 1."""
         outbox = task.facts.outbox
         if outbox.batching is not None:
             return sys.maxsize
@@ -126,7 +125,7 @@ class SinkWrites:
         return max(1, self._rows_max(outbox) - kept)
 
     def _rows_max(self, outbox: Outbox) -> int:
-        """How many rows a task of a sink may write, so that all of them end within the target."""
+        """Return the batch size per task, so that all tasks of a sink finish within the target."""
         found = (task.facts.outbox for task in self._running())
         tasks = len([other for other in found if other is not None and other.node == outbox.node])
         return max(1, self._batch_of(outbox).size // max(1, tasks))
@@ -134,7 +133,7 @@ class SinkWrites:
     def _batch_of(self, outbox: Outbox) -> AdaptiveBatchSize:
         batch = self._batches.get(outbox.node)
         if batch is None:
-            # Large batches may take long, unless the sink ends them.
+            # Large batches may take long, unless the sink limits them.
             is_large = outbox.batching is not None
             batch = self._batches[outbox.node] = AdaptiveBatchSize(
                 target_s=math.inf if is_large else self._target_s,
@@ -146,7 +145,7 @@ class SinkWrites:
         return batch
 
     def write_full(self) -> None:
-        """Write those rows that are many, or have waited for long."""
+        """Write rows of tasks that have reached their size limit or their maximum delay."""
         tasks = [task for task in self._running() if task.facts.outbox is not None]
         if not tasks:
             return
@@ -166,7 +165,7 @@ class SinkWrites:
         self._keep_within_bounds(tasks)
 
     def _is_due(self, outbox: Outbox) -> bool:
-        """Whether the rows that are collected are enough, or have been so for long enough."""
+        """Return whether batched rows have reached a limit of the sink's batching."""
         if not outbox.is_held:
             return False
         batching, now_s = outbox.batching, self._clock.monotonic_s()
@@ -178,7 +177,7 @@ class SinkWrites:
         return now_s - outbox.since_s >= batching.every_s
 
     def _keep_within_bounds(self, tasks: Sequence[Task]) -> None:
-        """Write those rows that take most memory, where all of them take too much."""
+        """Write the largest batches while the batched rows exceed the memory limit."""
         held = [task for task in tasks if task.facts.outbox.batching is not None]
         most = max((task.facts.outbox.batching.max_bytes for task in held), default=0)
         while sum(task.facts.outbox.bytes for task in held) > max(HELD_BYTES_MAX, most):
@@ -187,16 +186,17 @@ class SinkWrites:
             self._write(fullest, fullest.facts.outbox)
 
     def letters_committed(self) -> None:
-        """What was sent instead of rows is committed."""
+        """Record that dead letters were committed."""
         self._letters.ended()
 
     def write(self, ending: Container[TaskId] = ()) -> None:
-        """Write all rows but those that are collected.
+        """Write all rows except batched rows.
 
-        Those tasks that still run behind it have nothing that is not written, or are held.
+        After this, a running task has either no unwritten rows, or batched rows that delay its
+        commit.
 
         Args:
-            ending: tasks whose rows are written in any case.
+            ending: tasks whose batched rows are written, too.
         """
         for task in self._running():
             if task.facts.outbox is not None and (not task.facts.is_held or task.id in ending):
@@ -233,7 +233,7 @@ class SinkWrites:
         kept: Sequence[Kept],
         next_offset: int,
     ) -> None:
-        """Write rows, so many at a time as the sink takes in time."""
+        """Write rows in batches that the sink can take in time."""
         batch = self._batch_of(outbox)
         while True:
             cut = _end_of(rows, self._rows_max(outbox))
@@ -260,9 +260,9 @@ class SinkWrites:
         kept: Sequence[Kept],
         next_offset: int,
     ) -> None:
-        """Write rows; one that is refused is found by halves, and the others are written.
+        """Write rows; find refused rows by bisection, and write the rest.
 
-        Those of one record go together, or not at all: its offset is in one batch.
+        Rows of the same record are written together, because a batch ends with its offset.
         """
         try:
             self._write_batch(task, outbox, rows, next_offset)
@@ -274,7 +274,7 @@ class SinkWrites:
                     self._write_rows(task, outbox, *fine, next_offset)
                     return
             if not rows:
-                raise  # a position that is refused is no row's fault
+                raise  # the sink refuses the position itself, not a row
             if rows[0].offset != rows[-1].offset:
                 cut = _cut(rows, error)
                 middle = rows[cut].offset
@@ -295,7 +295,7 @@ class SinkWrites:
         kept: Sequence[Kept],
         errors: Sequence[SinkRefusedError],
     ) -> Sequence[int]:
-        """Ask about all records whose rows are refused; returns where those are that are not."""
+        """Ask handlers about all records with refused rows; return the indices of accepted rows."""
         refused = {error.offset: error for error in reversed(errors)}
         asked: set[int] = set()
         for row, (_, _, _, message) in zip(rows, kept, strict=True):
@@ -309,9 +309,9 @@ class SinkWrites:
         return [at for at, row in enumerate(rows) if row.offset not in refused]
 
     def _say_siblings(self, task: Task, outbox: Outbox, rows: Sequence[SinkRow]) -> None:
-        """Say that the other rows of a record go with the one that is refused.
+        """Log that the other rows of a record are skipped with a refused row.
 
-        Which of them are fine only a write shows, and that is the one that moves the position.
+        Only a write would show which of them are valid, but that write also moves the position.
         """
         if len(rows) > 1:
             ((place, _),) = task.next_offset.items()
@@ -329,7 +329,7 @@ class SinkWrites:
         self, task: Task, outbox: Outbox, rows: Sequence[SinkRow], next_offset: int
     ) -> None:
         if outbox.batching is not None and not rows:
-            return  # the group's offset is enough to be past records that are no rows
+            return  # the group's offset is sufficient to pass records without rows
         sink = task.spec.program.sub_topology.outside
         assert sink is not None
         assert sink.writes_outside is not None
@@ -339,13 +339,13 @@ class SinkWrites:
         self._probe("sink_written")
 
     def _send_letters(self) -> None:
-        """Make dead letters last before the position passes the records that they are of."""
+        """Commit dead letters before the sink's position passes their records."""
         if self._letters.are_open:
             self._commit_letters()
 
 
 def _end_of(rows: Sequence[SinkRow], count: int) -> int:
-    """Where so many rows end; those of one record stay together."""
+    """Return the index after a number of rows, without splitting the rows of a record."""
     end = min(count, len(rows))
     while end < len(rows) and rows[end].offset == rows[end - 1].offset:
         end += 1
@@ -353,12 +353,12 @@ def _end_of(rows: Sequence[SinkRow], count: int) -> int:
 
 
 def _cut(rows: Sequence[SinkRow], error: SinkRefusedError) -> int:
-    """Where to cut rows of several records: before the refused one, else about in the middle."""
+    """Return the index for bisection: before the refused record, else near the middle."""
     found = (i for i, row in enumerate(rows) if row.offset == error.offset)
     cut = next(found, len(rows) // 2)
     while cut and rows[cut - 1].offset == rows[cut].offset:
         cut -= 1
     if cut:
         return cut
-    # It is of the first record, which then is alone.
+    # The refused row belongs to the first record, so separate that record.
     return next(i for i, row in enumerate(rows) if row.offset != rows[0].offset)

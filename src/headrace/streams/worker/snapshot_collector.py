@@ -1,14 +1,14 @@
-"""Makes a worker's snapshots: in its own thread, between two turns, and never much of its time.
+"""Collection of a worker's snapshots: in its own thread, between two iterations, at low cost.
 
     worker's thread:  turn ─► turn ─► turn ─► snapshot ─► turn …
                                                  │ replaced as one attribute
     any other thread:  ◄──────────── `latest` ───┘
 
-A snapshot is made each half second at most, and seldom enough to take half a percent of the time,
-but each four seconds, as whoever asks for health takes a worker that tells nothing for one that is
-stuck.
-That of a worker that is stuck grows old, which its `at_s` tells. Stores are looked at by turns, for
-some milliseconds a snapshot, and each of them seldom: few rows are counted.
+A snapshot is created at most every half second, and rarely enough to take half a percent of the
+time. It is created at least every four seconds, because health checks treat a worker without recent
+snapshots as stuck. The snapshot of a stuck worker grows old, as its `at_s` shows. Stores are
+measured in rotation, for a few milliseconds per snapshot, and each store rarely: few rows are
+counted.
 """
 
 from __future__ import annotations
@@ -39,28 +39,29 @@ from headrace.streams.worker.transactions import Transactions
 
 EVERY_S = 0.5
 COST_MAX = 0.005
-"""The part of a worker's time that snapshots may take."""
+"""Maximum fraction of a worker's time for snapshots."""
 EVERY_MOST_S = 4.0
-"""No later is the next one due, whatever one takes: on a busy machine a short one may take long."""
+"""Maximum seconds between snapshots, because a snapshot can take long on a busy machine."""
 STORES_EVERY_S = 5.0
 STORES_COUNTED_AGAIN_S = 60.0
-"""When rows are counted again of a store that had too many; meanwhile they are estimated alone."""
+"""Seconds until the rows of a store that was too large to count are counted again; the number is
+estimated until then."""
 STORES_MOST_S = 0.005
-"""For so long stores are looked at for one snapshot; of the others those of before are told."""
+"""Maximum seconds per snapshot to measure stores; other stores keep their last values."""
 
 NO_COUNTERS = TaskCounters()
 
 
 @dataclass(slots=True)
 class _Size:
-    """How large a store was when it was looked at."""
+    """Size of a store when it was measured."""
 
     keys: int
     is_counted: bool
     size_bytes: int
     at_s: float
     count_at_s: float = 0.0
-    """Until then it is not counted, of one that had too many rows for it."""
+    """Time until which a store that was too large to count is only estimated."""
 
 
 @dataclass(slots=True)
@@ -69,8 +70,8 @@ class SnapshotCollector:
 
     Args:
         worker_id: the worker's identity.
-        own_numbers: what processors counted, by node and name.
-        is_paused: whether the worker was told to process nothing.
+        own_numbers: the counters of processors, by node and name.
+        is_paused: returns whether processing is paused.
     """
 
     worker_id: str
@@ -89,17 +90,17 @@ class SnapshotCollector:
     _next_s: float = 0.0
     _sizes: dict[tuple[TaskId, str], _Size] = field(default_factory=dict)
     _states: dict[TaskId, tuple[str, float]] = field(default_factory=dict)
-    """Since when each task is in its state."""
+    """State of each task, and the time since when it has that state."""
     _ran_s: dict[TaskId, float] = field(default_factory=dict)
-    """When each task ran last, or came here."""
+    """Time when each task was last running, or was assigned."""
 
     @property
     def aborted(self) -> int:
-        """Transactions that were open and came to nothing, as far as that is known."""
+        """Number of aborted transactions, if known."""
         return self.transactions.aborted + self.counters.found_aborted
 
     def turn(self) -> None:
-        """Make a snapshot, if it is time to."""
+        """Create a snapshot, if it is due."""
         begun_s = self.clock.monotonic_s()
         if begun_s < self._next_s:
             return
@@ -110,7 +111,7 @@ class SnapshotCollector:
         self._next_s = begun_s + min(EVERY_MOST_S, max(EVERY_S, took_s / COST_MAX))
 
     def gather(self) -> None:
-        """Make a snapshot now; in the worker's thread."""
+        """Create a snapshot now; call it in the worker's thread."""
         now_s, now_ms = self.clock.monotonic_s(), self.clock.now_ms()
         self._measure(now_s)
         tasks = tuple(self._tasks(now_s, now_ms))
@@ -191,7 +192,7 @@ class SnapshotCollector:
             )  # fmt: skip
 
     def _measure(self, now_s: float) -> None:
-        """Look at the stores that nobody looked at for longest, as long as that takes no time."""
+        """Measure the stores with the oldest measurements, within the time limit."""
         clock = self.clock.monotonic_s
         until_s = clock() + STORES_MOST_S
         before, self._sizes = self._sizes, {}
@@ -209,7 +210,7 @@ class SnapshotCollector:
                 task, name, known, now_s, is_first=not number, is_late=lambda: clock() > until_s
             )
             if clock() > until_s and number and (task.id, name) in before:
-                continue  # the first ones of the next snapshot
+                continue  # measured first in the next snapshot
             self._sizes[task.id, name] = size
 
     def _sized(
@@ -222,10 +223,10 @@ class SnapshotCollector:
         is_first: bool,
         is_late: Callable[[], bool],
     ) -> _Size:
-        """Look at a store; one that had too many rows to count is counted seldom.
+        """Measure a store; a store that was too large to count is counted rarely.
 
         Args:
-            is_first: whether all the time was there for it alone.
+            is_first: whether the store had the whole time limit for itself.
         """
         committed, layout = task.state.store(name), task.spec.layout(name)
         if now_s < known.count_at_s:
@@ -242,7 +243,7 @@ class SnapshotCollector:
     ) -> InputSnapshot:
         queued = task.queued_in(place)
         processed = task.next_offset[place]
-        # Where nothing waits, the position has passed markers and aborted records.
+        # Without queued records, the position is past control records and aborted records.
         reached = processed if queued else max(position, processed)
         ahead = self.consumer.lag(place, reached)
         time_ms = task.partition_time[place]
@@ -276,7 +277,7 @@ class SnapshotCollector:
     # -- nodes ---------------------------------------------------------------------------------
 
     def _nodes(self, times: dict[NodeKey, float]) -> tuple[NodeSnapshot, ...]:
-        """Those that were seen at work, or that left records out."""
+        """Return snapshots of nodes that were measured, or that dropped records."""
         dropped: dict[tuple[int, str], dict[str, int]] = {}
         for (node, reason), count in self.tasks.dropped.items():
             dropped.setdefault((self.tasks.sub_topology_of(node), node), {})[reason] = count

@@ -1,7 +1,7 @@
-"""Looking at the topics again while the application runs.
+"""Periodic check of the topics while the application runs.
 
-A source topic can be deleted, or get more partitions than the state behind it was made for. The
-worker must hear of it before it goes on as if nothing had happened.
+A source topic can be deleted, or get more partitions than the state downstream was created for. The
+worker must detect this before it processes more records.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _FINAL = (
     MisconfiguredTopicError,
     GlobalTableLostError,
 )
-"""What stops the worker."""
+"""Errors that stop the worker."""
 
 
 class TopicWatch:
     """Periodic check of the topics while the application runs.
 
     Args:
-        check: looks at the topics, given the facts of before
-        (`headrace.streams.plan.topics.recheck_topics`).
-        topics: what is known of the topics; brought up to date here.
-        partitions: the partition counts that the tasks go by; brought up to date here.
-        grown: called when a topic has more partitions, so that the group hears of them; returns
-            whether it was done, and is called again where it was not.
+        check: checks the topics, given the previous facts
+            (`headrace.streams.plan.topics.recheck_topics`).
+        topics: the known topics, updated here.
+        partitions: the partition counts that the tasks use, updated here.
+        grown: called after a topic has got more partitions, to inform the group; returns whether it
+            has succeeded, and is called again if not.
     """
 
     def __init__(
@@ -71,26 +71,26 @@ class TopicWatch:
 
     @property
     def outputs(self) -> Sequence[str]:
-        """The topics outside of the application that it writes under constant names."""
+        """The names of output topics outside of the application that are constant."""
         return sorted({name for plan in self._plans for name in plan.sinks})
 
     def look_soon(self) -> None:
-        """Look with the next turn: the group has changed, and the topics may be why."""
+        """Check in the next turn, because the topics may have caused a change or an error."""
         self._next_s = self._clock.monotonic_s()
 
     def look_within(self, seconds: float) -> None:
-        """Look before so much time has passed."""
+        """Check within a number of seconds."""
         self._next_s = min(self._next_s, self._clock.monotonic_s() + seconds)
 
     def turn(self) -> None:
-        """Look again when it is time, and use what the last look has found.
+        """Start a check if it is due, and apply the result of the last check.
 
         Raises:
-            MissingTopicError: a source topic was deleted, or one that is written.
-            TopicReplacedError: a source topic is another one.
-            MisconfiguredTopicError: the topics do not fit any more.
-            GlobalTableLostError: the topic of a global table is a new one.
-            AccessError: this client may not look any more.
+            MissingTopicError: a source topic or an output topic was deleted.
+            TopicReplacedError: a source topic was re-created.
+            MisconfiguredTopicError: the topics no longer match the topology.
+            GlobalTableLostError: the topic of a global table was re-created.
+            AccessError: this client is no longer authorized to describe the topics.
         """
         if self._failure is not None:
             raise self._failure
@@ -108,7 +108,7 @@ class TopicWatch:
         except _FINAL as error:
             self._failure = error
         except StreamsError as error:
-            # Nothing is known, so nothing follows; the next look may know more.
+            # The check is inconclusive; the next check may succeed.
             self._log.warning(
                 "topics_unknown",
                 reason=str(error),

@@ -1,7 +1,8 @@
-"""The producer of one worker: the transaction that is open, and when a producer is replaced.
+"""The producer of a worker: its open transaction, and its replacement.
 
-A producer that the broker fenced, or whose commit has no known outcome, is of no more use. A new
-one of the same identity decides what the old one left open, before anything is read again.
+A producer that the broker has fenced, or whose commit has an unknown outcome, cannot be used again.
+A new producer with the same identity ends the old producer's transaction before anything is read
+again.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _REPLACED = (
 
 
 class Transactions:
-    """Open transaction and producer of one worker, and the producer's replacement.
+    """Open transaction and producer of a worker, and the producer's replacement.
 
     Args:
-        timeout_s: transaction.timeout.ms in seconds: how long the broker keeps one open.
+        timeout_s: transaction.timeout.ms in seconds: how long the broker keeps a transaction open.
     """
 
     def __init__(
@@ -50,18 +51,18 @@ class Transactions:
         self._begun_s: float | None = None
         self._fenced = RateWindow(2, within_s=FENCED_AGAIN_S, clock=clock)
         self.producer = make_producer()
-        """The present one."""
+        """The current producer."""
         self.aborted = 0
-        """Transactions that were open and came to nothing."""
+        """Number of transactions that were open and rolled back."""
         self._replaced = 0
 
     @property
     def replaced(self) -> int:
-        """Producers that were given up for a new one."""
+        """Number of producers that were replaced."""
         return self._replaced + self.producer.given_up
 
     def init(self) -> None:
-        """Decide what a predecessor left open.
+        """Initialize transactions, which ends a transaction of a predecessor.
 
         Raises:
             FatalClientError: the brokers did not answer within task.timeout.ms.
@@ -74,21 +75,21 @@ class Transactions:
             ) from error
 
     def begin(self) -> None:
-        """Begin a transaction, unless one is open."""
+        """Begin a transaction, if none is open."""
         if self._begun_s is None:
             self.producer.begin()
             self._begun_s = self._clock.monotonic_s()
             self._probe("transaction_begun")
 
     def ended(self) -> None:
-        """The open transaction is committed."""
+        """Record that the open transaction was committed."""
         self._begun_s = None
 
     def abort(self) -> bool:
-        """Abort the open transaction, if there is one.
+        """Abort the open transaction, if any.
 
         Returns:
-            Whether the producer is still the same.
+            Whether the producer was kept; False if it was replaced.
         """
         if self._begun_s is None:
             return True
@@ -102,7 +103,7 @@ class Transactions:
         return True
 
     def forget(self) -> bool:
-        """Abort for the last time; returns whether it was so. Else a successor decides it."""
+        """Abort for the last time; return False if a successor must end the transaction."""
         if self._begun_s is None:
             return True
         self._begun_s = None
@@ -113,19 +114,20 @@ class Transactions:
         return False
 
     def replace(self, reason: StreamsError, *, in_doubt: bool = False) -> None:
-        """Make a new producer, which decides the old one's transaction.
+        """Create a new producer, which ends the old producer's transaction.
 
         Args:
-            reason: what became of the old one.
+            reason: the error of the old producer.
             in_doubt: whether its transaction may have been committed.
 
         Raises:
-            IdentityError: this producer was fenced twice within a minute, and not for its age.
+            IdentityError: this producer was fenced twice within a minute, and not because of a
+                timeout.
             FatalClientError: the brokers did not answer within task.timeout.ms.
         """
         fenced = isinstance(reason, ProducerFencedError)
         if fenced and (age_s := self._age_s()) >= self._timeout_s:
-            # The client cannot tell this from another producer with its identity.
+            # The client cannot distinguish this from another producer with its identity.
             fenced = False
             self._log.warning(
                 "producer_replaced",
@@ -149,9 +151,9 @@ class Transactions:
         self.init()
 
     def _age_s(self) -> float:
-        """How long the transaction is open."""
+        """Return how long the transaction has been open."""
         return 0.0 if self._begun_s is None else self._clock.monotonic_s() - self._begun_s
 
     def close(self) -> None:
-        """Let go of the producer; an open transaction is left to its successor."""
+        """Close the producer; a successor ends an open transaction."""
         self.producer.close()

@@ -1,8 +1,8 @@
-"""What an application does about an error that nothing in it has put right: its user's answer.
+"""Handling of uncaught errors: calls the user's handler, and replaces workers.
 
-As in Kafka Streams, a handler is asked for what stops a worker, at its start too, and not for what
-a worker puts right itself. Without one the client shuts down, which is what most errors want: the
-next worker would meet the same record or the same setting.
+As in Kafka Streams, the handler is called for errors that stop a worker, including errors at its
+start, but not for errors from which a worker recovers. Without a handler the client shuts down,
+which is appropriate for most errors: the next worker would meet the same record or setting.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ NAME = "uncaught_error_handler"
 
 
 class UncaughtErrorResponse(Enum):
-    """What is to follow when an error has stopped a worker."""
+    """Response to an error that has stopped a worker."""
 
     REPLACE_WORKER = "replace worker"
-    """Begin another worker in its place, from the last commit; after a pause that grows."""
+    """Start another worker in its place, from the last commit; after a pause that grows."""
     SHUTDOWN_CLIENT = "shut down client"
     """Stop this application in this process, and all workers of its `headrace run`."""
     SHUTDOWN_APPLICATION = "shut down application"
-    """Stop it everywhere, in all processes and on all hosts."""
+    """Stop the application in all processes and on all hosts."""
 
 
 UncaughtErrorHandler = Callable[[Exception], UncaughtErrorResponse]
-"""Given the error, in the worker's thread; answers what is to follow."""
+"""Called with the error, in the worker's thread; returns the response."""
 
 
 def checked(handler: UncaughtErrorHandler | None) -> UncaughtErrorHandler | None:
-    """Refuse a handler that cannot be asked.
+    """Check that a handler can be called.
 
     Raises:
-        ConfigError: it is no function of one argument.
+        ConfigError: it is not a function of one argument.
 
     Example:
         >>> checked(lambda error: UncaughtErrorResponse.REPLACE_WORKER) is None
@@ -57,14 +57,13 @@ def checked(handler: UncaughtErrorHandler | None) -> UncaughtErrorHandler | None
 
 
 class Uncaught:
-    """Asks the handler, and says how long to wait before a worker is replaced.
+    """Calls of the uncaught-error handler, and the pauses before a worker is replaced.
 
     Args:
-        handler: None has the client shut down.
-        tell: has all other processes of the application shut down for an error; returns whether
-            they can know.
-        says_all: whether texts that may quote a record are logged.
-        limits: how often a worker is replaced, and how soon.
+        handler: the user's handler; None to shut down the client.
+        tell: sends a shutdown request for an error; returns whether it was written.
+        says_all: whether to log texts that may quote a record.
+        limits: limits for the number of replacements, and for their pauses.
     """
 
     def __init__(
@@ -84,37 +83,37 @@ class Uncaught:
         self._log = log
         self._restarts = Restarts(limits or RestartLimits(), Random())  # noqa: S311 - jitter
         self.answer: UncaughtErrorResponse | None = None
-        """What the handler has answered last."""
+        """The last response of the handler."""
         self._about: Exception | None = None
-        """The error that it was asked about already."""
+        """The error for which the handler was called last."""
         self._mistake: ConfigError | None = None
-        """What was wrong with its answer."""
+        """Error about an invalid response."""
         self._is_told = False
 
     def holds(self, error: BaseException | None) -> bool:
-        """Ask what is to follow; returns whether a worker that ends is to keep its partitions.
+        """Call the handler; return whether a worker that ends must keep its partitions.
 
-        All others have been told to end then. Who got a partition before it heard of that would
-        process the same record.
+        This is so after a shutdown request to all workers: a worker that gets a partition before it
+        receives the request would process the same record.
         """
         if isinstance(error, StopRequestedError) or not isinstance(error, Exception):
             return False
         try:
             self._ask(error)
-        except Exception as failure:  # the worker is to close in any case
+        except Exception as failure:  # the worker must close regardless
             self._log.error("shutdown_not_told", reason=type(failure).__name__)
             return False
         return self._is_told and error is self._about
 
     def pause_s(self, error: Exception, *, started_s: float) -> float:
-        """Ask what is to follow; returns how many seconds to wait before a worker is replaced.
+        """Call the handler; return how many seconds to wait before a worker is replaced.
 
         Args:
-            started_s: when the worker began, by the clock that never goes back.
+            started_s: start of the worker, by the monotonic clock.
 
         Raises:
-            Exception: the error itself, where no worker is to follow.
-            ConfigError: the handler answers nothing of use, or fails.
+            Exception: the error itself, if the worker is not replaced.
+            ConfigError: the handler's response is invalid, or the handler fails.
         """
         if self._handler is None or isinstance(error, ShutDownError):
             raise error
@@ -134,7 +133,7 @@ class Uncaught:
         return pause_s
 
     def _ask(self, error: Exception) -> None:
-        """Ask about an error, once."""
+        """Call the handler for an error, at most once per error."""
         if self._handler is None or isinstance(error, ShutDownError) or error is self._about:
             return
         self._about, self._mistake, self._is_told = error, None, False

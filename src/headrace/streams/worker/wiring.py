@@ -1,4 +1,4 @@
-"""Makes a worker from its seams: live, simulated and in the test driver, it is this one."""
+"""Wiring of a worker from its dependencies; shared by live runtime, simulation and test driver."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from headrace.streams.worker.worker import Pausing, Worker
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.task_facts import TaskFacts
 
-# Deleting what was processed of repartition topics, now and then.
+# Periodic deletion of processed records of repartition topics.
 
 
 class Purger:
-    """Deletes what was processed of repartition topics, now and then."""
+    """Periodic deletion of processed records of repartition topics."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Purger:
         self._done: dict[TopicPartition, int] = {}
 
     def __call__(self, tasks: Sequence[Task]) -> None:
-        """Note what `tasks` have committed, and delete it when it is time."""
+        """Record the committed offsets of tasks, and delete records before them if it is due."""
         if not self._topics:
             return
         for task in tasks:
@@ -92,11 +92,11 @@ class Purger:
         try:
             self._admin.delete_records(done)
         except Exception as error:
-            # Nothing depends on it: the next round deletes the same and more.
+            # The deletion is not essential: the next one includes the same records.
             self._log.warning("purge_failed", reason=str(error))
 
 
-# Wires what a worker does now and then beside its records: group, topics, purging.
+# Wiring of periodic work besides records: group, topics, purging.
 
 
 def make_purger(
@@ -108,7 +108,7 @@ def make_purger(
     clock: Clock,
     log: Log,
 ) -> Purger:
-    """Make what deletes processed records of the application's repartition topics."""
+    """Create the purger of the application's repartition topics."""
     return Purger(
         admin,
         frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
@@ -131,7 +131,7 @@ def make_retention(
     clock: Clock,
     log: Log,
 ) -> RetentionGuard:
-    """Make what keeps windows in their changelogs while old input is processed."""
+    """Create the guard that keeps windows in their changelogs while old input is processed."""
     windows = window_topics(plans)
     by_id = {plan.id: plan for plan in plans}
 
@@ -162,7 +162,7 @@ def make_membership(
     clock: Clock,
     log: Log,
 ) -> Membership:
-    """Make the worker's place in its group."""
+    """Create the worker's membership in its group."""
     return Membership(
         consumer,
         session_s=config.session_timeout_ms / 1000,
@@ -187,7 +187,7 @@ def make_watch(
     clock: Clock,
     log: Log,
 ) -> TopicWatch:
-    """Make what looks at the application's topics again."""
+    """Create the periodic check of the application's topics."""
     return TopicWatch(
         check=partial(_recheck, admin, [plan.topics for plan in plans], global_topics),
         plans=plans,
@@ -212,7 +212,7 @@ def _recheck(
     return {**found, **recheck_global_topics(admin, global_topics, before)}
 
 
-# What the processors of a task are told of their application, live and in the test driver.
+# Shared state of a task's processors, live and in the test driver.
 
 
 MakeFacts = Callable[[TaskId], TaskFacts]
@@ -225,12 +225,12 @@ def facts_maker(
     count: Callable[[str, str, float], None],
     calls: Caller,
 ) -> MakeFacts:
-    """Return what tells the processors of each task of a worker.
+    """Return a factory of the state that the processors of a task share.
 
     Args:
-        config: the settings; those of the clients, which may be secret, are not passed on.
-        count: adds to a number of a node.
-        calls: makes the calls of steps to the outside.
+        config: the settings; client settings, which may be secret, are not passed on.
+        count: adds to a counter of a node.
+        calls: caller for the async I/O of operators.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
 
@@ -250,19 +250,19 @@ def facts_maker(
 
 
 def wire(application: Application, seams: Seams) -> Worker:
-    """Make a worker of an application whose topics are there."""
+    """Create a worker of an application whose topics exist."""
     return _Wiring(application, seams).worker()
 
 
 class _Wiring:
-    """The parts of one worker, each made once, from those that it needs."""
+    """Lazily created parts of a worker, with their dependencies."""
 
     def __init__(self, application: Application, seams: Seams) -> None:
         self._application = application
         self._config = application.config
         self._seams = seams
         self._partitions = {name: facts.partitions for name, facts in application.topics.items()}
-        """One table for all: what the watch finds, the others go by."""
+        """Shared table: the topic watch updates it, and the other parts read it."""
         self._commit_requested = threading.Event()
 
     def worker(self) -> Worker:
@@ -293,7 +293,7 @@ class _Wiring:
             log=self._seams.log,
         )
 
-    # -- what a worker has ---------------------------------------------------------------------
+    # -- tasks and clients ---------------------------------------------------------------------
 
     @cached_property
     def transactions(self) -> Transactions:
@@ -398,7 +398,7 @@ class _Wiring:
 
     @cached_property
     def _ask_background(self) -> Background:
-        """For what is asked again and again; one thread for all, which takes turns."""
+        """Runner of periodic requests; they share a thread."""
         return self._seams.background("headrace-lag")
 
     @cached_property
@@ -472,7 +472,7 @@ class _Wiring:
     def pausing(self) -> Pausing:
         return Pausing(self._seams.consumer, self.tasks, self.intake, self.commits)
 
-    # -- what is told of it --------------------------------------------------------------------
+    # -- metrics -------------------------------------------------------------------------------
 
     @cached_property
     def counters(self) -> Counters:
@@ -508,7 +508,7 @@ class _Wiring:
             seams.clock,
         )
 
-    # -- what it does --------------------------------------------------------------------------
+    # -- processing and commits ----------------------------------------------------------------
 
     @cached_property
     def effort(self) -> ProgressGuard:
@@ -607,7 +607,7 @@ class _Wiring:
     def ownership(self) -> Ownership:
         return Ownership(self.tasks, self.intake, self._seams.gate, self._seams.listener)
 
-    # -- what it asks of the cluster beside its records ----------------------------------------
+    # -- group and topics ----------------------------------------------------------------------
 
     @cached_property
     def membership(self) -> Membership:

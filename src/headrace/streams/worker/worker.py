@@ -1,12 +1,12 @@
-"""The worker: one consumer, one producer, and the loop that moves its tasks.
+"""The worker: a consumer, a producer, and the loop that drives its tasks.
 
     poll ─► restore a slice ─► process ─► commit when due ─┐
       ▲────────────────────────────────────────────────────┘
 
-Everything happens in one thread; rebalance callbacks run inside `poll`. Who knows what: the group's
-word is `headrace.streams.worker.membership`'s, the producer
-`headrace.streams.worker.transactions`', the tasks `headrace.streams.tasks.tasks`'. Beside the loop
-stand `processing`, `commits` and `reactions`; `wiring` makes them all.
+All of this runs in one thread; rebalance callbacks run inside `poll`. State is owned by:
+`headrace.streams.worker.membership` (group), `headrace.streams.worker.transactions` (producer), and
+`headrace.streams.tasks.tasks` (tasks). The loop uses `processing`, `commits` and `reactions`;
+`wiring` creates all of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from headrace.streams.worker.transactions import Transactions
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.punctuation import NEVER_MS
 
-# A worker that is told to process nothing for a while, and keeps its tasks.
+# Pause of a worker that keeps its tasks.
 
 
 class Pausing:
@@ -56,20 +56,26 @@ class Pausing:
         self._asked = threading.Event()
         self._heard: Callable[[bool], None] = lambda _: None
         self.is_on = False
-        """Whether nothing is processed now, and all that was is committed."""
+        """Whether processing is paused and all work is committed."""
 
     def follow(self, asked: threading.Event, heard: Callable[[bool], None]) -> None:
-        """Pause while `asked` is set; `heard` is told in the worker's thread when that is so."""
+        """Pause while an event is set.
+
+        Args:
+            asked: the event.
+            heard: called in the worker's thread with True when the pause starts, with False when it
+                ends.
+        """
         self._asked, self._heard = asked, heard
 
     def turn(self) -> bool:
-        """Do as one is told; returns whether nothing is to be processed in this turn."""
+        """Start, continue or end the pause; return whether processing is paused in this turn."""
         if self._asked.is_set():
             if not self.is_on:
                 self._commits.commit(ending=[task.id for task in self._tasks.running])
                 self.is_on = True
                 self._heard(True)
-            # In each turn: tasks that have begun since then are read from as all are.
+            # Pause in each iteration, because tasks may have started since the last.
             self._consumer.pause([p for task in self._tasks.running for p in task.inputs])
         elif self.is_on:
             self.is_on = False
@@ -79,13 +85,13 @@ class Pausing:
 
 
 UNKNOWN_LOOK_S = 1.0
-"""How often to look for partitions that the group has given out and that are not known yet."""
+"""Seconds until topics are checked if the group has assigned unknown partitions."""
 WAITING_LOOK_S = 0.005
-"""How often to look at tasks that wait to begin."""
+"""Maximum wait of a poll while tasks wait to start."""
 
 
 class Worker:
-    """Runs tasks until it is told to stop."""
+    """Main loop of a worker, which runs its tasks until it is stopped."""
 
     def __init__(
         self,
@@ -147,18 +153,18 @@ class Worker:
 
     @property
     def processed(self) -> int:
-        """Records processed since the start, those of aborted transactions included."""
+        """Number of records processed since the start, including aborted transactions."""
         return self._gathering.counters.processed
 
     @property
     def facts(self) -> WorkerSnapshot | None:
-        """How it was doing a moment ago; may be asked for from anywhere. None before it began."""
+        """The latest snapshot, or None before the first; thread-safe."""
         return self._gathering.latest
 
-    # -- the life of a worker ----------------------------------------------------------------
+    # -- life cycle --------------------------------------------------------------------------
 
     def stop(self, *, leave: bool | None = None) -> None:
-        """Ask the loop to end soon, from anywhere; `leave` goes over the setting on.stop."""
+        """Request the end of the loop; thread-safe; `leave` overrides the setting on.stop."""
         self._leaves = self._leaves if leave is None else leave
         self._stop.set()
 
@@ -166,7 +172,7 @@ class Worker:
         """Join the group and process until `stop`.
 
         Raises:
-            StreamsError: what stopped the worker; nothing that it was doing is committed.
+            StreamsError: the error that stopped the worker; its uncommitted work is rolled back.
         """
         try:
             self.begin()
@@ -180,26 +186,26 @@ class Worker:
             raise
 
     def begin(self) -> None:
-        """Join the group, and decide what a predecessor left open; tasks come with the turns."""
+        """Join the group, and end transactions of a predecessor; `turn` starts the tasks."""
         if self.global_tables.are_there:
-            # While they are read, others go on with the tasks. What a predecessor left open may be
-            # on their topics too, and nothing is read behind it.
+            # Other workers keep the tasks during the bootstrap. End a predecessor's transaction
+            # first: it may be open on these topics and would block reads.
             self._transactions.init()
             self.global_tables.bootstrap(self._stop.is_set)
             if self._stop.is_set():
-                return  # nobody needs to hear of a member that comes to leave
+                return  # do not join only to leave again
             self._membership.join(self.tasks.lead_topics, self)
             return
-        # Joining goes on in the background meanwhile; no offset is read before the next poll.
+        # The client joins in the background; no offset is read before the next poll.
         self._membership.join(self.tasks.lead_topics, self)
         self._transactions.init()
 
     def request_commit(self) -> None:
-        """Commit in this turn or the next one; may be called from anywhere."""
+        """Request a commit in this iteration or the next; thread-safe."""
         self._commits.request()
 
     def turn(self) -> None:
-        """Go once around the loop."""
+        """Run an iteration of the loop."""
         with self._reactions.reacting():
             self._membership.turn()
             self._poll(self._answering.bounded(self._wait_s()))
@@ -216,7 +222,7 @@ class Worker:
             self._answering.turn()
 
     def finish(self) -> None:
-        """Close cleanly: commit what was done, keep what is committed, leave as told."""
+        """Close cleanly: commit, release the tasks, and leave the group if configured."""
         self._log.info("worker_stopping")
         if failed := self._commits.commit_last(self.tasks.owned, self._log):
             self._reactions.abort_quietly()
@@ -230,7 +236,7 @@ class Worker:
         self._log.info("worker_stopped", last_commit="failed" if failed else "done")
 
     def give_up(self, error: BaseException | None = None) -> None:
-        """Close after an error: nothing uncommitted may survive, and nothing may hide the error."""
+        """Close after an error: roll back uncommitted work, and keep the original error visible."""
         for step in (
             self._reactions.abort_quietly,
             lambda: self._consumer.close(leave=self._leaves and not self.holds(error)),
@@ -247,10 +253,10 @@ class Worker:
                 reason = describe_failure(failure, full=self._config.log_errors == "full").reason
                 self._log.warning("close_failed", reason=reason)
 
-    # -- the group's word (RebalanceListener) --------------------------------------------------
+    # -- rebalance callbacks (RebalanceListener) -----------------------------------------------
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Own more tasks."""
+        """Add the tasks of assigned partitions."""
         if self._membership.hear():
             self._gate.on_new_membership()
             self._reactions.abort()
@@ -263,7 +269,7 @@ class Worker:
         self._ownership.tell()
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit while the tasks are still this worker's, then let go of them."""
+        """Commit while this worker still owns the tasks, then release them."""
         leaving = self.tasks.owned_of(partitions)
         self._log.info("partitions_revoked", partitions=self.tasks.told(partitions))
         if self._membership.hear():
@@ -276,7 +282,7 @@ class Worker:
         self._ownership.let_go(leaving)
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Drop tasks that are somebody else's already, with all that is uncommitted."""
+        """Release tasks that already belong to other workers, without a commit."""
         self._gathering.counters.rebalances += 1
         self._reactions.lose(partitions)
         self._ownership.let_go(self.tasks.owned_of(partitions))
@@ -284,7 +290,7 @@ class Worker:
     # -- the steps of a turn -------------------------------------------------------------------
 
     def _wait_s(self) -> float:
-        """How long a poll may wait for records."""
+        """Return how long a poll may wait for records."""
         if self.pausing.is_on and not self._restorer.is_active:
             return self._config.poll_ms / 1000
         if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
@@ -295,7 +301,7 @@ class Worker:
         return min(idle_s, *(bound_s for bound_s in bounds if bound_s is not None))
 
     def _until_punctuation_s(self) -> float:
-        """How long it is until a punctuator is due by the wall clock."""
+        """Return the time until the next wall-clock punctuator is due."""
         due_ms = min((task.facts.wall_due_ms for task in self.tasks.running), default=NEVER_MS)
         return math.inf if due_ms == NEVER_MS else max(0, due_ms - self._clock.now_ms()) / 1000
 
@@ -333,7 +339,7 @@ class Worker:
         if self._commits.is_due_for_all():
             self._commits.commit(everything=True)
         elif self._commits.is_due(processed):
-            # The group may have changed since the last poll; its word comes in polls alone, and a
-            # commit under the membership of before would be refused.
+            # The group may have changed since the last poll. Only polls report this, and a commit
+            # under the previous membership would be rejected.
             self._poll(idle_s=0.0)
             self._commits.commit()
