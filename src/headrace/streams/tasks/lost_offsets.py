@@ -35,7 +35,7 @@ _MOST_TRIED = 12
 class StateWithoutOffsetsError(StreamsError):
     """Error: the group lacks offsets for inputs of a task, so records would be counted twice.
 
-    It is not caught. The offsets expired, or the offsets, the group or a topic were deleted.
+    Nobody catches it. The offsets expired, or the offsets, the group or a topic were deleted.
     """
 
 

@@ -124,7 +124,7 @@ class CommitTiming:
         return True
 
     def nothing_to_commit(self) -> None:
-        """Restart the interval because nothing is uncommitted."""
+        """Restart the interval with the first record after this."""
         self._last_s = self._clock.monotonic_s()
 
     def committed(self, begun_s: float, *, everything: bool) -> None:

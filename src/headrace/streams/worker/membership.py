@@ -131,7 +131,7 @@ class Membership:
         return self._member_id is not None and self._consumer.member_id() != self._member_id
 
     def assigned(self) -> None:
-        """Record that the group has assigned partitions, so that the worker has joined."""
+        """Record that the group has assigned partitions, so the worker has joined."""
         self._joining_since_s = None
         self._is_new = True
         if self._look_at_s is None:

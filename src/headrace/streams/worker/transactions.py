@@ -82,7 +82,7 @@ class Transactions:
             self._probe("transaction_begun")
 
     def ended(self) -> None:
-        """Record that the open transaction was committed."""
+        """The open transaction is committed."""
         self._begun_s = None
 
     def abort(self) -> bool:
