@@ -1,4 +1,4 @@
-"""Where Kafka goes on behind an archive: no record may be in neither, and none may count twice."""
+"""Cut-over from an archive to Kafka: no record may be missing, and none may be read twice."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 
 Cutover = Mapping[TopicPartition, int] | datetime
-"""Where Kafka goes on: at offsets, or at the first records that are not older than a time."""
+"""Start of reading from Kafka: offsets, or a time whose first records are taken."""
 
 ReadRange = Callable[[TopicPartition, int, int], Iterator[Sequence[ReceivedMessage]]]
-"""Yields the committed records of a partition from an offset, before another one."""
+"""Yields the committed records of a partition between two offsets."""
 
 
 def check_cutover(cutover: object, places: Sequence[TopicPartition]) -> None:
-    """Refuse what says no place where Kafka goes on.
+    """Raise if `cutover` is not a valid time or set of offsets.
 
     Args:
         places: the partitions that have an archive.
 
     Raises:
-        CannotBackfillError: it is no time and no offsets, or of partitions without an archive.
+        CannotBackfillError: it is neither a time with a time zone nor offsets of partitions that
+            have an archive.
     """
     if isinstance(cutover, Mapping):
         unknown = sorted({TopicPartition(*place) for place in cutover} - set(places))
@@ -50,15 +51,16 @@ def cuts_of(
     read: ReadRange,
     cutover: Cutover | None,
 ) -> dict[TopicPartition, int]:
-    """Find out where Kafka goes on behind an archive, for each partition.
+    """Return the first offset to read from Kafka for each partition of an archive.
 
     Args:
-        read: looks whether there are records between two offsets.
-        cutover: as the caller said; None where the archive says so itself.
+        read: reads the records between two offsets.
+        cutover: given by the caller; None if it follows from the archive's offsets.
 
     Raises:
-        HistoryGapError: nothing says where, or there are records in between, which would be lost.
-        CannotBackfillError: there are records that would count twice.
+        HistoryGapError: the cut-over is unknown, or records between archive and cut-over would be
+            lost.
+        CannotBackfillError: records would be read twice.
     """
     places = [TopicPartition(facts.topic, p) for p in range(partitions)]
     topic = _Topic(admin, read, admin.start_offsets(places), admin.stable_offsets(places))
@@ -74,7 +76,7 @@ def cuts_of(
                 f"cutover= does not say where Kafka goes on in {', '.join(map(str, unsaid))}"
             )
         cuts = {place: given[place] for place in places}
-    # What is missing whole is said first.
+    # Partitions without any archived record are reported first.
     for place in sorted(places, key=lambda place: facts.of(place) is not None):
         part = facts.of(place)
         if facts.has_offsets:
@@ -86,7 +88,7 @@ def cuts_of(
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """What Kafka has of the topic: its partitions' first offsets, and the ends of the decided."""
+    """A topic in Kafka, with the first offsets and the readable ends of its partitions."""
 
     admin: HistoryAdmin | InputEnds
     read: ReadRange
@@ -94,7 +96,7 @@ class _Topic:
     stable: Mapping[TopicPartition, int]
 
     def records(self, place: TopicPartition, start: int, end: int) -> Iterator[ReceivedMessage]:
-        """Yield the committed records of a range, as far as there are any."""
+        """Yield the records of a range that Kafka still has."""
         start, end = max(start, self.starts[place]), min(end, self.stable[place])
         if start < end:
             for batch in self.read(place, start, end):
@@ -116,9 +118,14 @@ def _end(part: Part | None) -> int:
 
 
 def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPartition, int]:
-    """Where the records begin that are not older than a time."""
+    """Return the first offset of each partition whose record is not older than a time.
+
+    Raises:
+        HistoryGapError: Kafka may have deleted records after the cut-over.
+        CannotBackfillError: the archive has records at or after the cut-over.
+    """
     found = topic.admin.offsets_at(list(topic.starts), time_ms)
-    # What Kafka still has of the time before shows that it has all of the time behind.
+    # If Kafka still has records from before the time, it has all records from after it.
     oldest = topic.admin.offsets_at(list(topic.starts), 0)
     cuts = {}
     for place, at in found.items():
@@ -144,7 +151,7 @@ def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPart
 
 
 def _check_offsets(topic: _Topic, place: TopicPartition, part: Part | None, cut: int) -> None:
-    """See that an archive with offsets and Kafka have all records between them."""
+    """Raise if records between an archive with offsets and Kafka are missing."""
     end, start = _end(part), topic.starts[place]
     if start > end:
         has = "has nothing" if part is None else f"ends before offset {end}"
@@ -171,12 +178,12 @@ def _check_offsets(topic: _Topic, place: TopicPartition, part: Part | None, cut:
 
 
 def _check_times(topic: _Topic, place: TopicPartition, part: Part | None, cut: int) -> None:
-    """See that Kafka has nothing before the cut-over that is newer than the whole archive."""
+    """Raise if Kafka has a record before the cut-over that is newer than the whole archive."""
     latest = -1 if part is None or part.latest is None else part.latest
     at = topic.admin.offsets_at([place], latest + 1)[place]
     if at is None or at >= cut:
         return
-    # A marker of a transaction has a time, too, and is no record.
+    # A transaction marker also has a timestamp, but is not a record.
     for record in topic.records(place, at, cut):
         if record.timestamp()[1] > latest:
             raise HistoryGapError(

@@ -1,7 +1,7 @@
-"""What an archive has, by one run over three of its columns: enough to see what is wrong with it.
+"""Statistics of an archive, computed in a single pass over three of its columns, and their checks.
 
-A plan keeps how many records it begins with and between which ends, so that a second attempt that
-is given other ones is seen.
+A plan stores the number of archived records and their bounds, so that a second attempt with
+another archive is detected.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
 from headrace.streams.kafka.protocols import TopicPartition
 
 EARLIEST_MS = 10**11
-"""In March 1973. Seconds are less until the year 5138."""
+"""Smallest plausible timestamp (March 1973). Seconds stay below it until the year 5138."""
 LATEST_MS = 10**14
-"""In the year 5138. Microseconds are more since 1973."""
+"""Limit of plausible timestamps (year 5138). Microseconds exceed it since 1973."""
 NANOSECONDS = 10**17
-"""Nanoseconds are more since 1973, and microseconds less until the year 5138."""
+"""Nanoseconds exceed it since 1973. Microseconds stay below it until the year 5138."""
 
 EVERYWHERE = -1
-"""What stands for the partition of records that do not say theirs."""
+"""Partition number of records in an archive without partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What an archive has of one partition, or of all together if it does not know them.
+    """Statistics of a partition in an archive, or of a whole archive without partitions.
 
     Args:
-        partition: which; None if the records should say and do not.
-        no_offset: how many of them say no offset, though the archive has a column of offsets.
-        no_time: how many of them say no timestamp.
-        first: the lowest offset; None where there are no offsets.
+        partition: number of the partition; None if it is missing in the records.
+        rows: number of records.
+        no_offset: number of records without an offset.
+        no_time: number of records without a timestamp.
+        first: the lowest offset; None without offsets.
         last: the highest offset.
         earliest: the lowest timestamp, in milliseconds since 1970.
         latest: the highest timestamp.
@@ -50,7 +51,7 @@ class Part:
 
     @property
     def kept(self) -> ArchivedRows:
-        """What a plan keeps: the ends are those of the offsets, or else those of the times."""
+        """Statistics for the plan, with the bounds of the offsets, or else of the timestamps."""
         low, high = (self.earliest, self.latest) if self.first is None else (self.first, self.last)
         assert low is not None
         assert high is not None
@@ -59,10 +60,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFacts:
-    """What an archive of a topic has.
+    """Statistics of the archive of a topic.
 
     Args:
-        parts: by partition; at `EVERYWHERE` where the records do not know it.
+        parts: by partition; at `EVERYWHERE` if the archive has no partitions.
     """
 
     topic: str
@@ -70,11 +71,14 @@ class ArchiveFacts:
     parts: Mapping[int, Part]
 
     def of(self, place: TopicPartition) -> Part | None:
-        """What there is of a partition, as far as the archive knows; None for nothing."""
+        """Return the statistics of a partition, or of the whole archive if it has no partitions.
+
+        None means that the archive has no records of the partition.
+        """
         return self.parts.get(place.partition, self.parts.get(EVERYWHERE))
 
     def goes_beyond(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether it has records that are not before some offsets."""
+        """Return whether the archive has records at or after given end offsets."""
         return any(
             part.last is not None and part.last >= ends[TopicPartition(self.topic, partition)]
             for partition, part in self.parts.items()
@@ -82,17 +86,18 @@ class ArchiveFacts:
 
     @property
     def kept(self) -> dict[TopicPartition, ArchivedRows]:
-        """What a plan keeps of it."""
+        """Statistics for the plan, by partition."""
         return {TopicPartition(self.topic, p): part.kept for p, part in self.parts.items()}
 
 
 def facts_of(
     topic: str, parts: Sequence[Part], partitions: int, *, has_partitions: bool, has_offsets: bool
 ) -> ArchiveFacts:
-    """Put together what an archive has, if each record has all that it has to have.
+    """Combine the archive's statistics; raise if a record lacks a required column.
 
     Raises:
-        CannotBackfillError: records say no place or no time, or are of a partition that is none.
+        CannotBackfillError: records lack a partition, an offset or a timestamp, or are of a
+            partition that the topic does not have.
     """
     lacking = {
         "partition": sum(part.rows for part in parts if part.partition is None),
@@ -121,10 +126,10 @@ def facts_of(
 
 
 def refuse_implausible_times(facts: ArchiveFacts) -> None:
-    """See that timestamps can be what they should: milliseconds since 1970.
+    """Raise if timestamps are not plausible milliseconds since 1970.
 
     Raises:
-        CannotBackfillError: they seem to be of another unit, or are before 1970.
+        CannotBackfillError: they seem to have another unit, or are before 1970.
     """
     parts = [p for p in facts.parts.values() if p.earliest is not None and p.latest is not None]
     if not parts:
@@ -164,13 +169,13 @@ def _date(ms: int) -> str:
 
 
 def refuse_other_archive(plan: BackfillPlan, facts: ArchiveFacts) -> None:
-    """See that a second attempt is given what the first one was planned with.
+    """Raise if a second attempt gets another archive than the first attempt was planned with.
 
     Args:
-        facts: of what is there now before the plan's starts.
+        facts: statistics of the present archive before the plan's starts.
 
     Raises:
-        CannotBackfillError: it is not.
+        CannotBackfillError: record counts or bounds differ from the plan.
     """
     if plan.archived_rows is None:
         return

@@ -1,4 +1,4 @@
-"""The records of an archive as packs, in the order in which a task reads them."""
+"""Records of an archive as packs, in the order in which a task reads them."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ from headrace.spark_bridge.records.packs import (
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology.compile.source import stampers
 
-# History that comes from a DataFrame instead of from Kafka: Parquet, CSV, Delta, whatever it is.
+# History from a DataFrame instead of from Kafka: Parquet, CSV, Delta or any other format.
 #
 # The columns are ``key``, ``value`` (bytes or text) and ``timestamp`` (milliseconds since 1970, or
-# a
-# timestamp), and, where the archive has them, ``partition``, ``offset`` and ``headers``. Where the
-# archive ends and Kafka goes on must be known to the record: it follows from the offsets, or the
-# caller says it. Without offsets, records are in the order of their times, then of the rows in the
-# files, as these are called; where Spark knows of no files, of what is in them. So a second attempt
-# finds them in the same order, however Spark divides them then.
+# a timestamp), and optionally ``partition``, ``offset`` and ``headers``. The cut-over from archive
+# to Kafka must be exact: it follows from the offsets, or the caller gives it. Without offsets,
+# records are ordered by timestamp, then by file name and row within the file, or by content if
+# Spark knows of no files. A second attempt therefore reads them in the same order, however Spark
+# splits the files.
 
 
 AMONG_EQUALS = ("file", "row", "content")
-"""The columns by which rows of one time are sorted, before their keys and values."""
+"""Columns that sort records with equal timestamps, before their keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The history of one topic.
+    """Archived history of a topic.
 
     Args:
-        given: topic, partition, offset, key, value, timestamp and headers, as far as the archive
-            has them; and, without offsets, what orders rows of one time.
-        frame: the same with each record's partition.
-        has_partitions: whether the archive knows them.
-        has_offsets: whether the archive knows them.
+        given: topic, partition, offset, key, value, timestamp and headers, null if the archive
+            lacks the column; without offsets, also the columns that sort records with equal
+            timestamps.
+        frame: the same, with the partition of each record filled in.
+        has_partitions: whether the archive has a column of partitions.
+        has_offsets: whether the archive has a column of offsets.
     """
 
     topic: str
@@ -68,10 +68,10 @@ class Archive:
 
 
 def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
-    """Look at the columns of an archive, and give each record its partition.
+    """Check the columns of an archive, and assign each record a partition.
 
     Raises:
-        CannotBackfillError: a column is missing, or of a type that it cannot have.
+        CannotBackfillError: a column is missing, or has an unsupported type.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -123,10 +123,11 @@ def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
 
 
 def _among_equals(frame: Any) -> Any:
-    """Add what orders rows of one time.
+    """Add the columns that sort records with equal timestamps.
 
-    Directly over the files, where it depends on nothing but them. The ids go up within a file,
-    wherever Spark cuts it, and say nothing of two files, nor of rows that come from none.
+    They are added directly to the scan of the files, because there they depend only on the files.
+    The ids increase within a file, however Spark splits it. They carry no order across files, or
+    for rows that do not come from a file.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -156,7 +157,9 @@ def _headers(topic: str, kind: str | None) -> Any:
 
 
 class _Partitioned:
-    """Puts each record where Kafka's producers do, those without a key by what is in them."""
+    """Function that assigns partitions as Kafka's producers do; records without a key by their
+    content.
+    """
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
@@ -173,19 +176,21 @@ class _Partitioned:
 
 
 def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None) -> ArchiveFacts:
-    """Look through the places and times of an archive, once.
+    """Return the statistics of an archive, in a single pass over it.
 
     Args:
-        cuts: where what counts of it ends, if it has offsets; None for all of it.
+        cuts: end offsets of the counted records, if the archive has offsets; None counts all
+            records.
 
     Raises:
-        CannotBackfillError: records say no place or no time, or are of a partition that is none.
+        CannotBackfillError: records lack a partition, an offset or a timestamp, or are of a
+            partition that the topic does not have.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = archive.given
     if cuts is not None and archive.has_offsets:
-        # What says no place stays, to be refused.
+        # Records without a partition or offset stay, so that they are reported.
         known = F.col("partition").isNotNull() & F.col("offset").isNotNull()
         frame = frame.where(~known | _is_before(archive, cuts))
     rows = frame.groupBy("partition").agg(
@@ -207,7 +212,7 @@ def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None
 
 
 def before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
-    """The records of an archive before some offsets, if it has offsets."""
+    """Return the records of an archive before given offsets; all records without offsets."""
     return archive.frame.where(_is_before(archive, cuts)) if archive.has_offsets else archive.frame
 
 
@@ -222,15 +227,15 @@ def _is_before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
 
 
 UNNUMBERED = -(1 << 60)
-"""From where records without an offset are counted: before every offset of Kafka."""
+"""First number of records without an offset: lower than every offset of Kafka."""
 
 
 def numbered(
     archive: Archive, cuts: Mapping[TopicPartition, int], job: Job
 ) -> tuple[Any, dict[TopicPartition, Archived]]:
-    """Return an archive's records before some offsets as packs, and what is known of them.
+    """Return an archive's records before given offsets as packs, and the facts of each partition.
 
-    Runs through the archive once; what comes out is kept on the executors' disks.
+    Reads the archive once, and persists the packs on the executors' disks.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as F  # noqa: N812
@@ -258,7 +263,7 @@ def numbered(
 
 
 class _Numbered:
-    """Gives the records of one partition, which come in their order, the order of a stage."""
+    """Function that converts the sorted records of a partition to packs with their order."""
 
     def __init__(self, job: Job, topic: str) -> None:
         self._job = job
@@ -311,7 +316,7 @@ class _Numbered:
             yield packs_to_arrow([packed_note(label, json.dumps(said).encode())])
 
     def _place_of(self, batch: pa.RecordBatch, before: TopicPartition | None) -> TopicPartition:
-        """The partition of all records of a batch, which is that of those before."""
+        """Return the partition of a batch, and check that all records so far belong to it."""
         ends = pc.min_max(batch.column("partition")).as_py()
         found = TopicPartition(self._topic, ends["min"])
         holes = batch.column("partition").null_count + batch.column("timestamp").null_count

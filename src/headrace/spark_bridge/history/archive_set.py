@@ -1,4 +1,4 @@
-"""The DataFrames that a backfill's history comes from, all together."""
+"""Archives of a backfill: the DataFrames that its history comes from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.topics import describe_as
 
 Times = Literal["check", "trust"]
-"""Whether timestamps are refused that can hardly be milliseconds since 1970."""
+"""Whether implausible timestamps are rejected."""
 
 Source = Mapping[str, Any] | None
 """DataFrames by topic."""
@@ -31,11 +31,11 @@ Source = Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSet:
-    """The DataFrames that history comes from.
+    """Archives of a backfill.
 
     Args:
-        facts: what each of them has, in the same order.
-        cuts: where Kafka goes on behind them.
+        facts: statistics of each archive, in the same order.
+        cuts: first offset to read from Kafka after the archives.
     """
 
     archives: Sequence[Any] = ()
@@ -52,13 +52,13 @@ class ArchiveSet:
         plan: BackfillPlan | None,
         times: Times = "check",
     ) -> ArchiveSet:
-        """Look into the DataFrames, and find out where Kafka goes on behind them.
+        """Check the DataFrames, and compute the first offsets to read from Kafka after them.
 
         Args:
-            plan: one that was made before; it says where Kafka goes on.
+            plan: plan of an earlier attempt, which already has these offsets.
 
         Raises:
-            CannotBackfillError: they are not the history of what the topology reads.
+            CannotBackfillError: they are not the history of the topology's source topics.
             BackfillError: they cannot be read.
         """
         from headrace.spark_bridge.history.archive_packs import open_archive
@@ -101,7 +101,7 @@ class ArchiveSet:
 
     @staticmethod
     def _refuse_topics(source: Any, application: Any) -> None:
-        """See that archives are of topics that the topology reads as history."""
+        """Raise if an archive is not of a source topic, or is of a table's changelog."""
         from headrace.spark_bridge.run.refusals import refuse_reused
 
         if not isinstance(source, Mapping):
@@ -120,7 +120,7 @@ class ArchiveSet:
 
     @staticmethod
     def _refuse_others(source: Mapping[str, Any], plan: BackfillPlan | None) -> None:
-        """See that a second attempt has what the first one was planned with."""
+        """Raise if a second attempt gets archives of other topics than the first attempt."""
         if plan is None or set(plan.archived) == set(source):
             return
         planned = "was planned without archives"
@@ -133,13 +133,13 @@ class ArchiveSet:
         )
 
     def ended(self, plan: BackfillPlan, until: Until) -> BackfillPlan:
-        """See that archives can end where the plan does; the plan, with what is read of them.
+        """Check that archives can end at the plan's ends, and return the plan with their facts.
 
-        Looks into an archive again only if it is cut.
+        An archive is scanned again only if the plan cuts it.
 
         Raises:
-            CannotBackfillError: one would have to be cut and has no offsets, or has records that
-                are the live application's and are not in Kafka any more.
+            CannotBackfillError: an archive without offsets would have to be cut, or the archive has
+                records after `until` that Kafka has deleted.
         """
         rows = {}
         for archive, whole in zip(self.archives, self.facts, strict=True):
@@ -160,13 +160,13 @@ class ArchiveSet:
         return replace(plan, archived_rows=rows) if self.archives else plan
 
     def numbered(self, job: Any, plan: BackfillPlan) -> tuple[list[Any], dict[TopicPartition, Any]]:
-        """Return their records as packs, and what is known of each input partition.
+        """Return the archives' records as packs, and the facts of each input partition.
 
         Args:
-            plan: of the backfill; what is behind its ends is left out.
+            plan: of the backfill; records after its ends are skipped.
 
         Raises:
-            BackfillError: their records are not as they are to be.
+            BackfillError: the records are invalid or cannot be read.
         """
         from headrace.spark_bridge.history.archive_packs import numbered
         from headrace.spark_bridge.run.stage_errors import archive_error

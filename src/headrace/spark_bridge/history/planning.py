@@ -1,4 +1,4 @@
-"""Makes the plan of a backfill: asks the cluster once what there is, and where it ends."""
+"""Planning of a backfill: reads offsets and topics of the cluster once, and fixes the ends."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from headrace.streams.plan.topic_plan import SubTopologyTopics, plan_internal_to
 from headrace.streams.plan.topics import TopicAdmin, describe_as, prepare_topics
 
 Until = Literal["latest"] | Mapping[TopicPartition, int] | datetime
-"""Where to end: at the last stable offsets, before offsets, or before a time."""
+"""End of the history: the last stable offsets, given offsets, or a time (exclusive)."""
 
 
 class HistoryAdmin(TopicAdmin, Protocol):
-    """What planning asks of a cluster; the live one is `headrace.streams.kafka.admin.LiveAdmin`."""
+    """Cluster operations for planning, implemented by `headrace.streams.kafka.admin.LiveAdmin`."""
 
     def offsets_at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, committed: bool = True
     ) -> dict[TopicPartition, int | None]:
-        """The first offset of a record that is not older than a time, or None."""
+        """Return the first offset of each partition at or after a time, or None."""
 
 
 class InputEnds:
-    """Where inputs end for an application: where it reads up to itself.
+    """Start and end offsets of inputs, by the isolation level of the application.
 
     Args:
-        committed: whether it reads committed records alone.
+        committed: whether the application reads only committed records.
     """
 
     def __init__(self, admin: HistoryAdmin, *, committed: bool) -> None:
@@ -47,13 +47,13 @@ class InputEnds:
     def offsets_at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """The first offset of a record that is not older than a time, or None."""
+        """Return the first offset of each partition at or after a time, or None."""
         return self._admin.offsets_at(partitions, timestamp_ms, committed=self._committed)
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What to read of some partitions."""
+    """Offset ranges of partitions."""
 
     starts: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
@@ -69,15 +69,15 @@ def make_plan(
     create: bool,
     cuts: Mapping[TopicPartition, int] | None = None,
 ) -> BackfillPlan:
-    """Decide what to read, and make the application's internal topics.
+    """Plan the offset ranges to read, and create the application's internal topics.
 
     Args:
-        create: whether internal topics that are not there are made.
-        cuts: where archives end and Kafka begins, of partitions that have an archive.
+        create: create missing internal topics.
+        cuts: first offset to read from Kafka, for partitions with an archive.
 
     Raises:
-        CannotBackfillError: a range is not there.
-        MissingTopicError, MisconfiguredTopicError: the topics do not fit.
+        CannotBackfillError: a range is not available.
+        MissingTopicError, MisconfiguredTopicError: topics are missing or misconfigured.
     """
     partitions, topic_ids = _topics(application, admin, create=create)
     plans = list(application.plans.values())
@@ -111,7 +111,7 @@ def make_plan(
 def _topics(
     application: Application, admin: HistoryAdmin, *, create: bool
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """The partition counts of all topics that are known by name, and the ids of those but sinks."""
+    """Return the partition counts of all topics, and the ids of all topics except sinks."""
     config = application.config
     plans = application.plans.values()
     needed: list[SubTopologyTopics] = [
@@ -158,15 +158,15 @@ def ranges(
     cuts: Mapping[TopicPartition, int],
     late: Collection[str],
 ) -> Ranges:
-    """Find out where partitions begin and where they are to end.
+    """Return the offset range to read of each partition.
 
     Args:
-        cuts: where to begin, of partitions whose beginning is in an archive.
-        late: topics of which a new application reads nothing that is there already.
+        cuts: first offset, for partitions whose earlier records are in an archive.
+        late: topics with offset reset "latest", whose present records are not read.
 
     Raises:
-        CannotBackfillError: an end lies past the last stable offset, or records before a cut are
-            gone.
+        CannotBackfillError: an end is past the last stable offset, or records before a cut are
+            deleted.
     """
     starts, stable = admin.start_offsets(places), admin.stable_offsets(places)
     ends = dict(stable)
@@ -184,7 +184,7 @@ def ranges(
             starts[place] = cut
         elif place.topic in late:
             starts[place] = ends[place]
-    # Nothing is read behind the end that was asked for, of Kafka and of archives.
+    # Nothing is read after the requested end, neither from Kafka nor from archives.
     starts = {place: min(start, ends[place]) for place, start in starts.items()}
     return Ranges(starts, ends)
 
@@ -234,9 +234,9 @@ def _check_cut(place: TopicPartition, cut: int, start: int, stable: int) -> None
 
 
 def stages_of(plans: Sequence[SubPlan]) -> tuple[tuple[int, ...], ...]:
-    """Put sub-topologies in an order in which each comes behind those that write to it.
+    """Group sub-topologies into stages, each after the stages that write to it.
 
-    Those that write to each other in a circle are in one stage.
+    Sub-topologies that write to each other in a cycle form a single stage.
     """
     writers = {
         plan.id: {

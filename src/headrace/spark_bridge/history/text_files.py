@@ -1,7 +1,7 @@
-"""History in files of text, as programs write them: CSV by RFC 4180, and JSON by lines.
+"""History in text files: CSV by RFC 4180, and JSON lines.
 
-Keys and values are the text that stands there, in UTF-8. Timestamps are milliseconds since 1970 or
-times. What is no number or time becomes null, and is refused later.
+Keys and values are the UTF-8 text of the file. Timestamps are milliseconds since 1970 or date and
+time. Invalid numbers and times become null, and are rejected later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NEEDED = ("key", "value", "timestamp")
 
 _SEPARATORS = (",", ";", "\t")
-"""Where commas are in numbers, Excel takes semicolons."""
+"""Excel uses semicolons in locales with a decimal comma."""
 
 _RFC_4180: dict[str, Any] = {
     "header": True,
@@ -25,14 +25,14 @@ _RFC_4180: dict[str, Any] = {
     "multiLine": True,  # a value in quotes may have several lines
     "quote": '"',
     "escape": '"',  # quotes in quotes are doubled, and a backslash is a backslash
-    # Otherwise the parser makes one of all ends of lines, those within values too.
+    # Otherwise the parser normalizes all line ends, even within values.
     "lineSep": "\n",
-    # Nothing without quotes is null, and in quotes it is empty: Spark must tell them apart.
+    # An empty field is null without quotes and an empty text in quotes.
     "nullValue": "\x00null\x00",
     "emptyValue": "",
     "ignoreLeadingWhiteSpace": False,
     "ignoreTrailingWhiteSpace": False,
-    # A line with fewer or more fields is an error, and so is another file with other columns.
+    # A line with fewer or more fields is an error, as is a file with other columns.
     "mode": "FAILFAST",
     "columnPruning": False,
     "enforceSchema": False,
@@ -40,13 +40,12 @@ _RFC_4180: dict[str, Any] = {
 
 
 def read_csv(spark: SparkSession, path: str) -> DataFrame:
-    """Read CSV files with a header line, as `backfill` takes them.
+    """Read CSV files with a header line into a DataFrame for `backfill`.
 
-    The separator is a comma, or the semicolon or tab that the header has. A mark of byte order is
-    left out.
+    The separator is a comma, or the semicolon or tab of the header. A byte order mark is skipped.
 
     Raises:
-        CannotBackfillError: Spark would leave rows out or change them without an error.
+        CannotBackfillError: Spark would skip or change rows without an error.
     """
     _require_csv(spark, path)
     for separator in _SEPARATORS:
@@ -57,7 +56,7 @@ def read_csv(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _without_cr(frame: Any) -> Any:
-    """Of lines that end in CRLF the last field has the CR, unless it is in quotes."""
+    """Remove the CR that CRLF line ends leave in an unquoted last field."""
     from pyspark.sql import functions as F  # noqa: N812
 
     *others, last = frame.columns
@@ -70,10 +69,10 @@ def _without_cr(frame: Any) -> Any:
 
 
 def read_json(spark: SparkSession, path: str) -> DataFrame:
-    """Read files with an object on each line; what is no text in it becomes text.
+    """Read files with a JSON object on each line; values that are not text become text.
 
     Raises:
-        CannotBackfillError: Spark would leave rows out or change them without an error.
+        CannotBackfillError: Spark would skip or change rows without an error.
     """
     _require_json(spark, path)
     frame = spark.read.option("mode", "FAILFAST").option("primitivesAsString", True).json(path)
@@ -81,7 +80,7 @@ def read_json(spark: SparkSession, path: str) -> DataFrame:
 
 
 def _require_csv(spark: SparkSession, path: str) -> None:
-    """Require what Spark does not check: even quotes, lines that end in LF, and UTF-8."""
+    """Check quotes, line ends and encoding, because Spark does not."""
     from pyspark.sql import functions as F  # noqa: N812
 
     lines = spark.read.text(path, lineSep="\n")
@@ -109,7 +108,7 @@ def _require_csv(spark: SparkSession, path: str) -> None:
 
 
 def _require_json(spark: SparkSession, path: str) -> None:
-    """Require one whole value on each line: Spark ignores text after a value."""
+    """Check that each line is a single value in UTF-8, because Spark ignores text after a value."""
     from pyspark.sql import functions as F  # noqa: N812
 
     lines = spark.read.text(path).select("value", F.input_file_name().alias("file"))
@@ -126,9 +125,9 @@ def _require_json(spark: SparkSession, path: str) -> None:
 
 
 def wrong_json(line: str) -> str | None:
-    """Return the fault of a JSON line that Spark may read without an error.
+    r"""Return the fault of a JSON line that Spark may read without an error, or None.
 
-    >>> wrong_json('{"a": 1} {"a": 2}'), wrong_json('{"a": "\\\\ud800"}'), wrong_json('{"a": 1}')
+    >>> wrong_json('{"a": 1} {"a": 2}'), wrong_json('{"a": "\\ud800"}'), wrong_json('{"a": 1}')
     ('is not one value of JSON', 'has half of a surrogate pair, which is not text', None)
     """
     text = line.removeprefix("\ufeff").strip()

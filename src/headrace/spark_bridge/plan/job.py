@@ -1,8 +1,8 @@
-"""What an executor needs to run the tasks of a stage: topology, settings and plan, as bytes.
+"""Job of a stage, as executors receive it: topology, settings and plan as bytes.
 
-The topology is compiled where it runs: functions travel, compiled programs need not. Functions of
-an importable module travel by their names, so executors must be able to import it; others, and
-those of the main script, travel by value.
+Executors compile the topology, so functions are shipped and compiled programs are not. Functions
+of an importable module are pickled by name, so executors must be able to import the module; other
+functions, including functions of the main script, are pickled by value.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from headrace.topology.graph.optimizer import COMBINE
 from headrace.topology.topology import Topology
 
 STATE_IN_MEMORY_BYTES = 512 << 20
-"""How much state a task keeps in memory before it moves to disk."""
+"""Size of a task's state in memory before it moves to disk."""
 
 Settings = Mapping[str, object] | StreamsConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A topology that is compiled for history.
+    """Topology compiled for history.
 
     Args:
-        config: its settings, as far as history goes: without caches where a step behind one
-            depends on stream time, as that step would see everything at the end.
+        config: the settings; caches are off if an operator downstream of a store depends on stream
+            time, because it would receive all changes at the end.
         plans: of its sub-topologies, by id.
     """
 
@@ -49,14 +49,14 @@ class Application:
         """Compile a topology.
 
         Args:
-            combined: the repartition topics that take partial results.
+            combined: the repartition topics that receive partial aggregates.
 
         Raises:
             ConfigError: the settings are wrong.
             TopologyError: the topology cannot run.
         """
         config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
-        # What is combined here, and how, is the caller's to say.
+        # The caller decides about pre-aggregation.
         rewrites = tuple(name for name in config.topology_optimization if name != COMBINE)
         config = replace(config, topology_optimization=rewrites)
         topology = optimized(topology, config)
@@ -69,17 +69,17 @@ class Application:
 
     @property
     def repartitions(self) -> frozenset[str]:
-        """The full names of the repartition topics."""
+        """Full names of the repartition topics."""
         plans = self.plans.values()
         return frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
 
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What is known of the part of an input partition that comes from an archive.
+    """Facts of the part of an input partition that comes from an archive.
 
     Args:
-        first: the lowest offset, or the number that stands for one.
+        first: the lowest offset, or the first number of records without offsets.
         largest: the largest timestamp.
     """
 
@@ -89,16 +89,17 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One stage of a backfill, to be sent to executors.
+    """Stage of a backfill, to be sent to executors.
 
     Args:
         application: topology and settings, pickled.
         plan: of the backfill, as text.
         stage: the sub-topologies that run together.
-        combined: the repartition topics that take partial results, as the topology names them.
+        combined: the repartition topics that receive partial aggregates, by their names in the
+            topology.
         archived: the input partitions that begin with an archive.
-        with_sinks: whether records for topics outside of the application are kept.
-        memory_bytes: how much state a task keeps in memory.
+        with_sinks: keep the records for topics outside of the application.
+        memory_bytes: size of a task's state in memory before it moves to disk.
     """
 
     application: bytes
@@ -120,8 +121,8 @@ def pack_application(topology: Topology, settings: Settings) -> bytes:
     """Pickle a topology with its settings, functions and lambdas included.
 
     Raises:
-        CannotBackfillError: something in it cannot be sent to another process.
-        SparkMissingError: pyspark is, which knows how to.
+        CannotBackfillError: an object in it cannot be pickled.
+        SparkMissingError: pyspark, which has the pickler, is not installed.
     """
     try:
         return by_value.dumps((topology, settings))

@@ -1,7 +1,7 @@
-"""The plan of a backfill: what is read, up to where, and in which stages.
+"""Plan of a backfill: offset ranges to read, and stages.
 
-The ends are asked for once, as last stable offsets, and are then part of the plan: what is read,
-what is committed and what a second attempt reads are the same records.
+The ends are fixed once, as last stable offsets: the backfill reads, commits and in a second
+attempt reads again exactly these records.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from headrace.streams.kafka.protocols import TopicPartition
 
 FORMAT = 1
-"""The version of the text that a plan is kept as."""
+"""Version of the stored form of a plan."""
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 
 
 class ArchivedRows(NamedTuple):
-    """What is read of an archive: how many records, and between which offsets, or else times."""
+    """Number of records to read from an archive, and their bounds: offsets, or else timestamps."""
 
     rows: int
     low: int
@@ -30,29 +30,29 @@ class ArchivedRows(NamedTuple):
 
 
 class PlanFormatError(ValueError):
-    """A text is no plan, or one of another version of the bridge."""
+    """The text is not a plan, or is a plan of another format version."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """Plan of a backfill: what is read, up to which offsets, and in which stages.
+    """Plan of a backfill: offset ranges to read, and stages.
 
     Args:
         id: of the backfill; a second attempt with the same id follows the same plan.
-        now_ms: when it was made, in milliseconds since 1970; what processors are told as the time.
-        stages: the sub-topologies that run together, in the order of the stages. There are several
-            in one only where they write to each other in a circle.
+        now_ms: creation time in milliseconds since 1970, which processors see as the current time.
+        stages: the sub-topologies that run together, in the order of the stages. A stage has
+            several only if they write to each other in a cycle.
         partitions: the partition count of every topic that is read or written by its name.
         starts: the first offset to read of each input partition.
-        ends: the offset to stop before, of the same partitions; to be committed.
+        ends: the offset to stop before, of the same partitions; these are committed.
         global_starts: as `starts`, of the topics of global tables.
         global_ends: as `ends`, of the topics of global tables; never committed.
-        archived: the topics of which the records before `starts` are in archives.
-        archived_rows: what is read of these, by partition, which is -1 for all together where the
-            archive does not know it; None in plans of versions that did not ask.
-        topic_ids: the ids of the topics that are read, and of the application's own. Plans of
-            earlier versions have neither these nor the next.
-        topology: what `headrace.spark_bridge.plan.plan_identity` calls the topology.
+        archived: the topics whose records before `starts` are in archives.
+        archived_rows: statistics of these records by partition, which is -1 for an archive without
+            partitions; None in plans of versions that did not store them.
+        topic_ids: the ids of the topics that are read, and of the application's internal topics.
+            Plans of earlier versions have neither these nor `topology`.
+        topology: digest of the topology, by `headrace.spark_bridge.plan.plan_identity`.
 
     Example:
         >>> place = TopicPartition("lines", 0)
@@ -78,17 +78,17 @@ class BackfillPlan:
 
     @property
     def inputs(self) -> tuple[TopicPartition, ...]:
-        """The input partitions outside of the application, in the order that breaks ties."""
+        """Input partitions outside of the application, in the order that breaks ties."""
         return tuple(sorted(self.ends))
 
     @property
     def sub_topologies(self) -> tuple[int, ...]:
-        """The ids of the sub-topologies, in the order of the stages."""
+        """Ids of the sub-topologies, in the order of the stages."""
         return tuple(sub for stage in self.stages for sub in stage)
 
     @property
     def records(self) -> int:
-        """How many offsets there are to read, those of markers and aborted records included."""
+        """Number of offsets to read, including transaction markers and aborted records."""
         return sum(end - self.starts[place] for place, end in self.ends.items())
 
     def to_json(self) -> dict[str, object]:
@@ -110,10 +110,10 @@ class BackfillPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> BackfillPlan:
-        """Read what `to_json` made.
+        """Read a plan from the objects that `to_json` returns.
 
         Raises:
-            PlanFormatError: it is something else.
+            PlanFormatError: the data is not a plan of this format.
         """
         if data.get("format") != FORMAT:
             raise PlanFormatError(
@@ -154,10 +154,10 @@ class BackfillPlan:
 
     @classmethod
     def from_text(cls, text: str) -> BackfillPlan:
-        """Read what `to_text` made.
+        """Read a plan from the text that `to_text` returns.
 
         Raises:
-            PlanFormatError: it is something else.
+            PlanFormatError: the text is not a plan of this format.
         """
         try:
             data = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))

@@ -1,7 +1,8 @@
-"""What a plan was made for: the topics it names by their ids, and the topology by a digest.
+"""Identity of a plan: the ids of its topics, and a digest of its topology.
 
-Offsets mean nothing in a topic that was deleted and made again, and the marker of a unit vouches
-for rows that went with it. Units of two topologies do not make one state.
+If a topic was deleted and created again, the offsets of a plan are meaningless, and so are the
+markers of written units, because their rows are gone. Units of two topologies do not form a
+consistent state.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from headrace.streams.plan.deployment import Deployment
 
 
 def topology_digest(application: Application) -> str:
-    """What tells topologies apart as far as tasks, stores and topics go; not by their functions."""
+    """Return a digest of the tasks, stores and topics of a topology, but not of its functions."""
     plans = sorted(application.plans.values(), key=lambda plan: plan.id)
     tasks = [(plan.id, plan.topics.all_sources, sorted(plan.sinks)) for plan in plans]
     described = f"{Deployment.of(plans, application.config)!r}\n{tasks!r}"
@@ -25,15 +26,15 @@ def topology_digest(application: Application) -> str:
 
 
 def is_of(application: Application, plan: BackfillPlan) -> bool:
-    """Whether a plan was made for this topology, as far as it says."""
+    """Return whether a plan was made for this topology; True for plans without a digest."""
     return plan.topology in ("", topology_digest(application))
 
 
 def refuse_other_topology(application: Application, plan: BackfillPlan) -> None:
-    """See that a plan is followed with the topology that it was made for.
+    """Raise if a plan was made for another topology.
 
     Raises:
-        CannotBackfillError: it is another.
+        CannotBackfillError: the digests differ.
     """
     if not is_of(application, plan):
         raise CannotBackfillError(
@@ -45,13 +46,13 @@ def refuse_other_topology(application: Application, plan: BackfillPlan) -> None:
 
 
 def refuse_other_topics(plan: BackfillPlan, facts: Mapping[str, TopicFacts]) -> None:
-    """See that the topics of a plan are those that it was made for.
+    """Raise if a topic of a plan was deleted or created again.
 
     Args:
-        facts: of the topics whose ids it has, where they exist.
+        facts: facts of the plan's topics that exist.
 
     Raises:
-        CannotBackfillError: one was deleted, and perhaps made again.
+        CannotBackfillError: a topic is missing or has another id.
     """
     problems = []
     for name, topic_id in plan.topic_ids.items():

@@ -1,8 +1,8 @@
-"""Pickles what executors need, with classes and functions of the main script by value.
+"""Pickling of the program for executors, with classes and functions of the main script by value.
 
-cloudpickle knows how, but for what is peculiar to classes of data: a cache of msgspec that cannot
-be pickled, structs whose fields are fixed when they are made, signs in dataclasses that are known
-by their identity, and annotations that are text, which nobody can read where the script is not.
+cloudpickle supports most of it, except for some features of data classes: a cache of msgspec that
+cannot be pickled, structs whose fields are fixed at creation, sentinels in dataclasses that are
+compared by identity, and annotations as text, which cannot be resolved without the script.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNS = {
     for name, one in vars(dataclasses).items()
     if type(one).__module__ == "dataclasses"
 }
-"""What dataclasses tell from all else by being that very object."""
+"""Sentinels of the module `dataclasses`, which are compared by identity."""
 _CACHE = "__msgspec_cache__"
 
 
@@ -33,19 +33,19 @@ def dumps(value: object) -> bytes:
     """Pickle a value.
 
     Raises:
-        Exception: something in it cannot be pickled; of any class, as pickle's are.
+        Exception: an object in it cannot be pickled; of any class, like the errors of pickle.
     """
     from pyspark.cloudpickle import CloudPickler
 
     plain: Any = CloudPickler
 
     class Pickler(plain):  # type: ignore[misc]
-        """Knows what msgspec adds to classes."""
+        """Pickler with support for msgspec structs and dataclasses."""
 
         def reducer_override(self, obj: Any) -> Any:
-            """Called for each class and function, before all else."""
+            """Reduce classes and functions; pickle calls this before any other reducer."""
             if type(obj).__module__ == "dataclasses" and (name := _SIGNS.get(id(obj))):
-                return name  # it is found there by its name
+                return name  # pickled as a global name
             found = super().reducer_override(obj)
             if isinstance(obj, type) and isinstance(found, tuple) and len(found) == 6:
                 return _reduced(obj, found)
@@ -57,12 +57,12 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Read what `dumps` made."""
+    """Unpickle the result of `dumps`."""
     return pickle.loads(data)  # noqa: S301 - made by the driver
 
 
 class ByValue:
-    """What Spark calls in its workers, pickled here: its own pickler does not know of msgspec.
+    """Function for Spark's workers, pickled here because Spark's pickler does not support msgspec.
 
     Args:
         function: takes and yields Arrow batches.
@@ -75,13 +75,13 @@ class ByValue:
         self._data = dumps(function)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Call it."""
+        """Call the function."""
         function: Function = loads(self._data)
         return function(batches)
 
 
 def _reduced(cls: type, found: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What cloudpickle makes of a class that travels by value, without what would not arrive."""
+    """Adapt cloudpickle's reduction of a class, so that it can be restored in another process."""
     make, arguments, (members, slots), *rest = found
     members = {name: value for name, value in members.items() if name != _CACHE}
     if "__annotations__" in members:
@@ -96,10 +96,10 @@ def _reduced(cls: type, found: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _annotations(cls: type, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of a class's own fields: their names say nothing in another process."""
+    """Return the resolved types of a class's own fields: names are unknown in another process."""
     try:
         known = typing.get_type_hints(cls, include_extras=True)
-    except Exception:  # a name that is nowhere: whoever asks for the types will say it
+    except Exception:  # an unknown name fails when the types are used
         return dict(own)
     return {name: known.get(name, kind) for name, kind in own.items()}
 
@@ -108,7 +108,7 @@ def _annotations(cls: type, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _struct(cls: Any) -> dict[str, Any]:
-    """What the fields of a struct are made of, but for their types."""
+    """Return the field definitions and options of a struct, without the types."""
     own = vars(cls).get("__annotations__", {})
     config = cls.__struct_config__
     kinds = inspect.signature(cls).parameters
@@ -126,7 +126,7 @@ def _struct(cls: Any) -> dict[str, Any]:
 
 
 def _own(cls: Any, members: Mapping[str, Any]) -> dict[str, Any]:
-    """The members of a struct that are not made with it."""
+    """Return the members of a struct that are not created with the class."""
     made = {*cls.__struct_fields__, "__slots__", "__match_args__"}
     return {name: value for name, value in members.items() if name not in made}
 
@@ -134,18 +134,18 @@ def _own(cls: Any, members: Mapping[str, Any]) -> dict[str, Any]:
 def _new_struct(
     metaclass: type, name: str, bases: Any, members: Any, tracker: str, made_of: Any
 ) -> Any:
-    """Make a struct with its fields; their types and its methods follow."""
+    """Create a struct class with its fields; pickle sets their types and its methods later."""
     from pyspark.cloudpickle import cloudpickle
 
     namespace = {"__annotations__": {field[0]: Any for field in made_of["fields"]}, **members}
     for field, encoded, default, factory in made_of["fields"]:
         options: Any = {"default": default, "default_factory": factory, "name": encoded}
         namespace[field] = msgspec.field(**options)
-    # A struct looks for it while it is made.
+    # msgspec looks it up when the class is created.
     namespace["__post_init__"] = _post_init
     keywords = {"metaclass": metaclass, **made_of["options"]}
     made = types.new_class(name, bases, keywords, lambda ns: ns.update(namespace))
-    known: Any = cloudpickle._lookup_class_or_track  # all that arrive are one class
+    known: Any = cloudpickle._lookup_class_or_track  # all copies become the same class
     return known(tracker, made)
 
 

@@ -1,7 +1,7 @@
-"""Which repartition topics take partial results in a backfill: the rewrite is the live one.
+"""Repartition topics that receive partial aggregates in a backfill, by the live rewrite.
 
-What differs from a backfill record by record is what a fold forwards on its way to the last value,
-as it does with a cache: fewer updates, the same last one.
+Compared with a backfill record by record, an aggregation forwards fewer intermediate updates, as
+with a cache. The last update is the same.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from headrace.topology.topology import Topology
 
 
 def combined_topics(topology: Topology, config: StreamsConfig, order: str) -> frozenset[str]:
-    """The repartition topics that take partial results, as the topology names them.
+    """Return the names in the topology of the repartition topics that receive partial aggregates.
 
     Args:
-        order: "exact" for none, "auto" for those that the live application combines, "combine"
-            for those that it would combine with caches.
+        order: "exact" for none, "auto" for the topics with pre-aggregation in the live application,
+            "combine" for the topics that would have it with caches.
     """
     if order == "exact":
         return frozenset()
@@ -35,6 +35,6 @@ def combined_topics(topology: Topology, config: StreamsConfig, order: str) -> fr
 
 
 def with_partials(topology: Topology, topics: Collection[str]) -> Topology:
-    """Let the records for these repartition topics be folded before they are written."""
+    """Return a topology with pre-aggregation of the records for these repartition topics."""
     folds = combinable(topology) if topics else {}
     return combining(topology, {topic: folds[topic] for topic in topics})

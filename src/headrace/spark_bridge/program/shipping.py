@@ -1,6 +1,6 @@
-"""Packs the project so that executors can import it: functions travel by their names.
+"""Packing of the project as a zip that executors import, because functions are pickled by name.
 
-Nothing of a script is sent as ``__main__``: what executors run are modules, the same on both sides.
+Nothing of a script is sent as ``__main__``: executors run modules that are the same on both sides.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ _LEFT_OUT = {"__pycache__"}
 def project_modules(
     modules: Mapping[str, ModuleType], *, installed: Iterable[Path] | None = None
 ) -> dict[str, Path]:
-    """Find the top-level packages and modules that were imported from outside of what is installed.
+    """Find the loaded top-level packages and modules that are not installed.
 
     Args:
-        modules: those that are loaded, such as ``sys.modules``.
-        installed: directories whose packages executors have anyway; None: those of this Python.
+        modules: the loaded modules, such as ``sys.modules``.
+        installed: directories whose packages executors already have; None means the library
+            directories of this Python.
 
     Returns:
-        A directory or a file for each name; the program itself is none of them.
+        A directory or file by module name, without the program itself.
     """
     known = tuple(_installed() if installed is None else installed)
     found: dict[str, Path] = {}
@@ -39,7 +40,7 @@ def project_modules(
 def _path_of(module: ModuleType) -> Path | None:
     file = getattr(module, "__file__", None)
     if file is None:
-        # A package without __init__.py; what an import hook made has no directory.
+        # A package without __init__.py; a package of an import hook has no directory.
         places = [Path(place) for place in getattr(module, "__path__", ())]
         return next((place.resolve() for place in places if place.is_dir()), None)
     path = Path(file).resolve()
@@ -55,7 +56,7 @@ def _installed() -> list[Path]:
 
 
 def pack(modules: Mapping[str, Path], archive: Path) -> Path:
-    """Write modules and packages, with the data in them, into a zip that Python imports from."""
+    """Write modules and packages, with their data files, into a zip that Python can import."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for name, path in sorted(modules.items()):
             if path.is_file():
@@ -67,7 +68,7 @@ def pack(modules: Mapping[str, Path], archive: Path) -> Path:
 
 
 def _files(directory: Path) -> list[Path]:
-    """All files of a package, those behind links too, as our own rooms are in a working tree."""
+    """Return all files of a package, following symbolic links."""
     return sorted(
         Path(place, name)
         for place, _, names in os.walk(directory, followlinks=True)
@@ -77,5 +78,5 @@ def _files(directory: Path) -> list[Path]:
 
 
 def own_modules() -> dict[str, Path]:
-    """Headrace itself, as it is imported here: an executor's must be the same."""
+    """Return the package `headrace` as imported here, because executors must run the same."""
     return {"headrace": Path(__file__).parents[2]}
