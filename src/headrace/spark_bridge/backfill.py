@@ -1,8 +1,8 @@
-"""Runs a topology over history on Spark, and hands the result over to the live application.
+"""Backfill: runs a topology over history on Spark, and hands the result over to the application.
 
-    plan ─► stages, one Spark task for each task of the topology ─► hand-over
+    plan ─► stages, one Spark task for each task of the topology ─► handover
 
-Until the hand-over nothing is written but the application's empty internal topics.
+Before the handover, nothing is written except the application's empty internal topics.
 """
 
 from __future__ import annotations
@@ -51,35 +51,36 @@ def backfill(
     dry_run: bool = False,
     on_stage: Callable[[StageReport], None] | None = None,
 ) -> Report:
-    """Run a topology over history, so that the live application goes on from there, warm.
+    """Run a topology over history, so that the live application continues with warm state.
 
     Args:
-        topology: what the live application runs.
-        settings: of the live application.
-        spark: a SparkSession; its executors can import the project and reach the brokers.
-        until: "latest" for all that is decided now, offsets to stop before by partition, or the
-            time, with a time zone, from which on records are left to the live application.
-        source: DataFrames by topic, of history that is not in Kafka (see
-        `headrace.spark_bridge.history.archive_packs`).
-        cutover: where Kafka goes on behind DataFrames without offsets: offsets, or a time.
+        topology: topology of the live application.
+        settings: settings of the live application.
+        spark: a SparkSession; its executors must be able to import the project and to reach the
+            brokers.
+        until: end of the history: "latest" for the last stable offsets, offsets to stop before by
+            partition, or a time with a time zone. The live application processes later records.
+        source: DataFrames by topic, with history that is not in Kafka (see
+            `headrace.spark_bridge.history.archive_packs`).
+        cutover: start of reading from Kafka after DataFrames without offsets: offsets, or a time.
         outputs: "write" or "skip" the records for topics outside of the application.
-        handover: "driver" writes everything in one transaction, "partitioned" in one for each
-            task, from the executors; "auto" takes the second for much.
-        order: "exact" runs records one by one; "combine" counts before a repartition topic, where
-            that gives the same counts with fewer updates on the way; "auto" does so where there
-            are caches, which leave out updates too.
-        reset: replace what the application has, instead of refusing because it has something.
-        times: "check" refuses DataFrames with times that seem to be no milliseconds, or "trust".
-        id: of the backfill; give that of one that was interrupted to go on with it.
-        dry_run: only make the plan: nothing is written, and Spark does not run.
-        on_stage: called with the report of each stage that ends.
+        handover: "driver" writes everything in one transaction, "partitioned" writes one
+            transaction per task from the executors; "auto" chooses by size.
+        order: "exact" processes record by record; "combine" aggregates before a repartition topic
+            if the final results are equal, with fewer intermediate updates; "auto" does so if
+            caches are on, which skip updates, too.
+        reset: replace the state and offsets of the application; otherwise they are an error.
+        times: "check" rejects DataFrames with implausible timestamps, "trust" accepts them.
+        id: of the backfill; to continue an interrupted backfill, pass its id.
+        dry_run: only plan: nothing is written, and the topology does not run.
+        on_stage: called with the report of each finished stage.
 
     Raises:
-        CannotBackfillError: something cannot be computed from history, or the history is not
-            whole; nothing was begun.
+        CannotBackfillError: the topology cannot run over history, or the history is incomplete;
+            the backfill has not started.
         BackfillError: a record could not be processed; nothing is visible.
         SparkMissingError: Spark is too old.
-        StreamsError: the cluster does not answer, or the topics do not fit.
+        StreamsError: the cluster does not answer, or topics are missing or misconfigured.
 
     >>> from headrace import StreamsBuilder
     >>> backfill(StreamsBuilder().build(), {"application.id": "a"}, spark=None, order="random")
@@ -114,13 +115,13 @@ def resume(
     outputs: Outputs = "write",
     reset: bool = False,
 ) -> Report | None:
-    """End an earlier attempt of a backfill, if nothing is left that Spark would have to compute.
+    """Finish an earlier attempt of a backfill, if no Spark job is left to run.
 
     Args:
         id: of the backfill; other arguments as for `backfill`.
 
     Returns:
-        What there was to do, or None where Spark is needed.
+        The report of the attempt, or None if Spark is needed.
 
     Raises:
         CannotBackfillError: another backfill is open.
@@ -130,7 +131,7 @@ def resume(
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """A backfill as it meets the application on its cluster."""
+    """Attempt of a backfill, with the state of earlier attempts on the cluster."""
 
     topology: Topology
     settings: Mapping[str, object] | StreamsConfig
@@ -140,7 +141,7 @@ class _Attempt:
     _in_parts: bool = False
 
     def ended(self, backfill_id: str) -> Report | None:
-        """Look for an earlier attempt; the report, if it needs nothing that Spark computes."""
+        """Look up an earlier attempt, and finish it if no Spark job is left to run."""
         from headrace.spark_bridge.handover.handover import find, finish
 
         request = self._request()
@@ -169,7 +170,7 @@ class _Attempt:
         on_stage: Callable[[StageReport], None] | None,
         handover: Handover,
     ) -> Report:
-        """Run the stages and hand over what they made."""
+        """Run the stages, and hand over their results."""
         from headrace.spark_bridge.handover.handover import check_target, hand_over
 
         request = self._request()
@@ -186,7 +187,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A backfill without its hand-over: a plan, and the frames that are computed when asked for."""
+    """Backfill without its handover: a plan, and frames that are computed on demand."""
 
     config: StreamsConfig
     plan: BackfillPlan
@@ -195,11 +196,11 @@ class Computation:
 
     @property
     def results(self) -> Any:
-        """What is to be handed over (a `headrace.spark_bridge.records.records.Results`)."""
+        """Results to hand over (a `headrace.spark_bridge.records.records.Results`)."""
         return self._stages.results
 
     def run(self, on_stage: Callable[[StageReport], None] | None = None) -> tuple[StageReport, ...]:
-        """Run the stages one after the other; what they make is kept on the executors' disks.
+        """Run the stages in sequence, and persist their results on the executors' disks.
 
         Raises:
             BackfillError: a record could not be processed.
@@ -232,7 +233,7 @@ class Computation:
         )
 
     def release(self) -> None:
-        """Let go of what is kept on the executors' disks."""
+        """Remove persisted frames from the executors' disks."""
         stages = [] if self._stages is None else [self._stages.release]
         with and_then(*stages, *[frame.unpersist for frame in self._archives]):
             pass
@@ -253,10 +254,10 @@ def compute(
     dry_run: bool = False,
     plan: BackfillPlan | None = None,
 ) -> Computation:
-    """Plan a backfill and make its frames, as `backfill` does before it runs them.
+    """Plan a backfill and create its frames, without running them.
 
     Args:
-        plan: one that was made before, to be followed again; other arguments as for `backfill`.
+        plan: plan of an earlier attempt, to follow again; other arguments as for `backfill`.
     """
     from headrace.spark_bridge.history.planning import make_plan
     from headrace.spark_bridge.plan.job import Application, Job, pack_application
@@ -305,5 +306,5 @@ def _check_words(**given: tuple[str, Any]) -> None:
 
 
 def new_id() -> str:
-    """A name for a backfill that nobody else uses."""
+    """Return a unique id for a backfill."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -64,7 +64,7 @@ def code_of(error: BaseException) -> ExitCode:
 
 
 def rows() -> Iterator[str]:
-    """The table's lines as Markdown."""
+    """Yield the table's lines as Markdown."""
     return exit_codes.rows(TABLE, "run it again?")
 
 
@@ -72,7 +72,7 @@ if __name__ == "__main__":
     sys.stdout.write("\n".join(rows()) + "\n")
 
 
-# What `headrace backfill` shows: a bar for what Spark runs now, and a summary at the end.
+# Output of `headrace backfill`: a progress bar for the running Spark job, and a final summary.
 
 
 _LOOK_EVERY_S = 0.25
@@ -80,9 +80,9 @@ _LOOK_EVERY_S = 0.25
 
 @contextmanager
 def shown_progress(spark: Any, console: Console) -> Iterator[Any]:
-    """Show Spark's tasks while the block runs; gives a callback for the stages that end.
+    """Show the progress of Spark while the block runs, and yield a callback for finished stages.
 
-    Where the console is no terminal, only the lines of the callback are written.
+    If the console is not a terminal, only the lines of the callback are printed.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -133,7 +133,7 @@ def _watch(tracker: Any, bar: Progress, ended: threading.Event) -> None:
 
 
 def summary(report: Report) -> list[Table]:
-    """Return the final tables: cost of each stage, and what was handed over."""
+    """Return the final tables: cost of each stage, and records handed over."""
     stages = Table(title=f"backfill {report.id}", title_justify="left")
     for title in ("sub-topology", "tasks", "records", "left out", "on disk", "seconds"):
         stages.add_column(title, justify="left" if title == "sub-topology" else "right")
@@ -154,18 +154,18 @@ def summary(report: Report) -> list[Table]:
     for (kind, topic), count in sorted(report.rows.items()):
         if kind in names:
             handed.add_row(topic, names[kind], f"{count:,}")
-    # Of what an earlier attempt computed there is no more to say than that it is there.
+    # Results of an earlier attempt have no counts, so their tables are empty.
     return [table for table in (stages, handed) if table.row_count]
 
 
-# What the options of `headrace backfill` stand for: files, offsets and times.
+# Values of the options of `headrace backfill`: files, offsets and times.
 
 
 FORMATS = ("parquet", "csv", "delta", "orc", "json")
 
 
 class FileSource:
-    """A topic's history in files: ``topic=path`` or ``topic=format:path``."""
+    """Files with a topic's history: ``topic=path`` or ``topic=format:path``."""
 
     def __init__(self, topic: str, kind: str | None, path: str) -> None:
         self.topic = topic
@@ -187,7 +187,7 @@ def _kind_of(path: str) -> str:
 def parse_sources(
     _: click.Context, __: click.Parameter, given: tuple[str, ...]
 ) -> tuple[FileSource, ...]:
-    """Read ``--source``.
+    """Parse ``--source``.
 
     >>> (one,) = parse_sources(None, None, ("orders=csv:s3a://b/orders",))
     >>> one.topic, one.kind, one.path
@@ -211,10 +211,9 @@ def parse_sources(
 
 
 def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
-    """Open files as the columns that `backfill` takes.
+    """Open files as a DataFrame for `backfill`.
 
-    CSV and JSON are read by `headrace.spark_bridge.history.text_files`, all others as Spark reads
-    them.
+    CSV and JSON are read by `headrace.spark_bridge.history.text_files`, all other formats by Spark.
     """
     from headrace.spark_bridge.history.text_files import read_csv, read_json
 
@@ -226,7 +225,7 @@ def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
 
 
 def parse_place(text: str) -> tuple[TopicPartition, int]:
-    """Read ``topic-partition=offset``.
+    """Parse ``topic-partition=offset``.
 
     >>> parse_place("my-orders-3=17")
     (TopicPartition(topic='my-orders', partition=3), 17)
@@ -239,7 +238,7 @@ def parse_place(text: str) -> tuple[TopicPartition, int]:
 
 
 def parse_until(_: click.Context, __: click.Parameter, text: str | None) -> Until | None:
-    """Read ``--until``: latest, a time, or offsets.
+    """Parse ``--until``: latest, a time, or offsets.
 
     >>> parse_until(None, None, "2026-01-31T09:00:00Z")
     datetime.datetime(2026, 1, 31, 9, 0, tzinfo=datetime.timezone.utc)
@@ -264,7 +263,7 @@ def parse_until(_: click.Context, __: click.Parameter, text: str | None) -> Unti
 
 
 def parse_cutover(context: click.Context, option: click.Parameter, text: str | None) -> Any:
-    """Read ``--cutover``: a time, or offsets.
+    """Parse ``--cutover``: a time, or offsets.
 
     >>> parse_cutover(None, None, "orders-0=5")
     {TopicPartition(topic='orders', partition=0): 5}
@@ -290,7 +289,7 @@ def _conf(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class BackfillOptions:
-    """Options of the command, as of `headrace.spark_bridge.backfill`."""
+    """Options of the command, as for `headrace.spark_bridge.backfill`."""
 
     until: Any
     cutover: Any
@@ -302,7 +301,7 @@ class BackfillOptions:
     id: str | None
 
     def options(self) -> dict[str, Any]:
-        """As arguments of `headrace.spark_bridge.backfill`."""
+        """Return the keyword arguments for `headrace.spark_bridge.backfill`."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -444,7 +443,7 @@ def _show(
 
     with shown_progress(spark, console) as on_stage:
         report = _run(app, spark, frames, wish, on_stage=on_stage)
-    if report.handover is None:  # somebody else was quicker
+    if report.handover is None:  # a concurrent attempt handed over first
         _say_ended(report, app, console)
         return
     for table in summary(report):
@@ -514,8 +513,7 @@ def _opened(spark: Any, sources: tuple[FileSource, ...]) -> dict[str, Any] | Non
     return frames or None
 
 
-# A file of the current directory must not stand in for a module of Python; what is needed of it is
-# sent along.
+# A file in the current directory must not shadow a module of Python; required files are shipped.
 _SAFE_PATH = {"spark.executorEnv.PYTHONSAFEPATH": "1"}
 
 
@@ -523,7 +521,7 @@ _SAFE_PATH = {"spark.executorEnv.PYTHONSAFEPATH": "1"}
 def _spark(
     master: str, conf: Mapping[str, str], app: KafkaStreams, console: Console
 ) -> Iterator[Any]:
-    """Start Spark, with the project on its executors, and end it."""
+    """Start Spark with the project on its executors, and stop it afterwards."""
     import sys
 
     from headrace.spark_bridge.program.shipping import own_modules, pack, project_modules
@@ -534,7 +532,7 @@ def _spark(
         spark = session(master, app_name=name, config={**_SAFE_PATH, **conf})
     modules = project_modules(sys.modules)
     own = own_modules()
-    # On this machine Headrace is imported from where it is.
+    # On this machine, executors import Headrace from its installed location.
     here = master.startswith("local[") or master == "local"
     modules = {k: v for k, v in modules.items() if k not in own} | ({} if here else own)
     with (

@@ -1,7 +1,7 @@
-"""The state and the topics of an application as DataFrames, decoded by its serdes.
+"""State and topics of an application as DataFrames, decoded by its serdes.
 
-Only what is committed is read, up to ends that are fixed when the DataFrame is made: every action
-on it sees the same records. Nothing is written, and no group is joined.
+Only committed data is read, up to ends that are fixed when the DataFrame is created, so every
+action on it sees the same records. Nothing is written, and no consumer group is joined.
 """
 
 from __future__ import annotations
@@ -44,25 +44,26 @@ def read_store(
     key_type: str | None = None,
     value_type: str | None = None,
 ) -> DataFrame:
-    """Read the state of an application, as its last commits left it.
+    """Read the state of an application as of its last commits.
 
     Args:
-        spark: whose executors read; they reach the brokers and can import the project.
-        topology: what the application runs.
-        store: the store's name, such as that of ``count(store="counts")``.
-        settings: of the application.
-        key_type: the Spark type of keys, such as "string" or "struct<id bigint>", where the
-            serde does not tell it; "binary" leaves the bytes as they are.
-        value_type: that of values.
+        spark: the session; its executors must be able to import the project and to reach the
+            brokers.
+        topology: topology of the application.
+        store: the store's name, such as "counts" of ``count(store="counts")``.
+        settings: settings of the application.
+        key_type: the Spark type of keys, such as "string" or "struct<id bigint>", if it does not
+            follow from the serde; "binary" leaves the bytes as they are.
+        value_type: the Spark type of values.
 
     Returns:
         A row for each key: ``key``, ``value``, ``timestamp``, ``partition``. Windowed stores have
-        ``window_start`` and ``window_end`` behind the key; versioned ones a row for each version,
-        with ``valid_from`` and ``valid_to`` (null: it still holds).
+        ``window_start`` and ``window_end`` after the key. Versioned stores have a row for each
+        version, with ``valid_from`` and ``valid_to`` (null for the current version).
 
     Raises:
-        ReadError: the topology has no such store, or nothing outside of the application has it.
-        StreamsError: the cluster does not answer, or the changelog is not there.
+        ReadError: the topology has no such store, or the store has no changelog.
+        StreamsError: the cluster does not answer, or the changelog does not exist.
 
     >>> from headrace import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -100,24 +101,25 @@ def read_topic(
     key_type: str | None = None,
     value_type: str | None = None,
 ) -> DataFrame:
-    """Read a topic that a topology reads or writes, decoded by the serdes it does so with.
+    """Read a topic that a topology reads or writes, decoded by the serdes of the topology.
 
     Args:
-        spark: whose executors read; they reach the brokers and can import the project.
-        topology: what the application runs.
-        topic: one of its sources or sinks.
-        settings: of the application.
-        compacted: only the last record of each key, without those that deleted one.
+        spark: the session; its executors must be able to import the project and to reach the
+            brokers.
+        topology: topology of the application.
+        topic: a source or sink of the topology.
+        settings: settings of the application.
+        compacted: return only the last record of each key, without deleted keys.
         key_type: as for `read_store`.
         value_type: as for `read_store`.
 
     Returns:
         A row for each committed record: ``key``, ``value``, ``timestamp``, ``partition``,
-        ``offset`` and, unless it is compacted, ``headers``.
+        ``offset`` and, unless `compacted` is set, ``headers``.
 
     Raises:
         ReadError: the topology neither reads nor writes the topic.
-        StreamsError: the cluster does not answer, or the topic is not there.
+        StreamsError: the cluster does not answer, or the topic does not exist.
 
     >>> from headrace import StreamsBuilder
     >>> builder = StreamsBuilder()
@@ -143,9 +145,9 @@ def read_topic(
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("changelog")`` known to a session; see docs/backfill.md.
+    """Register ``spark.read.format("changelog")`` in a session; see docs/backfill.md.
 
-    `local_session` and `headrace backfill` have done so already.
+    `local_session` and `headrace backfill` register it automatically.
     """
     from headrace.spark_bridge.dataframes.changelog_source import ChangelogSource
 
@@ -154,7 +156,7 @@ def register(spark: SparkSession) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A store: the serdes of its rows, and the topic that has them."""
+    """A store, with the serdes and the topic of its rows."""
 
     store: Store
     key: AnySerde
@@ -213,7 +215,7 @@ def _serdes_of(topology: Topology, topic: str, config: StreamsConfig) -> tuple[A
 
 
 def _topics_of(node: Node) -> tuple[str, ...]:
-    """The topics outside of the application that a node reads or writes."""
+    """Return the external topics that a node reads or writes."""
     written = () if node.writes_topic is None else (node.writes_topic,)
     return () if node.internal else (*node.reads_topics, *written)
 
@@ -249,7 +251,7 @@ def _arrow_type(spark: SparkSession, kind: str) -> Any:
 
 
 class _Changed:
-    """Makes records of a source the rows of the table that is read from it."""
+    """Function that converts records of a source topic to rows of the table read from it."""
 
     def __init__(self, rows: SourceRows) -> None:
         self._rows = rows
@@ -262,7 +264,7 @@ class _Changed:
 
 @dataclass(frozen=True, slots=True)
 class _Changing:
-    """A record with the bytes of a row."""
+    """Record with the key, value and timestamp of a row."""
 
     record: ReceivedMessage
     row_key: bytes

@@ -1,4 +1,4 @@
-"""``spark.read.format("changelog")``: the last value of each key of any topic, as bytes."""
+"""Data source ``changelog``: the last value of each key of any topic, as bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OWN = ("topic", "compacted", "path")
 
 
 class ChangelogSource(DataSource):
-    """Reads a topic; its ends are fixed when the DataFrame is made.
+    """Data source of a topic, up to ends that are fixed when the DataFrame is created.
 
     Options: ``topic``, ``bootstrap.servers`` (or ``kafka.bootstrap.servers``), ``compacted``
-    ("false" gives every record, with its headers), and any setting of Headrace's clients, such as
-    ``security.protocol``, with or without ``kafka.`` in front.
+    ("false" returns every record, with its headers), and any setting of Headrace's clients, such as
+    ``security.protocol``, with or without the prefix ``kafka.``.
     """
 
     def __init__(self, options: dict[str, str]) -> None:
@@ -41,15 +41,15 @@ class ChangelogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in ``format``."""
+        """Return the name for ``format``."""
         return "changelog"
 
     def schema(self) -> str:
-        """Key and value as bytes, and what Kafka knows of a record."""
+        """Return the columns: key and value as bytes, and the metadata of a record."""
         return _form(self._what).ddl
 
     def reader(self, schema: Any) -> _Reader:  # noqa: ARG002 - the columns are always the same
-        """Make what reads."""
+        """Create the reader."""
         return _Reader(self._ranges, self._what, self._config)
 
 

@@ -1,7 +1,8 @@
-"""Which Spark column a serde's objects become, and how.
+"""Spark columns for the objects of a serde.
 
-Numbers, text and bytes are what they are; lists are arrays; classes of `serdes.json_of` are structs
-where all their fields have one type. Everything else is JSON text, unless the caller says a type.
+Numbers, text and bytes keep their type. Lists become arrays, and classes of `serdes.json_of` become
+structs if each of their fields has a single type. All else becomes JSON text, unless the caller
+gives a type.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from headrace.topology.serdes._serde import BytesSerde, DoubleSerde, IntegerSerd
 Plain = Callable[[Any], Any]
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-"""Spark's own."""
+"""Spark's timestamp type."""
 
 LAST_MS = 253_402_300_799_999
-"""The end of the year 9999, behind which Spark has no times."""
+"""End of the year 9999, the last time that Spark supports."""
 
 _DDL = {
     pa.string(): "string",
@@ -42,11 +43,11 @@ _DDL = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of decoded objects.
+    """Column of decoded objects.
 
     Args:
-        serde: decodes; None leaves the bytes as they are.
-        plain: makes of a decoded object what Arrow takes; None where it is that already.
+        serde: decodes the bytes; None keeps the bytes.
+        plain: converts a decoded object to a type that Arrow accepts; None if this is not needed.
     """
 
     type: Any
@@ -57,7 +58,7 @@ class Column:
         """Decode a column; null stays null.
 
         Raises:
-            SerdeError: the serde refuses the data, or the objects are not of the column's type.
+            SerdeError: the serde rejects the data, or the objects are not of the column's type.
         """
         if self.serde is None:
             return pa.array(data, self.type)
@@ -76,7 +77,7 @@ class Column:
 
 
 def column_of(serde: AnySerde) -> Column:
-    """The column for a serde's objects.
+    """Return the column for the objects of a serde.
 
     >>> from headrace import serdes
     >>> column = column_of(serdes.list_of(serdes.string))
@@ -105,7 +106,7 @@ def column_of(serde: AnySerde) -> Column:
 
 
 def declared_column(serde: AnySerde, kind: Any) -> Column:
-    """The column of a type that the caller says; ``binary`` is the bytes themselves."""
+    """Return the column for a type given by the caller; ``binary`` keeps the bytes."""
     if kind == pa.binary():
         return Column(kind, None)
     if kind == pa.string():
@@ -115,7 +116,7 @@ def declared_column(serde: AnySerde, kind: Any) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class _Items:
-    """Makes plain what is in a list."""
+    """Function that converts each item of a list for Arrow."""
 
     plain: Plain
 
@@ -125,7 +126,7 @@ class _Items:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """Makes plain dicts and lists of an object, and pairs of maps, as Arrow takes them."""
+    """Function that converts an object to nested dicts and lists, and maps to pairs, for Arrow."""
 
     type: Any
 
@@ -153,7 +154,7 @@ def json_text(value: Any) -> str:
     """Return an object as JSON with sorted keys.
 
     Raises:
-        SerdeError: JSON cannot hold it.
+        SerdeError: the object cannot be encoded as JSON.
     """
     try:
         return orjson.dumps(value, _plain_object, orjson.OPT_SORT_KEYS).decode()
@@ -182,7 +183,7 @@ _TEXT = (
 
 
 def _type_of(kind: inspect.Type, inside: tuple[Any, ...]) -> Any:
-    """The Arrow type of a JSON class, or None where one does not say it all."""
+    """Return the Arrow type of a JSON type, or None if no single type fits."""
     if isinstance(kind, inspect.Metadata):
         return _type_of(kind.type, inside)
     if isinstance(kind, inspect.UnionType):
@@ -224,7 +225,7 @@ def _struct_of(kind: Any, inside: tuple[Any, ...]) -> Any:
 
 
 def ddl_of(kind: Any) -> str:
-    """An Arrow type as Spark writes it.
+    """Return an Arrow type as Spark DDL.
 
     >>> ddl_of(pa.struct([pa.field("a", pa.map_(pa.string(), pa.int64()))]))
     'struct<`a`:map<string,bigint>>'
@@ -239,6 +240,6 @@ def ddl_of(kind: Any) -> str:
 
 
 def times(milliseconds: Sequence[int | None]) -> Any:
-    """Milliseconds since 1970 as a column of times; those that Spark does not have are null."""
+    """Convert milliseconds since 1970 to timestamps; times that Spark lacks become null."""
     kept = [None if ms is None or not 0 <= ms <= LAST_MS else ms * 1000 for ms in milliseconds]
     return pa.array(kept, pa.int64()).cast(TIMESTAMP)

@@ -1,4 +1,4 @@
-"""Where the partitions of a topic begin and end now."""
+"""Offset ranges of a topic's partitions, fixed at the time of the call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def fixed_ranges(
     config: StreamsConfig, topic: str, *, to_commits: bool = False
 ) -> tuple[Range, ...]:
-    """Ask where the partitions of a topic begin and end now.
+    """Return the current start and end offsets of a topic's partitions.
 
     Args:
-        to_commits: end where the application has committed, instead of at the last stable offsets.
+        to_commits: end at the application's committed offsets instead of the last stable offsets.
 
     Raises:
-        ReadError: the topic is not there.
+        ReadError: the topic does not exist.
     """
     from headrace.spark_bridge.dataframes.topic_rows import Range
     from headrace.streams.kafka.connectivity import reach
@@ -45,6 +45,6 @@ def fixed_ranges(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the name that was meant, if one is near."""
+    """Return a hint with the most similar known name, or an empty text."""
     found = difflib.get_close_matches(name, sorted(known), n=1)
     return f" (did you mean {found[0]}?)" if found else ""

@@ -1,4 +1,4 @@
-"""Reads partitions of topics in Spark's Python workers, as decoded Arrow columns."""
+"""Reader of topic partitions in Spark's Python workers, as decoded Arrow columns."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 from headrace.topology.graph.graph import AnySerde
 
-# What a partition of a changelog says in the end: the last row of each key, exactly.
+# The final state of a changelog partition: exactly the last row of each key.
 #
-# A key lives in one partition, so nothing needs to be shuffled. The last rows of a partition are
-# held
-# in memory.
+# All records of a key are in one partition, so no shuffle is needed. The last rows of a partition
+# are held in memory.
 
 
 class Row(NamedTuple):
-    """The last record of a key."""
+    """Last record of a key."""
 
     key: bytes
     value: bytes
@@ -49,9 +48,9 @@ Batches = Iterable[Sequence[ReceivedMessage]]
 
 
 def latest(batches: Batches) -> list[Row]:
-    """The last record of each key, in the order of their offsets; those without a value are gone.
+    """Return the last record of each key, in the order of offsets, without deleted keys.
 
-    Records without a key are passed over.
+    Records without a key are skipped.
     """
     last: dict[bytes, tuple[bytes, int, int]] = {}
     for batch in batches:
@@ -59,7 +58,7 @@ def latest(batches: Batches) -> list[Row]:
             key = record.key()
             if key is None:
                 continue
-            # A key that is written again goes behind the others.
+            # A key that is written again moves to the end.
             last.pop(key, None)
             value = record.value()
             if value is not None:
@@ -70,11 +69,12 @@ def latest(batches: Batches) -> list[Row]:
 def not_expired(
     rows: Sequence[Row], time_of: Callable[[bytes], int], retention_ms: int | None
 ) -> list[Row]:
-    """Leave out the windows that the store has let go of, though the topic still has them.
+    """Remove windows that the store has expired but the topic still has.
 
     Args:
-        time_of: the time of a row's window.
-        retention_ms: how long the store keeps windows, counted from the newest one; None: for ever.
+        time_of: returns the time of a row's window.
+        retention_ms: how long the store keeps windows, counted from the latest window; None means
+            forever.
     """
     if retention_ms is None or not rows:
         return list(rows)
@@ -83,11 +83,11 @@ def not_expired(
 
 
 def versions(batches: Batches, retention_ms: int | None) -> Iterator[Version]:
-    """All versions that a versioned store still knows, by key and time.
+    """Yield all versions that a versioned store retains, by key and time.
 
     Args:
-        batches: the records of one partition; the last one of a key and a time counts.
-        retention_ms: how long a version that another one has followed is kept; None: for ever.
+        batches: the records of a partition; for the same key and time, the last record counts.
+        retention_ms: how long a replaced version is kept; None means forever.
     """
     found: dict[tuple[bytes, int], tuple[bytes | None, int]] = {}
     for batch in batches:
@@ -113,7 +113,7 @@ What = Literal["rows", "versions", "records"]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A partition from its first record to an end that was fixed."""
+    """Partition from its first record to a fixed end."""
 
     place: TopicPartition
     start: int
@@ -122,10 +122,10 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """The columns that keys become.
+    """Columns for keys.
 
     Args:
-        windowed: takes the window off; None for keys without one.
+        windowed: decodes windowed keys; None for keys without a window.
     """
 
     key: Column
@@ -156,12 +156,12 @@ class KeyColumns:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What is made of a topic's records.
+    """Row format for the records of a topic.
 
     Args:
-        what: the last rows of the keys, all versions of them, or the records as they are.
-        spec: of the store that the rows are of, if they are.
-        with_offset: whether there is a column of offsets.
+        what: the last row of each key, all versions of each key, or all records.
+        spec: of the store, if the rows are of a store.
+        with_offset: add a column of offsets.
     """
 
     what: What
@@ -185,18 +185,18 @@ class Form:
 
     @property
     def schema(self) -> Any:
-        """The columns, for Arrow."""
+        """Columns as an Arrow schema."""
         return pa.schema(self.fields)
 
     @property
     def ddl(self) -> str:
-        """The columns, for Spark."""
+        """Columns as Spark DDL."""
         return ", ".join(f"`{name}` {ddl_of(kind)}" for name, kind in self.fields)
 
     def batches(
         self, place: TopicPartition, records: Iterator[Sequence[ReceivedMessage]]
     ) -> Iterator[Any]:
-        """Yield what a partition's records become."""
+        """Yield the rows of a partition's records as Arrow batches."""
         rows: Iterator[Any]
         if self.what == "records":
             rows = (record for batch in records for record in batch)
@@ -245,12 +245,12 @@ def _text(name: str) -> str:
 
 
 class TopicRows:
-    """What Spark calls in its workers: numbers of ranges come in, rows go out.
+    """Function that Spark calls in its workers: takes numbers of ranges, and yields rows.
 
     Args:
-        ranges: what is read, one by each task.
-        form: what is made of it.
-        changed: makes records of others first (see `headrace.spark_bridge.dataframes.changelog`).
+        ranges: ranges to read, each by its own task.
+        form: format of the rows.
+        changed: converts the records first (see `headrace.spark_bridge.dataframes.changelog`).
     """
 
     def __init__(
@@ -266,14 +266,14 @@ class TopicRows:
         self._changed = changed
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Read the ranges whose numbers come."""
+        """Read the ranges with the given numbers."""
         opener = consumer_opener(self._config)
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 yield from self.rows(self._ranges[number], opener)
 
     def rows(self, one: Range, open_consumer: OpenConsumer) -> Iterator[Any]:
-        """Read one range."""
+        """Read a range."""
         timeout_s = self._config.task_timeout_ms / 1000
         with sealed(full=self._config.log_errors == "full"):
             found: Iterator[Any] = read_range(

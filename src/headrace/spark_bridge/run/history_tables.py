@@ -1,7 +1,7 @@
-"""The global tables as a Spark task sees them: read to the planned ends before the first record.
+"""Global tables of a Spark task, read to the planned ends before the first record.
 
-Live, a table is read to its topic's end before the first record too, and then changes while records
-are processed. Here it is what it was when the backfill was planned.
+A live application also reads a global table to the end of its topic before the first record, but
+the table then changes while records are processed. In a backfill it stays as it was at planning.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from headrace.topology.processors.store_faces import store_key
 def load_global_tables(
     application: Application, plan: BackfillPlan, open_consumer: OpenConsumer, log: Log
 ) -> Mapping[str, TableView]:
-    """Read the topics of all global tables; returns the tables by node and by store.
+    """Read the topics of all global tables, and return the tables by node and by store.
 
     Raises:
-        RecordError: a record cannot be a row, and no handler lets it go.
+        RecordError: a record is not a valid row, and no handler skips it.
     """
     config = application.config
     errors = RowErrors(config.handlers, config.null_key_policy, log)
@@ -45,7 +45,7 @@ def load_global_tables(
 
 
 def no_rows(application: Application) -> Mapping[str, TableView]:
-    """The global tables, without rows."""
+    """Return the global tables without rows."""
     views: dict[str, TableView] = {}
     for table in application.global_plans:
         rows = GlobalRows(table, 0)

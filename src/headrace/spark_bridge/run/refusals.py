@@ -1,7 +1,7 @@
-"""What cannot be computed from history, found before Spark starts.
+"""Checks before Spark starts, for topologies that cannot run over history.
 
-Most topologies can: the same program runs. What is refused depends on the present, or would leave
-the live application with state that it cannot go on from.
+Most topologies can: the same program runs. A topology is rejected if it depends on the present, or
+would leave state from which the live application cannot continue.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.topology.topology import Topology
 
 
 def refusals(topology: Topology, application: Application) -> list[str]:
-    """What cannot be computed from history, each with its node and the reason."""
+    """Return the reasons why a topology cannot be backfilled, each with its node."""
     return [
         *_unknown_nodes(topology),
         *_clocks(topology, application),
@@ -36,10 +36,10 @@ def refusals(topology: Topology, application: Application) -> list[str]:
 
 
 def refuse_early(topology: Topology, application: Application) -> None:
-    """Refuse what cannot be computed from history.
+    """Raise if a topology cannot be backfilled.
 
     Raises:
-        CannotBackfillError: naming every node and the reason.
+        CannotBackfillError: names every node and the reason.
     """
     found = refusals(topology, application)
     if found:
@@ -88,11 +88,11 @@ def _lost_state(application: Application) -> Iterator[str]:
 
 
 def refuse_reused(archived: Iterable[str], application: Application) -> None:
-    """Refuse archives of topics that are the changelogs of tables, too.
+    """Raise if an archive is of a topic that is also the changelog of a table.
 
     Raises:
-        CannotBackfillError: the live application would restore a table from what the topic has
-            alone, and nobody writes what only the archive has.
+        CannotBackfillError: the live application restores the table from the topic alone, which
+            lacks the archived rows.
     """
     archived = set(archived)
     for plan in application.plans.values():
@@ -107,13 +107,13 @@ def refuse_reused(archived: Iterable[str], application: Application) -> None:
 
 
 def refuse_processors(application: Application, plan: BackfillPlan) -> None:
-    """Start the processors of each sub-topology once, with empty stores, and close them again.
+    """Start the processors of each sub-topology once with empty stores, and close them.
 
-    So a schedule by the wall clock that is made at the start is found here, and not by the first
-    Spark task; what asks for one later still fails there.
+    This detects a wall-clock schedule that is set at the start before the first Spark task runs. A
+    later wall-clock schedule fails in its task.
 
     Raises:
-        CannotBackfillError: a processor cannot be started, or asks for the clock.
+        CannotBackfillError: a processor fails to start, or schedules a wall-clock punctuator.
     """
     for sub in application.plans.values():
         if not any(getattr(node, "spec", None) for node in sub.program.sub_topology.nodes):

@@ -1,4 +1,4 @@
-"""What went wrong in an executor, in few words."""
+"""Short messages for errors of executors."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ _MISSING_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^']+)'",
 
 
 def stage_error(stage: tuple[int, ...], error: Exception) -> StreamsError:
-    """Say what happened in an executor, without the frames of Spark around it."""
+    """Convert an executor's error to a message without Spark's stack frames."""
     subs = ", ".join(map(str, stage))
     what = f"sub-topology {subs} could not be computed"
     return denied(what, error) or BackfillError(f"{what}: {_said(error)}")
 
 
 def denied(what: str, error: Exception, way_out: str = "") -> AccessError | None:
-    """The error of an executor that lacks a right, or is not let in; None where it is another."""
+    """Return an AccessError if the executor lacks an ACL or was rejected; None for other errors."""
     found = _DENIED.findall(str(error))
     return AccessError(f"{what}: {_on_one_line(found[-1])}{way_out}") if found else None
 
 
 def archive_error(topic: str, error: Exception) -> BackfillError:
-    """Say what is wrong with the records of an archive, likewise."""
+    """Convert an executor's error about an archive to a message without Spark's stack frames."""
     return BackfillError(f"the archive of {topic} could not be read: {_said(error)}")
 
 
 @contextmanager
 def said_of_results() -> Iterator[None]:
-    """Say what it means where Spark cannot bring to the driver what was computed.
+    """Explain errors of Spark while results are brought to the driver.
 
     Raises:
-        BackfillError: it cannot.
+        BackfillError: the results could not be brought to the driver.
     """
     try:
         yield
@@ -58,7 +58,7 @@ def said_of_results() -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """What went wrong, and the way out."""
+    """Return the message of an executor's error, with the fix."""
     found = _OWN_ERROR.findall(str(error))
     missing = _MISSING_MODULE.findall(str(error))
     if missing and not found:

@@ -1,4 +1,4 @@
-"""The stages of a backfill as Spark frames: one Spark task for each task of the topology."""
+"""Stages of a backfill as Spark frames, with a Spark task for each task of the topology."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.spark_bridge.run.task_run import run_stage, tasks_of
 
 
 class Stages:
-    """The frames of a backfill, lazy and persisted.
+    """Frames of a backfill, lazy and persisted.
 
     Args:
         frames: of each stage, by its sub-topologies.
@@ -27,7 +27,7 @@ class Stages:
 
     @property
     def results(self) -> Results:
-        """What is to be handed over."""
+        """Results to hand over."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
         kept = F.col("kind").isin(*RESULT_KINDS)
@@ -38,12 +38,12 @@ class Stages:
         return Results(whole, self.plan)
 
     def stats(self, stage: tuple[int, ...]) -> list[dict[str, Any]]:
-        """Run a stage, and return what its tasks say of themselves."""
+        """Run a stage, and return the statistics of its tasks."""
         rows = self.frames[stage].where("kind = 'stats'").select("data").collect()
         return [json.loads(bytes(row["data"])) for row in rows]
 
     def release(self) -> None:
-        """Let go of what is kept on the executors' disks."""
+        """Remove persisted frames from the executors' disks."""
         for frame in self.frames.values():
             frame.unpersist()
 
@@ -55,11 +55,11 @@ def make_stages(
     job: Job,
     archives: Sequence[Any] = (),
 ) -> Stages:
-    """Make the frames of all stages; nothing runs yet.
+    """Create the frames of all stages, without running them.
 
     Args:
-        job: of the first stage; the others differ in nothing else.
-        archives: frames of packs of records of source topics.
+        job: of any stage; only its `stage` is replaced.
+        archives: frames with packs of records of source topics.
     """
     from pyspark import StorageLevel
 
@@ -83,18 +83,18 @@ def make_stages(
 
 
 def _records(frame: Any, topics: set[str]) -> Any:
-    """The packs for a stage that reads these topics."""
+    """Return the packs for a stage that reads these topics."""
     from pyspark.sql import functions as F  # noqa: N812
 
     return frame.where((F.col("kind") == "record") & F.col("topic").isin(*sorted(topics)))
 
 
 def _input(spark: Any, found: Sequence[Any], count: int, *, is_circle: bool) -> Any:
-    """The packs of each task in one Spark partition, in their order."""
+    """Return the sorted packs, with the packs of each task in a separate Spark partition."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if not found:
-        # Everything is read in the tasks: there is nothing to say but how many there are.
+        # The tasks read everything from Kafka: only their number matters here.
         return spark.range(0, count, 1, count)
     rows = found[0]
     for frame in found[1:]:
@@ -105,7 +105,7 @@ def _input(spark: Any, found: Sequence[Any], count: int, *, is_circle: bool) -> 
 
 
 def _signs_of_life(spark: Any, count: int, schema: Any) -> Any:
-    """A row for each task, without a pack: Spark leaves out a whole stage that gets no rows."""
+    """Return a row without a pack for each task, because Spark skips a stage without rows."""
     from pyspark.sql import functions as F  # noqa: N812
 
     known = {"kind": F.lit("sign"), "partition": F.col("id")}

@@ -1,4 +1,4 @@
-"""What the processors of a task over history are told: no clock goes there."""
+"""Context of processors in a task over history, without a wall clock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.topology.context.task_facts import TaskFacts, TimeKind
 
 @dataclass(slots=True, eq=False)
 class HistoryFacts(TaskFacts):
-    """Refuses schedules by the wall clock."""
+    """Context of a task that rejects wall-clock schedules."""
 
     def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
-        """Have a punctuator called from its due time on.
+        """Schedule a punctuator by stream time.
 
         Raises:
-            WallClockError: by the wall clock.
+            WallClockError: the schedule is by wall clock.
         """
         if kind == "wall_clock":
             raise WallClockError(
@@ -34,12 +34,12 @@ class HistoryFacts(TaskFacts):
 def facts_of(
     config: StreamsConfig, task_id: TaskId, now_ms: int, calls: Caller | None = None
 ) -> HistoryFacts:
-    """Make what the processors of one task share.
+    """Create the context that the processors of a task share.
 
     Args:
-        config: the settings; those of the clients, which may be secret, are not passed on.
-        now_ms: what they are told as the time, the same in each attempt.
-        calls: makes the calls of steps to the outside; None where none is made.
+        config: the settings; settings of clients, which may be secret, are not passed on.
+        now_ms: current time for processors, the same in each attempt.
+        calls: runs async I/O; None if no operator uses it.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
     return HistoryFacts(

@@ -1,13 +1,13 @@
-"""Runs the tasks of one Spark task over their history, in the worker process.
+"""Run of the tasks of a Spark task over their history, in the Python worker process.
 
-One Spark task runs one task of the topology: the same compiled program, the same `Task` as live,
-over records in the order that `headrace.spark_bridge.records.packs` tells. Sub-topologies that
-write to each other in a circle, as a join by foreign key does, run together with all their
-partitions in one Spark
-task: what one of them sends to another is processed at once, before the next record, so the result
-is that of a live run in which nothing ever waits.
+A Spark task runs one task of the topology: the same compiled program and the same `Task` class as
+in a live application, over records in the order of `headrace.spark_bridge.records.packs`.
+Sub-topologies that write to each other in a cycle, as in a foreign-key join, run together with all
+their partitions in one Spark task. A record that one of them sends to another is processed before
+the next input record, so the result is that of a live run in which no record ever waits.
 
-Nothing here depends on time, chance or earlier attempts, so a second attempt makes the same rows.
+Nothing here depends on time, randomness or earlier attempts, so a second attempt creates the same
+rows.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from headrace.streams.tasks.async_io import LiveCalls
 from headrace.streams.tasks.task import Task
 
 RUN_RECORDS = 5000
-"""How many records go through a task before its memory is looked at."""
+"""Number of records that a task processes between checks of its memory."""
 COLLECT_OBJECTS = 100_000
-"""How many objects more there may be than at the last look for garbage in circles."""
+"""Number of new objects that triggers the next garbage collection."""
 
 
 class run_stage:  # noqa: N801 - called as a function
-    """What Spark calls for each of its partitions: takes and yields Arrow batches."""
+    """Function that Spark calls for each of its partitions: takes and yields Arrow batches."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks of one Spark partition."""
+        """Run the tasks of a Spark partition."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -81,10 +81,10 @@ class run_stage:  # noqa: N801 - called as a function
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Leave it to the run when to look for garbage in circles.
+    """Disable automatic garbage collection; the run decides when to collect.
 
-    Records are no circles, and as many live for a while, the collector's own times take as long as
-    processing does.
+    Records form no reference cycles. Because many of them are alive for a while, automatic
+    collections would take as long as the processing.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -96,11 +96,12 @@ def _collector_off() -> Iterator[None]:
 
 
 class StageRun:
-    """The tasks of one Spark task.
+    """Run of all tasks of a Spark task.
 
     Args:
-        number: of the Spark partition: the task's, where the stage has one sub-topology.
-        open_tables: reads the topics of global tables; None for one that reads both.
+        number: of the Spark partition, which is the partition of the task if the stage has a single
+            sub-topology.
+        open_tables: opens the consumer for topics of global tables; None uses `open_consumer`.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class StageRun:
         self._open_tables = open_tables or open_consumer
         self._sources = {place: i for i, place in enumerate(plan.inputs)}
         self._cause = Cause()
-        # One by one: what a record makes has its place in the order, whatever was asked for it.
+        # Sequentially: outputs keep the order of their records, whatever the calls take.
         self._calls = LiveCalls(gathers=False)
         self._global_views: Mapping[str, Any] = {}
         self._log = get_logger().bind(backfill=plan.id)
@@ -135,7 +136,7 @@ class StageRun:
             topic for sub in job.stage for topic in application.plans[sub].topics.repartition_sinks
         }
         self._has_effects = bool(written_here)
-        """Whether records are made, which have the order of what caused them."""
+        """Whether the tasks write to repartition topics, which needs the order of causes."""
         self._outputs = Outputs(
             cause=self._cause,
             partitions=plan.partitions,
@@ -162,13 +163,13 @@ class StageRun:
     # -- the run -------------------------------------------------------------------------------
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process everything, and yield all that was made.
+        """Process all input, and yield all output.
 
         Args:
-            batches: packs of records for these tasks, of repartition topics and archives, sorted.
+            batches: sorted packs of records for these tasks, from repartition topics and archives.
 
         Raises:
-            StreamsError: a record cannot be processed, or read.
+            StreamsError: a record cannot be read or processed.
         """
         with and_then(self._close):
             self._global_views = load_global_tables(
@@ -230,7 +231,7 @@ class StageRun:
         return [merged_packs(open_packs(batches), self._sources), *map(self._range, external)]
 
     def _range(self, place: TopicPartition) -> Iterator[Block]:
-        """The records of a partition that are read from Kafka."""
+        """Yield the records of a partition that are read from Kafka."""
         task, source = self._reader_of[place], self._sources[place]
         archived = self._job.archived.get(place)
         largest = -1 if archived is None else archived.largest
@@ -246,7 +247,7 @@ class StageRun:
             yield Block(records, orders)
 
     def _feed(self, block: Block) -> None:
-        """Have records processed by the task that reads them: a run is from one place."""
+        """Process a block of a single partition in its task, and the records this sends."""
         first = block.records[0]
         self._process(TopicPartition(first.topic(), first.partition()), block)
         self._deliver()
@@ -265,18 +266,18 @@ class StageRun:
         except RecordError as error:
             explained = self._explained(error, block)
             if explained is error:
-                raise  # an error that is its own cause would lose the one behind it
+                raise  # an error that is its own cause would lose its real cause
             raise explained from error
         assert done == count, f"{place}: {done} of {count} records were processed"
         self._records[task.id] += count
         if task.caches_bytes() > self._config.statestore_cache_max_bytes:
             task.flush()
-        # No commit waits for them here.
+        # Unlike live, no commit sends them.
         if task.partials_bytes(count) > self._config.statestore_uncommitted_max_bytes:
             task.send_partials()
 
     def _explained(self, error: RecordError, block: Block) -> StreamsError:
-        """Say which record of the input it was, where the failed one was never in Kafka."""
+        """Add the input record to an error if the failed record itself was never in Kafka."""
         at = error.offset - block.records[0].offset()
         if error.topic not in self._application.repartitions or not 0 <= at < len(block.orders):
             return error
@@ -290,7 +291,7 @@ class StageRun:
         )
 
     def _deliver(self) -> None:
-        """Process what tasks of a circle sent to each other, until nothing is left."""
+        """Process the records that tasks of a cycle sent to each other, until none is left."""
         deliveries = self._outputs.deliveries
         while deliveries:
             place, record, order = deliveries.popleft()
@@ -300,7 +301,7 @@ class StageRun:
 
     def _bound_memory(self) -> None:
         if gc.get_count()[0] >= COLLECT_OBJECTS:
-            gc.collect(0)  # what is new alone: the state is large, and no garbage
+            gc.collect(0)  # only new objects: the state is large and contains no garbage
         for task in self._tasks.values():
             if task.uncommitted_bytes() > self._config.statestore_uncommitted_max_bytes:
                 self._flush()
@@ -309,15 +310,16 @@ class StageRun:
         bound_caches(buffers, self._config.statestore_read_cache_max_bytes)
 
     def _flush(self) -> None:
-        """Send on everything that caches hold back, in all tasks.
+        """Flush the caches of all tasks.
 
-        What that makes may be for a task of the same circle, behind whose caches it waits again.
+        Flushed records may reach another task of the same cycle, whose cache holds the results back
+        again. The loop therefore repeats until all caches are empty.
         """
         is_still = False
         while not is_still:
             is_still = True
             for task in self._tasks.values():
-                task.flush()  # not all that caches hold back counts as held back
+                task.flush()  # held_back() does not count everything that is cached
                 is_still = is_still and not (self._outputs.deliveries or task.held_back())
                 self._deliver()
 
@@ -326,7 +328,7 @@ class StageRun:
 
     @property
     def _commit_id(self) -> int:
-        # The live application numbers its commits from a number of chance: not from this one.
+        # The live application numbers its commits from a random start, not from this number.
         return 1
 
     # -- the end -------------------------------------------------------------------------------
@@ -342,7 +344,7 @@ class StageRun:
             self._write(task)
             for store, place in task.spec.changelogs.items():
                 if place in self._sources:
-                    continue  # the source is the changelog, and has the rows
+                    continue  # the source topic is the changelog, and already has the rows
                 yield from self._outputs.add(
                     task_id, "changelog", place.topic, changelog_rows(task, store), place.partition
                 )
@@ -366,7 +368,7 @@ class StageRun:
 
 
 def tasks_of(topics: Sequence[str], plan: BackfillPlan) -> int:
-    """How many tasks a sub-topology has that reads these topics."""
+    """Return the number of tasks of a sub-topology that reads these topics."""
     return max(plan.partitions[topic] for topic in topics)
 
 
@@ -380,7 +382,7 @@ def _writes_to_itself(application: Application, stage: Sequence[int]) -> bool:
 
 
 def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
-    """Return what tells the partition count of a topic that is written to."""
+    """Return a function that returns the partition count of an output topic."""
 
     def partitions_of(topic: str) -> int:
         known = plan.partitions.get(topic)
