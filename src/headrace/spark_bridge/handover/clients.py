@@ -1,4 +1,4 @@
-"""Makes the Kafka clients of a hand-over; nothing of Kafka is imported before."""
+"""Kafka clients of a handover; the client libraries are imported on first use."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ if TYPE_CHECKING:
     from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
 _ROWS_PER_S = 20_000
-"""What a transaction is sure to write in a second, Spark's part included; ten times as much is
-usual."""
+"""Minimum rows per second of a transaction, including Spark; the usual rate is ten times higher."""
 _BYTES_PER_S = 10_000_000
-"""Likewise, of large rows."""
+"""Minimum bytes per second of a transaction."""
 
 CALL_TIMEOUT_MS = 60_000
-"""How long a call repeats itself after temporary errors, and a transaction of few rows may take."""
+"""Time limit for retries of a call after temporary errors, and for a transaction of few rows."""
 
 
 def expected_ms(rows: int, size: int = 0) -> int:
-    """How long a transaction of so many rows may take, of so many bytes.
+    """Return how long a transaction with these rows and bytes may take.
 
     >>> expected_ms(1_000_000), expected_ms(1_000_000, 10_000_000_000)
     (110000, 1060000)
@@ -31,14 +30,14 @@ def expected_ms(rows: int, size: int = 0) -> int:
 
 
 def make_producer(settings: Mapping[str, Any]) -> TransactionalProducer:
-    """Make a producer whose `pressure` waits until everything is on the brokers."""
+    """Create a producer whose `pressure` waits until the brokers have all records."""
     from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
     return TransactionalProducer(settings, timeout_s=CALL_TIMEOUT_MS / 1000, max_in_flight=0)
 
 
 def group_metadata(settings: Mapping[str, Any], group: str) -> GroupMetadata:
-    """What offsets of a group are committed under by somebody who is no member."""
+    """Return the metadata with which a client outside of a group commits the group's offsets."""
     from headrace.streams.kafka.connectivity import BrokerState, new_consumer
 
     consumer = new_consumer({**settings, "group.id": group}, BrokerState())

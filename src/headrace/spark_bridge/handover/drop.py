@@ -1,16 +1,17 @@
-"""Drops a backfill that was begun and is not to be finished.
+"""Drop of a backfill that has begun and will not be finished.
 
-What an interrupted hand-over by the driver leaves is a note, and nothing else. One in parts leaves
-parts of the state and of the outputs. Then the application's internal topics are deleted and its
-offsets forgotten, as nothing can be gone on with: it begins anew, from the beginning of its input.
+An interrupted handover by the driver leaves only a note. An interrupted partitioned handover
+leaves parts of the state and of the outputs. Because the application cannot continue from them,
+its internal topics and offsets are deleted, and it restarts from the beginning of its input.
 Records in its sinks stay.
 
-    1  note that the backfill is being dropped: parts that begin now refuse
-    2  fence the parts that began before
-    3  delete the internal topics and the group's offsets, if any part was committed
-    4  note that it is dropped: the application may start
+    1  note that the backfill is being dropped: units that begin now fail
+    2  fence the units that began before
+    3  delete the internal topics and the group's offsets, if any unit was committed
+    4  note that the backfill is dropped: the application may start
 
-A drop that was interrupted is done again from the beginning; what is gone already is no error.
+An interrupted drop is repeated from the beginning; topics and offsets that are already deleted are
+not an error.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from headrace.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class DropReport:
-    """What a drop did.
+    """Report of a dropped backfill.
 
     Args:
         id: of the backfill.
-        begins_anew: whether parts were written, so that the application has neither state nor
-            offsets any more.
+        begins_anew: whether units were written, so that the application has lost its state and
+            offsets.
         deleted: the topics that were deleted.
     """
 
@@ -56,12 +57,12 @@ def drop_backfill(
     *,
     id: str,  # noqa: A002 - as `backfill` calls it
 ) -> DropReport:
-    """Drop a backfill whose hand-over was interrupted, so that the application can start.
+    """Drop a backfill whose handover was interrupted, so that the application can start.
 
     Args:
-        topology: of the application.
-        settings: of the application.
-        id: of the backfill; the refusal to start names it.
+        topology: topology of the application.
+        settings: settings of the application.
+        id: of the backfill; the error of an application that cannot start names it.
 
     Raises:
         BackfillError: no such backfill is open.
@@ -74,7 +75,7 @@ def drop_backfill(
 def drop_from(
     target: Target, application: Application, backfill_id: str, *, probe: Probe = no_probe
 ) -> DropReport:
-    """Drop a backfill (see `drop_backfill`)."""
+    """Drop a backfill from its target (see `drop_backfill`)."""
     lead = HandoverCoordinator(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     with and_then(lambda: lead.producer.close(), quietly=True):
         lead.take_over()
@@ -105,7 +106,7 @@ def _not_open(group: str, backfill_id: str, lead: HandoverCoordinator) -> str:
 
 
 def _is_partly_written(target: Target, application: Application, plan: BackfillPlan | None) -> bool:
-    """Fence whoever may still write, then see whether anybody has."""
+    """Fence the writers of a plan, then return whether any unit was committed."""
     if plan is None:
         return True  # its notes went with the topics that an earlier drop has deleted
     names, places = _writers(application, plan)
@@ -120,18 +121,18 @@ def _is_partly_written(target: Target, application: Application, plan: BackfillP
 def _writers(
     application: Application, plan: BackfillPlan
 ) -> tuple[Sequence[str], Sequence[TopicPartition]]:
-    """The names of a plan's units, and where their markers may be."""
+    """Return the names of a plan's units, and the partitions of their markers."""
     if is_of(application, plan):
         units = units_of(application, plan)
         return [unit.name for unit in units], [place for unit in units for place in unit.inputs]
-    # Another topology does not know the units: these are theirs and more.
+    # Another topology does not know the units: these are a superset.
     tasks = range(max(plan.partitions.values()))
     names = [f"{sub}_{d}" for sub in plan.sub_topologies for d in tasks]
     return names, [TopicPartition(t, p) for t, n in plan.partitions.items() for p in range(n)]
 
 
 def _delete(target: Target, application: Application, plan: BackfillPlan | None) -> tuple[str, ...]:
-    """Delete what the application has of its own, and had when the plan was made."""
+    """Delete the application's group and internal topics, and return the deleted topics."""
     topics = ApplicationTopics.of(
         list(application.plans.values()), [table.topic for table in application.global_plans]
     )
@@ -139,7 +140,7 @@ def _delete(target: Target, application: Application, plan: BackfillPlan | None)
     try:
         there = tuple(target.admin.describe([*topics.internal, *planned]))
     except AccessError as error:
-        # Who may delete a topic may describe it, so that is the one to be granted.
+        # Delete implies Describe, so Delete is the operation to grant.
         raise (error.needing("Delete") if error.right == "Describe" else error) from error
     target.admin.delete_topics(there)
     target.admin.delete_groups([target.group])

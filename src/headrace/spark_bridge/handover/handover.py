@@ -1,7 +1,7 @@
-"""The hand-over of a backfill to its live application: which way, and where it stands.
+"""Handover of a backfill to its live application, by the driver or by the executors.
 
-There are two ways. The driver writes everything in one transaction (`handover_driver`), or the
-executors write it in parts, and the offsets come last (`handover_partitioned`).
+The driver writes everything in a single transaction (`hand_over_by_driver`), or the executors
+write a transaction per unit, and the offsets come last (`hand_over_partitioned`).
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from headrace.streams.kafka.protocols import (
 from headrace.streams.plan.changelog_identity import with_changelogs
 from headrace.streams.plan.progress import with_topic_id
 
-# What a hand-over says of itself.
+# The report of a handover.
 
 
 @dataclass(frozen=True, slots=True)
 class HandOverReport:
-    """What was handed over.
+    """Report of a handover.
 
     Args:
-        how: by the driver in one transaction, or in parts.
-        counts: the records that were written by this attempt.
-        units: how many transactions with records there are.
-        found: how many of them an earlier attempt had committed.
-        seconds: how long it took.
+        how: by the driver in one transaction, or partitioned.
+        counts: number of records that this attempt wrote.
+        units: number of transactions with records.
+        found: number of units that an earlier attempt had committed.
+        seconds: duration.
     """
 
     how: Literal["driver", "partitioned"]
@@ -72,7 +72,7 @@ class HandOverReport:
     seconds: float = 0.0
 
 
-# What is asked of a hand-over, whichever way it goes.
+# The request for a handover, driver or partitioned.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +82,9 @@ class Request:
     Args:
         target: the application on its cluster.
         outputs: "write" or "skip" the records for topics outside of the application.
-        reset: replace what the application has.
+        reset: replace the state and offsets of the application.
         probe: called between the steps of the driver, for tests.
-        unit_probe: called between those of executors, for tests; it must travel.
+        unit_probe: called between the steps of executors, for tests; must be picklable.
     """
 
     target: Target
@@ -99,37 +99,37 @@ class Request:
         return self.outputs == "write"
 
     def terms(self, how: How) -> HandoverOptions:
-        """What a second attempt has to keep to."""
+        """Return the options that a second attempt must repeat."""
         return HandoverOptions(how, self.outputs, self.reset)
 
 
-# Hands a backfill over in one transaction of the driver.
+# Handover in a single transaction of the driver.
 #
-# Executors have computed the rows and keep them; the driver streams them into a transaction: state
-# into changelogs, records into sinks, at last the offsets of the inputs. Nothing is visible before
-# the commit, so until then it can be begun anew.
+# Executors have computed and persisted the rows. The driver streams them into a transaction: state
+# to changelogs, records to sinks, and finally the offsets of the inputs. Nothing is visible before
+# the commit, so the transaction can be retried until then.
 
 
 ATTEMPTS_MAX = 3
-"""How often the transaction is begun, where what went wrong may pass."""
+"""Maximum number of attempts of the transaction, after temporary errors."""
 
 
 _SLOW = "pass handover='partitioned', or raise the brokers' transaction.max.timeout.ms"
 
 
 def driver_fits(facts: RowFacts, target: Target) -> bool:
-    """Whether the brokers keep a transaction open for as long as the rows may take."""
+    """Return whether the brokers allow a transaction as long as these rows may take."""
     return expected_ms(facts.total, facts.size) <= target.transaction_timeout_ms()
 
 
 def hand_over_by_driver(
     results: Results, request: Request, facts: RowFacts | None = None
 ) -> HandOverReport:
-    """Write everything in one transaction.
+    """Write everything in a single transaction.
 
     Raises:
         CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
-        BackfillError: it did not come to its end; nothing is visible.
+        BackfillError: the handover failed; nothing is visible.
     """
     begun = time.monotonic()
     facts = facts or RowFacts.of(results)
@@ -154,10 +154,10 @@ def hand_over_by_driver(
 
 
 def prepare_topics_for(request: Request, facts: RowFacts) -> None:
-    """See that topics keep what is about to be written, before anything is.
+    """Check that sinks keep the rows, and suspend the retention of changelogs that would not.
 
     Raises:
-        CannotBackfillError: one would not.
+        CannotBackfillError: a sink would delete records, or a retention cannot be changed.
     """
     if request.with_sinks:
         request.target.refuse_short_sinks(facts.oldest("sink"))
@@ -167,10 +167,10 @@ def prepare_topics_for(request: Request, facts: RowFacts) -> None:
 def live_offsets(
     target: Target, plan: BackfillPlan, progress: Mapping[TopicPartition, str]
 ) -> Offsets:
-    """What the application begins from: every input partition with what tasks know of it.
+    """Return the offsets to commit for the application, with the offset metadata of its tasks.
 
     Raises:
-        BackfillError: a task has said nothing.
+        BackfillError: the metadata of an input is missing.
     """
     ends = target.ends(plan)
     silent = sorted(ends.keys() - progress.keys())
@@ -196,7 +196,7 @@ def live_offsets(
 
 @dataclass(slots=True, eq=False)
 class _OneTransaction:
-    """The transaction, as often as it is begun."""
+    """Transaction of the driver, with retries."""
 
     lead: HandoverCoordinator
     request: Request
@@ -205,11 +205,11 @@ class _OneTransaction:
     counts: UnitCounts = field(default_factory=UnitCounts)
 
     def repeat(self) -> UnitCounts:
-        """Write and commit; begin anew after errors that may pass.
+        """Write and commit; retry after temporary errors.
 
         Raises:
-            BackfillError: it failed for good. The plan is not open any more, unless the message
-                says so.
+            BackfillError: the handover failed. The plan is not open any more, unless the message
+                says that it is.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
@@ -235,9 +235,9 @@ class _OneTransaction:
         raise AssertionError("unreachable")
 
     def _give_up(self, error: BaseException) -> None:
-        """Let the application start: nothing of the backfill is there."""
+        """Close the plan as dropped, so that the application can start; nothing was committed."""
         try:
-            # Its note is gone where it was at a topic that was deleted.
+            # The note is gone if its topic was deleted.
             if self.lead.renew() or self.lead.notes.open_head is None:
                 return
             self.lead.close_with("dropped")
@@ -248,7 +248,10 @@ class _OneTransaction:
             ) from error
 
     def _next(self, batches: Iterator[Any]) -> Any:
-        """The next rows: what fails here is Spark's, and what fails in the writer is Kafka's."""
+        """Return the next batch of rows.
+
+        Errors here come from Spark; errors in the writer come from Kafka.
+        """
         with said_of_results():
             return next(batches, None)
 
@@ -271,29 +274,27 @@ class _OneTransaction:
         return writer.counts
 
 
-# Hands a backfill over in parts: a transaction for each unit, from the executors, then the flip.
+# Partitioned handover: a transaction for each unit, from the executors, then the cut-over.
 #
-# Kafka commits nothing of several producers at once, so the parts are visible before the whole is:
-# the application is kept from starting meanwhile (`headrace.streams.admin.backfill_gate`), but
-# who
-# reads its sinks sees them fill up part by part. State and offsets become the application's with
-# the
-# flip: one transaction that commits its offsets, and that the plan is done.
+# Kafka has no atomic commit over several producers, so units are visible before the handover is
+# complete. The application cannot start meanwhile (`headrace.streams.admin.backfill_gate`), but
+# consumers of its sinks see the units arrive in sequence. State and offsets become valid with the
+# cut-over: one transaction that commits the application's offsets, and marks the plan as done.
 #
-# A driver that dies leaves the plan open. The next one with the same id reads it back, finds which
-# parts are written, and does the rest.
+# A driver that dies leaves the plan open. The next driver with the same id reads the plan back,
+# finds the written units, and writes the rest.
 
 
 def hand_over_partitioned(
     results: Results, request: Request, facts: RowFacts | None = None
 ) -> HandOverReport:
-    """Write each unit in a transaction of its own, then the offsets.
+    """Write each unit in its own transaction, then commit the offsets.
 
-    All that is not written yet must be among the results.
+    The results must include all units that are not written yet.
 
     Raises:
         CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
-        BackfillError: it did not come to its end; the message says how to go on.
+        BackfillError: the handover is incomplete; the message gives the next step.
     """
     begun = time.monotonic()
     facts = facts or RowFacts.of(results)
@@ -321,12 +322,12 @@ def hand_over_partitioned(
 
 
 def left_to_write(plan: BackfillPlan, target: Target) -> tuple[HandoverUnit, ...]:
-    """The units of a plan that no attempt has committed yet."""
+    """Return the units of a plan that no attempt has committed."""
     return _missing(target, plan, units_of(target.application, plan))
 
 
 def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
-    """Commit the offsets of a plan whose units are all written; Spark has nothing to do for it.
+    """Commit the offsets of a plan whose units are all written, without Spark.
 
     Raises:
         BackfillError: units are missing.
@@ -348,7 +349,7 @@ def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
 
 
 def _markers(target: Target, plan: BackfillPlan, units: Sequence[HandoverUnit]) -> Offsets:
-    """What the units that are written have left, beside it what their tasks know of the inputs."""
+    """Return the marker offsets of written units, with the offset metadata of their inputs."""
     places = [place for unit in units for place in unit.inputs]
     return target.groups.committed_at(marker_group(plan), places)
 
@@ -366,7 +367,7 @@ def unit_writer(
     plan: BackfillPlan,
     units: tuple[HandoverUnit, ...],
 ) -> WriteUnit:
-    """Make what executors call; `head` is the first note of the plan, and where it is."""
+    """Create the function that executors call; `head` is the first note and its partition."""
     target = request.target
     timeout_ms = target.transaction_timeout_ms()
     return WriteUnit(
@@ -385,7 +386,7 @@ def unit_writer(
 
 
 def _run(results: Results, write: WriteUnit) -> UnitCounts:
-    """Have Spark write what is not written."""
+    """Run the Spark job that writes the missing units."""
     try:
         rows = results.run(write, REPORT_DDL)
     except StreamsError:
@@ -405,7 +406,7 @@ def _run(results: Results, write: WriteUnit) -> UnitCounts:
 
 
 def _said(error: Exception) -> str:
-    """The last line of what an executor raised."""
+    """Return the last error line of an executor's error."""
     lines = [line.strip() for line in str(error).splitlines() if "Error: " in line]
     return lines[-1] if lines else f"{type(error).__name__}: {error}"
 
@@ -413,7 +414,7 @@ def _said(error: Exception) -> str:
 def _flip(
     lead: HandoverCoordinator, request: Request, plan: BackfillPlan, units: Sequence[HandoverUnit]
 ) -> None:
-    """Make the parts the application's."""
+    """Commit the application's offsets, which completes a partitioned handover."""
     target = request.target
     found = _markers(target, plan, units)
     progress = {place: committed.metadata for place, committed in found.items()}
@@ -429,25 +430,25 @@ def _flip(
 
 
 DRIVER_ROWS_MAX = 5_000_000
-"""How many rows the driver writes itself where nobody says how; readers of sinks wait for it."""
+"""Maximum number of rows for which "auto" chooses the driver; consumers of sinks wait for it."""
 
 DRIVER_BYTES_MAX = 512 << 20
-"""How large they may be."""
+"""Maximum size of rows for which "auto" chooses the driver."""
 
 DRIVER_PART_OF_HEAP = 4
-"""Which part of the heap of Spark's driver they may be as large as."""
+"""Maximum size of these rows, as a divisor of the heap of Spark's driver."""
 
 Handover = Literal["auto", "driver", "partitioned"]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of a backfill with an id.
+    """State of a backfill with an id.
 
     Args:
-        plan: the one that it follows.
-        in_parts: whether it is handed over in parts, and goes on so.
-        is_done: whether it was handed over already: there is nothing to do.
+        plan: plan of its earlier attempts; None without earlier attempts.
+        in_parts: whether its handover is partitioned, and must continue so.
+        is_done: whether its handover is complete.
     """
 
     plan: BackfillPlan | None = None
@@ -456,11 +457,11 @@ class Found:
 
 
 def find(backfill_id: str, target: Target) -> Found:
-    """Look whether a backfill was begun before.
+    """Find the earlier attempts of a backfill.
 
     Raises:
-        CannotBackfillError: another one is open, this one is being dropped, or it was begun for
-            other topics or another topology.
+        CannotBackfillError: another backfill is open, this backfill is being dropped, or it was
+            begun for other topics or another topology.
     """
     check_id(backfill_id)
     notes = target.notes()
@@ -484,10 +485,10 @@ def find(backfill_id: str, target: Target) -> Found:
 
 
 def check_target(request: Request, plan: BackfillPlan) -> None:
-    """See, before Spark starts, that the application can be handed something.
+    """Check, before Spark starts, that the application can receive a backfill.
 
     Raises:
-        CannotBackfillError: it runs, or has what may not be replaced.
+        CannotBackfillError: the application runs, or has state or offsets that may not be replaced.
     """
     target, reset = request.target, request.reset
     target.refuse_members()
@@ -496,20 +497,20 @@ def check_target(request: Request, plan: BackfillPlan) -> None:
 
 
 def finish(plan: BackfillPlan, request: Request) -> HandOverReport | None:
-    """End a hand-over in parts, if all of them are written: Spark need not run for it.
+    """Complete a partitioned handover without Spark, if all units are written.
 
     Returns:
-        What was done, or None where parts are missing.
+        The report, or None if units are missing.
     """
     return None if left_to_write(plan, request.target) else finish_partitioned(plan, request)
 
 
 def hand_over(results: Results, request: Request, handover: Handover = "auto") -> HandOverReport:
-    """Hand over what was computed; "auto" is by size, and as it was begun.
+    """Hand over the results; "auto" chooses by size, or as an earlier attempt did.
 
     Raises:
         CannotBackfillError: the application or its topics are not ready for it.
-        BackfillError: it did not come to its end; the message says how to go on.
+        BackfillError: the handover is incomplete; the message gives the next step.
     """
     with said_of_results():
         facts = RowFacts.of(results)
@@ -523,10 +524,10 @@ def hand_over(results: Results, request: Request, handover: Handover = "auto") -
 def chosen(
     plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool, heap: int = HEAP_BYTES
 ) -> Handover:
-    """Which way "auto" is.
+    """Return the choice of "auto".
 
     Args:
-        reset: whether old rows are replaced: the driver would keep all their keys in its memory.
+        reset: whether old rows are replaced: the driver would hold all their keys in its memory.
         heap: of Spark's driver, in bytes.
     """
     opened = target.notes().open_head

@@ -1,13 +1,14 @@
-"""The driver's part of a hand-over: it opens the plan, and ends it in one transaction.
+"""Driver side of a handover: opens the plan, and ends it in a single transaction.
 
-There is one lead for an application at a time: they share a transactional.id, and a later one
-fences those before it. So whatever is committed here was not decided by somebody else meanwhile.
+An application has one coordinator at a time: all coordinators share a transactional.id, and a
+later coordinator fences the earlier. So no other driver can interfere between a check and the
+commit that depends on it.
 
          ┌──────────────► done      offsets of the application, in the same transaction
     open ┤
-         └► dropping ───► dropped   nothing of it is left
+         └► dropping ───► dropped   nothing of it remains
 
-A plan that is opened is read back before members are looked for: see
+An opened plan is read back before group members are checked: see
 `headrace.streams.admin.backfill_gate`.
 """
 
@@ -28,10 +29,10 @@ from headrace.streams.plan.deployed import topology_group
 
 
 class HandoverCoordinator:
-    """Driver side of a handover: opens the plan and ends it in one transaction.
+    """Driver side of a handover: opens the plan and ends it in a single transaction.
 
     Args:
-        timeout_ms: after which the brokers abort one of its transactions.
+        timeout_ms: time after which the brokers abort a transaction of the coordinator.
     """
 
     def __init__(self, target: Target, backfill_id: str, *, timeout_ms: int, probe: Probe) -> None:
@@ -42,15 +43,15 @@ class HandoverCoordinator:
         self._group = backfill_group(target.group)
         self._settings = target.producer_settings(self._group, timeout_ms)
         self.timeout_s = timeout_ms / 1000
-        """How long one of its transactions may take."""
+        """Timeout of its transactions."""
         self.producer = make_producer(self._settings)
-        """Whose transactions are the lead's."""
+        """Producer of its transactions."""
         self.notes = target.notes()
-        """What was there when it was last looked."""
+        """Notes as of the last read."""
         self._log = target.log
 
     def take_over(self) -> None:
-        """Fence whoever had the lead, and see what is there then.
+        """Fence the previous coordinator, and read the notes.
 
         Raises:
             CannotBackfillError: another backfill is open.
@@ -66,10 +67,10 @@ class HandoverCoordinator:
             raise CannotBackfillError(other_is_open(self._target.group, opened[1].id))
 
     def is_open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
-        """Whether this very plan is open.
+        """Return whether exactly this plan is open.
 
         Raises:
-            CannotBackfillError: it is to go on in another way, or this id is used up.
+            CannotBackfillError: its handover began with other options, or the id is already used.
         """
         head = self.notes.head_of(self._id)
         if head is None or head.state == "dropped":
@@ -84,7 +85,7 @@ class HandoverCoordinator:
         if head.digest == terms.digest(plan):
             return True
         if not is_in_parts(head):
-            return False  # one transaction leaves nothing behind
+            return False  # an interrupted single transaction leaves no rows
         what = f"backfill {self._id} of {self._target.group} is open, and parts may be written"
         raise CannotBackfillError(
             f"{what} on other terms than these: go on with the same plan, handover='partitioned' "
@@ -92,16 +93,16 @@ class HandoverCoordinator:
         )
 
     def open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
-        """Open the plan, unless it is; from now on the application does not start.
+        """Open the plan, unless it is open; from now on the application cannot start.
 
-        The notes of one that is open are committed again: offsets expire by their age.
+        The notes of a plan that is already open are committed again, because offsets expire.
 
         Returns:
             Whether it was open already.
 
         Raises:
-            CannotBackfillError: the application runs, or has what may not be replaced; or topics
-                are others than those of the plan.
+            CannotBackfillError: the application runs, has state or offsets that may not be
+                replaced, or a topic of the plan was deleted or created again.
         """
         self.take_over()
         resumed = self.is_open(plan, terms)
@@ -126,10 +127,10 @@ class HandoverCoordinator:
         return False
 
     def commit(self, offsets: Mapping[str, Offsets], *, begun: bool = False) -> None:
-        """Commit offsets of groups in one transaction.
+        """Commit offsets of groups in a single transaction.
 
         Args:
-            begun: whether the transaction is open and has records already.
+            begun: whether the transaction is already open and has records.
         """
         if not begun:
             self.producer.begin()
@@ -140,16 +141,17 @@ class HandoverCoordinator:
         self.producer.commit()
 
     def finish(self, plan: BackfillPlan, live: Offsets, *, reset: bool, begun: bool) -> None:
-        """Commit the application's offsets, and with them that the plan is done.
+        """Commit the application's offsets, and mark the plan as done in the same transaction.
 
-        Where state is replaced, what was deployed before is forgotten in the same transaction, so
-        that whoever learns of the commit later has nothing left to do.
+        If state is replaced, the transaction also clears the deployed topology, so that no work is
+        left for an attempt that learns of the commit later.
 
         Args:
-            live: what the application begins from.
+            live: the offsets from which the application starts.
 
         Raises:
-            CannotBackfillError: the application runs, or has offsets, or topics are others.
+            CannotBackfillError: the application runs, or has offsets, or a topic of the plan was
+                deleted or created again.
         """
         self._target.refuse_other_topics(plan)
         self._target.refuse_members()
@@ -162,21 +164,21 @@ class HandoverCoordinator:
         self.commit(offsets, begun=begun)
         self.notes = self._target.notes()
         if other:
-            self._target.groups.committed_at(topology, other)  # waits until that is decided, too
+            self._target.groups.committed_at(topology, other)  # waits for the decision
         self._probe("handover_committed")
         self._log.info("handover_committed", backfill=plan.id, inputs=len(live))
 
     def close_with(self, state: NoteState) -> None:
-        """Commit what has become of the plan."""
+        """Commit the final state of the plan."""
         self.commit({self._group: self.notes.become(self._id, state)})
         self.notes = self._target.notes()
         self._log.info("handover_ended", backfill=self._id, state=state)
 
     def renew(self) -> bool:
-        """Take a new producer, which decides what the last one left, and look what came of it.
+        """Replace the producer, which decides the last transaction, and read its outcome.
 
         Returns:
-            Whether the hand-over is done after all.
+            Whether the handover is done after all.
         """
         with and_then(self.producer.close, quietly=True):
             pass
@@ -187,10 +189,11 @@ class HandoverCoordinator:
         return head is not None and head.state == "done"
 
     def certain(self, call: Callable[[], None]) -> None:
-        """Make a call that ends the hand-over, and find out what came of it where it does not say.
+        """Make a call that ends the handover, and resolve an unknown outcome.
 
         Raises:
             BackfillError: another driver has taken over.
+            OutcomeUnknownError: the call had no effect.
         """
         try:
             call()
@@ -202,10 +205,10 @@ class HandoverCoordinator:
 
 
 def fenced(backfill_id: str, error: ProducerFencedError, way_out: str = "") -> BackfillError:
-    """What a lead says that is none any more.
+    """Return the error of a coordinator that was fenced.
 
     Args:
-        way_out: what to do where the transaction took too long.
+        way_out: fix if the transaction took too long.
     """
     return BackfillError(
         f"another driver has taken backfill {backfill_id} over, or a transaction took longer than "
@@ -215,7 +218,7 @@ def fenced(backfill_id: str, error: ProducerFencedError, way_out: str = "") -> B
 
 
 def other_is_open(application_id: str, backfill_id: str, *, drop: bool = False) -> str:
-    """Say that a backfill is in the way."""
+    """Return the message that another backfill is open or being dropped."""
     what = f"backfill {backfill_id} of {application_id} is "
     command = f"headrace backfill ... --drop --id {backfill_id}"
     if drop:

@@ -1,7 +1,7 @@
-"""The notes of hand-overs: which plan is open, in the group `<application.id>.backfill`.
+"""Notes of handovers: the state of each plan, in the group `<application.id>.backfill`.
 
-The text of a plan is divided over the metadata of as many offsets as it needs; the first part is at
-partition 0 of an input, where `headrace.streams.admin.backfill_gate` looks.
+The text of a plan is split over the metadata of several offsets. The first part is at partition 0
+of an input, where `headrace.streams.admin.backfill_gate` reads it.
 """
 
 from __future__ import annotations
@@ -19,34 +19,37 @@ from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPart
 from headrace.streams.plan.progress import MAX_BYTES
 
 How = Literal["driver", "partitioned"]
-"""In one transaction, or in parts."""
+"""In one transaction, or in a transaction per unit."""
 
 DEADLINE = (
     "before the brokers' offsets.retention.minutes are over (seven days by default), as then "
     "nothing keeps the application from starting with what is half written"
 )
-"""Until when an interrupted backfill is to be finished or dropped: its notes are offsets."""
+"""Time limit to finish or drop an interrupted backfill: its notes are offsets, which expire."""
 
 _PART_BYTES = MAX_BYTES - 160
-"""Room for the other words of a note: see `check_id`."""
+"""Maximum length of a part; the rest is for the other fields of a note (see `check_id`)."""
 _ORDER: tuple[NoteState, ...] = ("open", "dropping", "done", "dropped")
 _ID = re.compile(r"[a-zA-Z0-9._-]{1,64}")
 
 
 class PlacedGroup(Protocol):
-    """What is asked of a cluster (see `headrace.streams.kafka.group_offsets.MemberlessGroup`)."""
+    """Read access to the offsets of groups.
+
+    Implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`.
+    """
 
     def committed_at(
         self, group: str, places: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The decided offsets of a group at some places."""
+        """Return a group's offsets at given partitions, after open transactions are decided."""
 
 
 def check_id(backfill_id: str) -> None:
-    """Refuse an id that cannot be part of a group's name.
+    """Raise if an id cannot be part of a group's name.
 
     Raises:
-        CannotBackfillError: it cannot.
+        CannotBackfillError: it is too long, or has other characters.
 
     >>> check_id("bf 1")
     Traceback (most recent call last):
@@ -65,9 +68,9 @@ class HandoverOptions:
     """Options of a handover, which a second attempt must repeat.
 
     Args:
-        how: in one transaction, or in parts.
-        outputs: whether records for topics outside of the application are written.
-        reset: whether what the application has is replaced.
+        how: in one transaction, or in a transaction per unit.
+        outputs: "write" or "skip" the records for topics outside of the application.
+        reset: replace the state and offsets of the application.
 
     >>> HandoverOptions("driver").code
     'dwn'
@@ -79,11 +82,11 @@ class HandoverOptions:
 
     @property
     def code(self) -> str:
-        """What a digest begins with."""
+        """Prefix of the digest."""
         return self.how[0] + self.outputs[0] + ("r" if self.reset else "n")
 
     def digest(self, plan: BackfillPlan) -> str:
-        """What tells this plan on these terms from others with the same id."""
+        """Return a digest of a plan with these options."""
         return self.code + _hash(plan)
 
 
@@ -92,20 +95,20 @@ def _hash(plan: BackfillPlan) -> str:
 
 
 def is_in_parts(note: BackfillNote) -> bool:
-    """Whether the hand-over of a note leaves parts of it behind when it is interrupted."""
+    """Return whether the handover is partitioned, so that an interruption leaves written units."""
     return note.digest.startswith("p")
 
 
 def transactional_id(plan: BackfillPlan, unit: str) -> str:
-    """The identity of whoever writes a unit; a later one fences those before it."""
+    """Return the transactional.id of a unit; a later writer fences the earlier."""
     return f"{backfill_group(plan.application_id)}-{plan.id}-{unit}"
 
 
 def marker_group(plan: BackfillPlan) -> str:
-    """The group in which a unit that is written leaves the progress of its inputs.
+    """Return the group that has the markers of written units.
 
-    Its offsets are part of the transaction that writes the unit: they are there if, and only if,
-    everything else is.
+    The markers are committed in the transaction that writes the unit, so they exist if and only if
+    its rows do.
     """
     return f"{backfill_group(plan.application_id)}-{plan.id}-{_hash(plan)}"
 
@@ -113,9 +116,9 @@ def marker_group(plan: BackfillPlan) -> str:
 def note_places(
     sources: Iterable[str], internal: Iterable[str], partitions: Mapping[str, int]
 ) -> tuple[TopicPartition, ...]:
-    """Where notes are put, first ones first.
+    """Return the partitions for notes, in the order in which they are used.
 
-    Topics that are not the application's own come first: their offsets outlive a drop.
+    External topics come first, because their offsets survive a drop.
     """
 
     def places(topics: Iterable[str]) -> list[TopicPartition]:
@@ -127,10 +130,10 @@ def note_places(
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """The notes of one application, as they were read.
+    """Snapshot of the notes of an application.
 
     Args:
-        places: where they may be.
+        places: the partitions that may have notes.
     """
 
     places: Sequence[TopicPartition]
@@ -140,31 +143,31 @@ class Notes:
     def read(
         cls, application_id: str, cluster: PlacedGroup, places: Sequence[TopicPartition]
     ) -> Notes:
-        """Read them from the cluster, once they are decided."""
+        """Read the notes from the cluster, after open transactions are decided."""
         offsets = cluster.committed_at(backfill_group(application_id), places)
         notes = {place: BackfillNote.decode(c.metadata) for place, c in offsets.items()}
         return cls(places, {place: note for place, note in notes.items() if note is not None})
 
     @property
     def heads(self) -> dict[TopicPartition, BackfillNote]:
-        """The first note of each backfill."""
+        """First note of each backfill, by partition."""
         return {place: note for place, note in self.found.items() if note.index == 0}
 
     @property
     def open_head(self) -> tuple[TopicPartition, BackfillNote] | None:
-        """The first note of the backfill that is open, if one is."""
+        """First note of the open backfill, with its partition; None without an open backfill."""
         return next(((p, note) for p, note in self.heads.items() if note.is_open), None)
 
     def head_of(self, backfill_id: str) -> BackfillNote | None:
-        """The first note of a backfill; an open one counts first."""
+        """Return the first note of a backfill; a note of an open backfill has priority."""
         heads = [note for note in self.heads.values() if note.id == backfill_id]
         return min(heads, key=lambda note: _ORDER.index(note.state), default=None)
 
     def plan_of(self, head: BackfillNote) -> BackfillPlan | None:
-        """The plan that a first note belongs to; None where not all of it is there.
+        """Return the plan of a first note, or None if parts of it are missing.
 
         Raises:
-            BackfillError: another version of the bridge wrote it.
+            BackfillError: the plan was written by another version.
         """
         parts = {
             note.index: note.part
@@ -182,10 +185,10 @@ class Notes:
         return plan
 
     def opened(self, plan: BackfillPlan, terms: HandoverOptions) -> Offsets:
-        """The notes that open a plan.
+        """Return the notes that open a plan.
 
         Raises:
-            CannotBackfillError: there is not enough room for it.
+            CannotBackfillError: the plan needs more partitions than the application has.
         """
         text = plan.to_text()
         parts = [text[i : i + _PART_BYTES] for i in range(0, len(text), _PART_BYTES)]
@@ -204,7 +207,7 @@ class Notes:
         }
 
     def again(self, backfill_id: str) -> Offsets:
-        """The notes of a plan as they are, to be committed again before they expire."""
+        """Return the notes of a plan unchanged, to commit them again before they expire."""
         return {
             place: CommittedOffset(0, note.encode())
             for place, note in self.found.items()
@@ -212,7 +215,7 @@ class Notes:
         }
 
     def become(self, plan_id: str, state: NoteState) -> Offsets:
-        """The note that says what has become of the backfill that is open; its plan stays."""
+        """Return the note with the new state of the open backfill; its plan is unchanged."""
         opened = self.open_head
         assert opened is not None, f"no backfill is open, {plan_id} neither"
         place, head = opened

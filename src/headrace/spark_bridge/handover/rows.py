@@ -1,4 +1,4 @@
-"""Writes rows into a transaction that is open: changelogs, sinks, tombstones for what was before.
+"""Writer of rows into an open transaction: changelogs, sinks, and tombstones for old keys.
 
 Hot path: `write` runs for each row that is handed over.
 """
@@ -16,21 +16,21 @@ from headrace.topology.context.environment import Headers
 _COLUMNS = ("kind", "topic", "partition", "key", "value", "timestamp", "headers")
 
 OldKeys = dict[TopicPartition, set[bytes]]
-"""The keys that changelogs have before a backfill, as far as it has not written them."""
+"""Keys in changelogs before a backfill, without the keys that the backfill has written."""
 
 
 class Sender(Protocol):
-    """A producer whose transaction is open."""
+    """Producer with an open transaction."""
 
     send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]
 
 
 class RowWriter:
-    """Sends rows, and keeps what is to be committed beside the inputs' offsets.
+    """Writer that sends rows, and collects the offset metadata of the inputs.
 
     Args:
-        with_sinks: whether records for topics outside of the application are sent.
-        old: what changelogs have now; what is not written again gets a tombstone.
+        with_sinks: send the records for topics outside of the application.
+        old: keys that changelogs have now; a key that is not written again gets a tombstone.
         now_ms: the timestamp of tombstones.
     """
 
@@ -64,7 +64,7 @@ class RowWriter:
         self.counts.sink += sink
 
     def forget_old(self, places: Iterable[TopicPartition]) -> None:
-        """Send a tombstone for each key that was there before and was not written."""
+        """Send a tombstone for each old key that was not written."""
         for place in places:
             for key in sorted(self._old.pop(place, ())):
                 self._send(place.topic, None, key, place.partition, self._now_ms, None)
@@ -77,7 +77,7 @@ def read_old_keys(
     *,
     timeout_s: float,
 ) -> OldKeys:
-    """Read which keys changelogs have, of those with any record.
+    """Return the keys with a value in changelogs, by partition.
 
     Args:
         ranges: start and last stable offset of each partition.

@@ -1,7 +1,7 @@
-"""The application that a backfill is handed over to: what must hold before, and what is changed.
+"""Target application of a backfill: preconditions of a handover, and changes to the application.
 
-Kafka takes offsets from outside even for a group with members, so whether there are any is asked
-here: before anything is written, and again right before the offsets are.
+Kafka accepts offsets from outside even for a group with members. Members are therefore checked
+here: before anything is written, and again right before the offsets are committed.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _NAMED_MAX = 3
 
 
 class TargetAdmin(HistoryAdmin, Protocol):
-    """What is asked of a cluster.
+    """Cluster operations for a handover.
 
-    The live one is `headrace.streams.kafka.group_admin.GroupAdmin`.
+    Implemented by `headrace.streams.kafka.group_admin.GroupAdmin`.
     """
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """The members of a group."""
+        """Return the members of a group."""
 
     def transaction_timeout_max_ms(self) -> int:
-        """The longest transaction.timeout.ms that the brokers take."""
+        """Return the maximum transaction.timeout.ms of the brokers."""
 
     def delete_groups(self, names: Iterable[str]) -> None:
         """Delete groups without members, with all their offsets."""
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics and wait until none is there."""
+        """Delete topics, and wait until they are gone."""
 
 
 class GroupCluster(GroupOffsets, PlacedGroup, Protocol):
-    """Offsets of groups; the live one is `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
+    """Offsets of groups, implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Target:
 
     @classmethod
     def live(cls, application: Application) -> Target:
-        """The application on its real cluster."""
+        """Return the target for an application on its real cluster."""
         from headrace.streams.kafka.connectivity import reach
         from headrace.streams.kafka.group_admin import GroupAdmin
         from headrace.streams.kafka.group_offsets import MemberlessGroup
@@ -89,25 +89,25 @@ class Target:
 
     @property
     def config(self) -> StreamsConfig:
-        """The settings."""
+        """Settings of the application."""
         return self.application.config
 
     @property
     def group(self) -> str:
-        """The application's group."""
+        """Consumer group of the application."""
         return self.config.application_id
 
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicFacts]:
-        """The facts of the topics that the application reads or restores from, where they exist."""
+        """Return the facts of existing topics that the application reads or restores from."""
         plans = self.application.plans.values()
         sinks = {sink for plan in plans for sink in plan.sinks}
         names = topic_names([plan.topics for plan in plans])
         return describe_as(self.admin, names, written=sinks)
 
     def notes(self) -> Notes:
-        """Read the notes of this and earlier hand-overs."""
+        """Read the notes of this and earlier handovers."""
         plans = self.application.plans.values()
         sources = [t for plan in plans for t in plan.topics.sources]
         partitions = {name: facts.partitions for name, facts in self.topics().items()}
@@ -116,23 +116,24 @@ class Target:
         return Notes.read(self.group, self.groups, places)
 
     def inputs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
-        """Every input partition of the application."""
+        """Return every input partition of the application."""
         names = {t for sub in self.application.plans.values() for t in sub.topics.all_sources}
         return tuple(
             TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
         )
 
     def changelogs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
-        """Every partition of the application's changelogs."""
+        """Return every partition of the application's changelogs."""
         names = {t for sub in self.application.plans.values() for t in sub.changelogs.values()}
         return tuple(
             TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
         )
 
     def ends(self, plan: BackfillPlan) -> dict[TopicPartition, int]:
-        """The offsets to commit: the plan's, and of repartition topics their present ends.
+        """Return the offsets to commit: the plan's ends, and current ends of repartition topics.
 
-        Nothing of a backfill goes through them, and what was there before is part of nothing.
+        A backfill writes nothing to repartition topics, and their earlier records must not be
+        processed.
         """
         internal = [place for place in self.inputs(plan) if place not in plan.ends]
         return {**plan.ends, **(self.admin.end_offsets(internal) if internal else {})}
@@ -140,10 +141,10 @@ class Target:
     # -- refusals ----------------------------------------------------------------------------
 
     def refuse_members(self) -> None:
-        """See that the application does not run.
+        """Raise if the application runs.
 
         Raises:
-            CannotBackfillError: it does.
+            CannotBackfillError: its group has members.
         """
         members = self.admin.members(self.group)
         if members:
@@ -154,20 +155,20 @@ class Target:
             )
 
     def refuse_other_topics(self, plan: BackfillPlan) -> None:
-        """See that the topics that are read or restored from are those of the plan.
+        """Raise if a topic of the plan was deleted or created again.
 
         Raises:
-            CannotBackfillError: one was deleted, and perhaps made again.
+            CannotBackfillError: a topic is missing or has another id.
         """
         refuse_other_topics(plan, describe_as(self.admin, plan.topic_ids))
 
     def refuse_offsets(self, plan: BackfillPlan, *, reset: bool) -> None:
-        """See that the application has not begun, or is to be replaced.
+        """Raise if the application has committed offsets that may not be replaced.
 
-        Waits until no open transaction can change its offsets any more.
+        Waits until no open transaction can change the offsets.
 
         Raises:
-            CannotBackfillError: it has offsets.
+            CannotBackfillError: it has offsets, and `reset` is not set.
         """
         found = self.groups.committed_at(self.group, self.inputs(plan))
         if found and not reset:
@@ -178,10 +179,10 @@ class Target:
             )
 
     def refuse_rows(self, plan: BackfillPlan, *, reset: bool) -> None:
-        """See that changelogs are empty, or are to be replaced.
+        """Raise if changelogs have rows that may not or cannot be replaced.
 
         Raises:
-            CannotBackfillError: they are not, and cannot be replaced row by row.
+            CannotBackfillError: `reset` is not set, or the rows are of versioned stores.
         """
         versioned = self._versioned_changelogs()
         asked = [p for p in self.changelogs(plan) if not reset or p.topic in versioned]
@@ -214,13 +215,13 @@ class Target:
         return read_old_keys(self.open_consumer, ranges, timeout_s=self._timeout_s)
 
     def old_rows(self, plan: BackfillPlan) -> int:
-        """How many rows the changelogs have at most, those that nobody needs any more included."""
+        """Return an upper bound for the rows in the changelogs, including obsolete records."""
         places = self.changelogs(plan)
         starts, ends = self.admin.start_offsets(places), self.admin.stable_offsets(places)
         return sum(ends[place] - starts[place] for place in places)
 
     def old_keys(self, places: Sequence[TopicPartition], *, reset: bool) -> OldKeys:
-        """The keys that the backfill replaces in some partitions of changelogs."""
+        """Return the keys in changelog partitions that the backfill replaces."""
         return self._old_keys(places) if reset else {}
 
     @property
@@ -230,13 +231,13 @@ class Target:
     # -- retention ---------------------------------------------------------------------------
 
     def refuse_short_sinks(self, oldest_ms: Mapping[str, int]) -> None:
-        """See that no sink deletes what the backfill writes to it.
+        """Raise if the retention of a sink would delete records of the backfill.
 
         Args:
             oldest_ms: the smallest timestamp of the records for each sink.
 
         Raises:
-            CannotBackfillError: one would.
+            CannotBackfillError: a sink would delete records, or does not exist.
         """
         facts = describe_as(self.admin, oldest_ms, written=set(oldest_ms))
         missing = sorted(oldest_ms.keys() - facts.keys())
@@ -263,16 +264,15 @@ class Target:
             )
 
     def protect_windows(self, oldest_ms: Mapping[str, int]) -> None:
-        """Let changelogs of windows keep everything that would lose rows of the backfill by age.
+        """Set unlimited retention on window changelogs that would delete rows of the backfill.
 
-        The live application gives them their retention back (see
-        `headrace.streams.worker.retention`).
+        The live application restores the retention (see `headrace.streams.worker.retention`).
 
         Args:
             oldest_ms: the smallest timestamp of the rows for each changelog.
 
         Raises:
-            CannotBackfillError: the cluster forbids it.
+            CannotBackfillError: the cluster rejects the change.
         """
         windows = window_topics(list(self.application.plans.values()))
         facts = describe_as(self.admin, [name for name in oldest_ms if name in windows])
@@ -292,18 +292,18 @@ class Target:
             self.log.warning("retention_suspended", topic=name, oldest_window_ms=oldest_ms[name])
 
     def forget_topology(self) -> None:
-        """Compare the next start with nothing: what was deployed before is replaced."""
-        with suppress(GroupDeniedError):  # then nothing was kept there either
+        """Clear the deployed topology, so that the next start is not compared with it."""
+        with suppress(GroupDeniedError):  # without access to the group, nothing was stored in it
             forget(self.group, self.groups)
 
     def forgotten_topology(self) -> Offsets:
-        """What to commit in the group of the topology to do that in a transaction."""
+        """Return the offsets that clear the deployed topology as part of a transaction."""
         with suppress(GroupDeniedError):
             return forgotten(self.group, self.groups)
         return {}
 
     def forget_group(self, group: str) -> None:
-        """Delete a group that is not needed any more; otherwise it expires."""
+        """Delete a group that is not needed any more; if this fails, the group expires."""
         try:
             self.admin.delete_groups([group])
         except StreamsError as error:
@@ -312,19 +312,19 @@ class Target:
     # -- clients -----------------------------------------------------------------------------
 
     def transaction_timeout_ms(self) -> int:
-        """How long a transaction with rows may take: as long as the brokers allow.
+        """Return the timeout of transactions with rows: the brokers' maximum.
 
-        What an attempt leaves open is ended by the next one, or by a drop, and not by the clock.
+        A transaction that an attempt leaves open is aborted by the next attempt or by a drop, not
+        by its timeout.
         """
         return max(self.admin.transaction_timeout_max_ms(), self.config.transaction_timeout_ms)
 
     def producer_settings(self, identity: str, timeout_ms: int) -> dict[str, Any]:
-        """librdkafka's settings for a producer with transactions, under either guarantee.
+        """Return librdkafka's settings for a transactional producer, for any processing guarantee.
 
         Args:
             identity: the transactional.id.
-            timeout_ms: after which the brokers abort a transaction; the user's own, if it is
-                larger.
+            timeout_ms: transaction timeout; the application's own timeout is used if it is larger.
         """
         plans = list(self.application.plans.values())
         written = {t for plan in plans for t in (*plan.sinks, *plan.changelogs.values())}
@@ -354,7 +354,7 @@ class Target:
 
 
 _QUEUE_KBYTES = 64 << 10
-"""How much may wait in a producer: a commit waits for all of it, a minute at most."""
+"""Maximum size of a producer's queue: a commit flushes all of it, in at most a minute."""
 
 _NOT_IN_TRANSACTIONS = frozenset(
     {
@@ -366,11 +366,11 @@ _NOT_IN_TRANSACTIONS = frozenset(
         "queuing.strategy",
     }
 )
-"""What an application without transactions may have set, and they do not take."""
+"""Settings of applications without transactions that transactions do not support."""
 
 
 def _named(places: Mapping[TopicPartition, object]) -> str:
-    """Some of the places, and how many more there are."""
+    """Return the first partitions as text, with the number of further partitions."""
     some = sorted(places)[:_NAMED_MAX]
     more = len(places) - len(some)
     return ", ".join(map(str, some)) + (f" and {more} more" if more else "")

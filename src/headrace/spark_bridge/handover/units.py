@@ -1,4 +1,4 @@
-"""What is written in one transaction: a task's rows, or those of tasks that run together."""
+"""Units of a handover: rows of a task, or of tasks that run together, in a transaction."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.streams.kafka.protocols import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class HandoverUnit:
-    """The rows of one Spark partition.
+    """Rows of a Spark partition, written in a single transaction.
 
     Args:
-        name: as its task is called, or the first of its tasks.
-        tasks: sub-topology and partition of each.
+        name: name of its task, or of the first of its tasks.
+        tasks: sub-topology and partition of each task.
     """
 
     name: str
@@ -30,7 +30,7 @@ class HandoverUnit:
 
 
 def units_of(application: Application, plan: BackfillPlan) -> tuple[HandoverUnit, ...]:
-    """The units of a backfill: one for each Spark partition of its stages."""
+    """Return the units of a backfill, which are the Spark partitions of its stages."""
     units: list[HandoverUnit] = []
     for stage in plan.stages:
         tasks = [
@@ -60,32 +60,33 @@ def _unit(
 
 @dataclass(slots=True)
 class UnitCounts:
-    """How many records one unit, or all of them, wrote."""
+    """Number of records written by a unit, or by all units."""
 
     changelog: int = 0
     sink: int = 0
     tombstones: int = 0
 
     def add(self, other: UnitCounts) -> None:
-        """Count those of another one too."""
+        """Add the counts of another unit."""
         self.changelog += other.changelog
         self.sink += other.sink
         self.tombstones += other.tombstones
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of all records."""
         return self.changelog + self.sink + self.tombstones
 
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """How much there is to write, and how old it is.
+    """Number, size and age of the rows to write.
 
     Args:
+        rows: number of rows of each task.
         oldest_ms: the smallest timestamp of each topic, by kind and topic.
         size: of all rows, in bytes.
-        largest: of those in one partition of Spark, in bytes.
+        largest: size of the largest Spark partition, in bytes.
     """
 
     rows: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class RowFacts:
 
     @classmethod
     def of(cls, results: Results) -> RowFacts:
-        """Ask Spark; stages that have not run yet do so."""
+        """Compute the facts in Spark, which runs the stages that have not run."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
         wanted = [
@@ -117,19 +118,19 @@ class RowFacts:
 
     @property
     def total(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return sum(self.rows.values())
 
     def oldest(self, kind: str) -> dict[str, int]:
-        """The smallest timestamp of each topic that rows of a kind are for."""
+        """Return the smallest timestamp of each topic with rows of a kind."""
         return {topic: at for (found, topic), at in self.oldest_ms.items() if found == kind}
 
 
 def unit_of(units: Mapping[tuple[int, int], HandoverUnit], task: tuple[int, int]) -> HandoverUnit:
-    """The unit that a task's rows belong to.
+    """Return the unit of a task.
 
     Raises:
-        BackfillError: the rows are of another plan.
+        BackfillError: the task is not in the plan.
     """
     found = units.get(task)
     if found is None:

@@ -1,15 +1,15 @@
-"""Writes one unit of a backfill, in a transaction of its own: what runs in Spark's tasks.
+"""Writer of a unit of a backfill in its own transaction, which runs in Spark's tasks.
 
-A task may run twice, at the same time too. Each attempt first fences those before it, then looks
-for what only a committed attempt leaves: the progress of the unit's inputs, as offsets of the
-plan's own group, committed in the transaction that has the rows. So one attempt writes, and those
-that come later find that it has.
+A task may run twice, even at the same time. Each attempt first fences the earlier attempts. Then
+it checks for the marker that only a committed attempt leaves: the offset metadata of the unit's
+inputs, as offsets in the plan's own group, committed in the transaction that has the rows. So one
+attempt writes the unit, and later attempts find it written.
 
-    init ─► plan still open? ─► progress there? ── yes ─► nothing to do
-                                     └─ no ─► rows, tombstones, progress ─► commit
+    init ─► plan still open? ─► marker found? ── yes ─► nothing to do
+                                     └─ no ─► rows, tombstones, marker ─► commit
 
-One that is fenced waits for the one that has fenced it, and fails only if that writes nothing:
-Spark gives up after four attempts that fail.
+A fenced attempt waits for the attempt that has fenced it, and fails only if that does not write
+the unit: Spark gives up after four failed attempts.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _LOOK_AGAIN_S = 0.5
 _CALL_TIMEOUT_S = CALL_TIMEOUT_MS / 1000
 
 UnitProbe = Callable[[str, str], Any]
-"""Called in executors with a step and the unit's name, so that tests can fail there."""
+"""Called in executors with a step and the unit's name, so that tests can inject faults."""
 
 
 def no_unit_probe(step: str, unit: str) -> None:
-    """Do nothing: what runs in production."""
+    """Do nothing (default in production)."""
 
 
 class UnitReport(NamedTuple):
-    """What one task did: the unit, whether it wrote it, and how many records."""
+    """Report of a unit: its name, whether this attempt wrote it, and the number of records."""
 
     unit: str
     written: bool
@@ -71,10 +71,10 @@ class UnitReport(NamedTuple):
 def markers_of(
     plan: BackfillPlan, unit: HandoverUnit, progress: Mapping[TopicPartition, str]
 ) -> Offsets:
-    """The offsets that say that a unit is written, with what its tasks know of their inputs.
+    """Return the offsets that mark a unit as written, with the offset metadata of its inputs.
 
     Raises:
-        BackfillError: not all of that is known.
+        BackfillError: the metadata of an input is missing.
     """
     silent = sorted(set(unit.inputs) - progress.keys())
     if silent:
@@ -87,17 +87,17 @@ def markers_of(
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """What Spark calls for each of its partitions: takes rows, yields a report of each unit.
+    """Function that Spark calls for each partition: takes rows, and yields a report per unit.
 
     Args:
-        plan: the one that is open, as text.
-        head: where its first note is.
-        clients: librdkafka's settings of clients that ask.
-        producer: those of the producer, but for its identity.
-        consumer: makes the consumer that reads changelogs, or None where they are empty.
+        plan: the open plan, as text.
+        head: partition of its first note.
+        clients: librdkafka's settings of clients that read offsets and topics.
+        producer: librdkafka's settings of the producer, without its transactional.id.
+        consumer: opens the consumer that reads changelogs, or None if they are empty.
         now_ms: the timestamp of tombstones, the same in each attempt.
-        timeout_s: how long the transaction of a unit may take, in seconds.
-        patience_s: how long an attempt that is fenced waits at least for the other, in seconds.
+        timeout_s: maximum duration of a unit's transaction, in seconds.
+        patience_s: minimum time that a fenced attempt waits for the other attempt, in seconds.
     """
 
     plan: str
@@ -114,10 +114,10 @@ class WriteUnit:
     patience_s: float = 60.0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the units whose rows these are, one after the other.
+        """Write the units of these rows, in sequence.
 
-        Spark may put several into one of its partitions, one behind the other: it merges those of
-        frames that are partitioned alike.
+        A Spark partition may have several units, in sequence, because Spark merges partitions of
+        frames with equal partitioning.
         """
         by_task = {task: unit for unit in self.units for task in unit.tasks}
         filled = (batch for batch in batches if batch.num_rows)
@@ -133,11 +133,12 @@ class WriteUnit:
             yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
     def _write_or_find(self, unit: HandoverUnit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
-        """Write a unit, or see that another attempt of the same time does.
+        """Write a unit, or wait until a concurrent attempt has written it.
 
         Raises:
             BackfillError: the transaction took too long, or the plan is not open any more.
-            ProducerFencedError: another attempt began, and has not written the unit.
+            ProducerFencedError: another attempt has fenced this attempt, but has not written the
+                unit.
         """
         begun_s = time.monotonic()
         try:
@@ -151,7 +152,7 @@ class WriteUnit:
                     "transaction.max.timeout.ms"
                 ) from error
             self.probe("fenced", unit.name)
-            # The other one has begun later, and may take as long.
+            # The other attempt started later, and may take as long.
             if not self._is_written_within(unit, self.patience_s + 2 * took_s):
                 raise
         get_logger().info("unit_found", unit=unit.name)
@@ -198,7 +199,11 @@ class WriteUnit:
         return UnitReport(unit.name, True, counts.changelog, counts.sink, counts.tombstones)
 
     def _is_written(self, plan: BackfillPlan, unit: HandoverUnit) -> bool:
-        """Whether an attempt has committed the unit."""
+        """Return whether an attempt has committed the unit.
+
+        Raises:
+            BackfillError: the plan is not open any more.
+        """
         from headrace.streams.kafka.group_offsets import MemberlessGroup
 
         groups = MemberlessGroup(self.clients, timeout_s=_CALL_TIMEOUT_S, stopping=lambda: False)
@@ -227,7 +232,7 @@ def _task(batch: pa.RecordBatch) -> tuple[int, int]:
 
 
 def _check_tasks(batch: pa.RecordBatch, unit: HandoverUnit) -> None:
-    """See that Spark kept the rows of each unit to themselves."""
+    """Raise if a batch has rows of another unit."""
     subs, ds = (set(pc.unique(batch.column(name)).to_pylist()) for name in ("sub", "d"))
     foreign = subs - {sub for sub, _ in unit.tasks} or ds - {d for _, d in unit.tasks}
     if foreign:

@@ -111,7 +111,7 @@ def merged(inputs: Sequence[Iterator[Block]], *, limit: Callable[[], int]) -> It
     """Yield the records of all inputs in order, as runs from a single input each.
 
     Args:
-        inputs: non-empty blocks; those of an input are in order.
+        inputs: non-empty blocks; the blocks of an input are in order.
         limit: returns the maximum length of the next run; called before each run.
 
     >>> left = Block("ab", [(1, 0, 0), (5, 0, 1)])

@@ -121,7 +121,7 @@ class StageRun:
         self._open_tables = open_tables or open_consumer
         self._sources = {place: i for i, place in enumerate(plan.inputs)}
         self._cause = Cause()
-        # Sequentially: outputs keep the order of their records, whatever the calls take.
+        # Sequentially, so that outputs keep the order of their records.
         self._calls = LiveCalls(gathers=False)
         self._global_views: Mapping[str, Any] = {}
         self._log = get_logger().bind(backfill=plan.id)
