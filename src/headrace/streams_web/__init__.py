@@ -1,7 +1,7 @@
-"""How an application is seen from outside: metrics, health and JSON over HTTP.
+"""HTTP server of an application: metrics, health, dashboard, and JSON.
 
-It serves what `headrace.streams.facts` tells, and runs no code of the user. It needs the extra
-``headrace[web]``, and nothing below it needs this room.
+It serves the snapshots of `headrace.streams.metrics`, and runs no code of the user. It needs the
+extra ``headrace[web]``. No package below imports this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where to serve: an address, who may ask, and the socket that is opened before anything starts."""
+"""Address of the server, access by token, and the socket, which is opened first."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PORT = re.compile(r":\d*$")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A host and a port; port 0 takes a free one."""
+    """Host and port; port 0 takes a free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read ``PORT``, ``HOST:PORT`` or ``[HOST]:PORT``.
+        """Parse ``PORT``, ``HOST:PORT`` or ``[HOST]:PORT``.
 
         Raises:
-            ConfigError: it is none of these.
+            ConfigError: the text has another form.
 
         >>> Address.parse("8080"), Address.parse("[::1]:0")
         (Address(host='127.0.0.1', port=8080), Address(host='::1', port=0))
@@ -42,7 +42,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether this machine alone can reach it."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -54,7 +54,7 @@ class Address:
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether a request that names this host, with or without a port, means this machine itself.
+    """Return whether a Host header, with or without a port, names this machine.
 
     >>> [names_this_machine(h) for h in ("localhost:80", "127.0.0.1", "[::1]:80", "shop.example")]
     [True, True, True, False]
@@ -64,10 +64,10 @@ def names_this_machine(host: str) -> bool:
 
 
 def check_guarded(address: Address, *, token: Secret | None, is_open: bool) -> None:
-    """See that what others can reach has a token, or is meant to be open.
+    """Raise if other machines can reach an address without a token, unless it is declared open.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the address needs a token.
     """
     if token is None and not is_open and not address.is_loopback:
         raise ConfigError(
@@ -77,10 +77,10 @@ def check_guarded(address: Address, *, token: Secret | None, is_open: bool) -> N
 
 
 def read_token(path: Path) -> Secret:
-    """Read the token that whoever asks must have.
+    """Read the token that clients must send.
 
     Raises:
-        ConfigError: there is none, or it is short.
+        ConfigError: the file cannot be read, or the token is too short or has other characters.
     """
     try:
         token = path.read_text().strip()
@@ -95,7 +95,7 @@ def read_token(path: Path) -> Secret:
 
 
 def listen(address: Address) -> socket.socket:
-    """Open the socket.
+    """Open the listening socket.
 
     Raises:
         ConfigError: the host is unknown, or the port is taken.

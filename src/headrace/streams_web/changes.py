@@ -1,4 +1,4 @@
-"""What may be changed over HTTP, and by whom: the level of the log."""
+"""Changes over HTTP, with their permissions: the log level."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Changes:
     """Changes that are allowed over HTTP: the log level, with a token.
 
     Args:
-        set_level: changes what is logged; None where that cannot be asked for.
-        is_closed: whether nobody may change anything, as anybody can ask.
+        set_level: changes the log level; None if it cannot be changed.
+        is_closed: reject all changes, because the server accepts requests without a token.
     """
 
     def __init__(self, set_level: SetLevel | None, *, is_closed: bool) -> None:
@@ -28,12 +28,12 @@ class Changes:
         self._is_closed = is_closed
 
     async def log_level(self, request: Request) -> Response:
-        """Answer a POST of ``{"level": "debug"}``."""
+        """Handle a POST of ``{"level": "debug"}``."""
         if self._set_level is None:
             return _refused(404, "the log's level cannot be changed here")
         if self._is_closed:
             return _refused(403, "who changes something needs a token: --http-token-file FILE")
-        # Pages of other sites that a browser here shows may send other kinds, unasked.
+        # Foreign web pages in a local browser can send other content types without a preflight.
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             return _refused(415, "send it with Content-Type: application/json")
@@ -51,7 +51,7 @@ def _refused(code: int, why: str) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """What was sent; empty where that is too much."""
+    """Return the body of a request, or empty bytes if it is too large."""
     body = b""
     async for more in request.stream():
         body += more

@@ -1,7 +1,7 @@
-"""The metrics: one table of their names, what they mean, and where their numbers come from.
+"""Table of metrics: their names, their help, and the source of their values.
 
-`exposition` writes them for Prometheus, `metrics_page` prints the table as docs/metrics.md. Names
-are those of Kafka Streams in Prometheus' spelling, as far as it has them.
+`headrace.streams_web.pages` writes them for Prometheus, `metrics_page` prints the table as
+docs/metrics.md. If Kafka Streams has a metric, its name is used, in Prometheus' spelling.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Metric:
     """A metric.
 
     Args:
-        name: as Prometheus has it, without the `_total` of a counter and the `_info` of an info.
-        labels: their names.
-        read: what it has samples of.
-        kafka: what Kafka Streams calls it, or empty.
+        name: name in Prometheus, without the `_total` of a counter and the `_info` of an info.
+        labels: names of its labels.
+        read: source of its samples.
+        kafka: names of the metric in Kafka Streams, or empty.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Metric:
 
     @property
     def sample(self) -> str:
-        """The name of its samples, of a histogram that of its count."""
+        """Name of its samples; for a histogram, of its count."""
         endings = {"counter": "_total", "info": "_info", "histogram": "_count"}
         return self.name + endings.get(self.kind, "")
 
@@ -61,12 +61,12 @@ def _itself(value: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a metric has samples of: things with labels, and a number of each.
+    """Source of a metric's samples: objects with labels, and the value of each.
 
     Args:
-        things: gives them, of a snapshot and the seconds of its clock now. Metrics of the same
-            things have the same function here, so that labels are written once for all of them.
-        value: the number of one; None leaves it out.
+        things: returns the objects for a snapshot and the current seconds of its clock. Metrics of
+            the same objects share this function, so that labels are written once for all of them.
+        value: returns the value of an object, or None to skip it.
     """
 
     things: Callable[[ApplicationSnapshot, float], Iterable[tuple[Labels, Any]]]
@@ -82,13 +82,16 @@ def _the_views(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, Wor
 
 
 def _the_workers(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
-    """Each worker that has told something, what has ended, too: counts stay until a start."""
+    """Yield each worker that has reported, even if it has ended: counts stay until a restart."""
     views = (view.at(now_s) for view in app.workers)
     return (((str(view.index),), view.facts) for view in views if view.facts is not None)
 
 
 def _the_tasks(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
-    """Tasks with their worker; those of a process that has ended are others' by now."""
+    """Yield tasks with the index of their worker.
+
+    Tasks of a worker without a process are skipped, because other workers have them by now.
+    """
     for view in app.at(now_s).workers:
         if view.facts is not None and view.pid is not None:
             index = str(view.index)
@@ -352,4 +355,4 @@ METRICS = (
         _stores(lambda store: store.restore_remaining), "restore-remaining-records-total",
     ),
 )  # fmt: skip
-"""All of them."""
+"""All metrics, in the order of the table."""

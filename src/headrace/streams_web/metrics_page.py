@@ -1,4 +1,4 @@
-"""The page docs/metrics.md, made of the table of metrics.
+"""The page docs/metrics.md, generated from the table of metrics.
 
 python -m headrace.streams_web.metrics_page > docs/metrics.md
 """
@@ -26,7 +26,7 @@ processed hold those of aborted transactions again, records committed count none
 
 
 def lines() -> Iterator[str]:
-    """The rows of the table."""
+    """Yield the rows of the table."""
     for metric in METRICS:
         name = metric.name if metric.kind == "histogram" else metric.sample
         labels = ", ".join(f"`{label}`" for label in metric.labels)
@@ -35,7 +35,7 @@ def lines() -> Iterator[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return HEAD + "\n".join(lines()) + "\n"
 
 

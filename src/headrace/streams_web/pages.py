@@ -1,4 +1,4 @@
-"""What is served, and to whom: the metrics, the health, and JSON."""
+"""HTTP routes with access control: metrics, health, dashboard, and JSON."""
 
 from __future__ import annotations
 
@@ -46,11 +46,9 @@ from headrace.topology.describe.picture import Arrow, Box, Picture
 
 # Snapshots in Prometheus' text format (0.0.4).
 #
-# Written here and not by prometheus-client: of 8 workers with 64 tasks that took 160 ms and more,
-# and
-# this takes a small part of it, as the labels of a task, an input or a store are written once for
-# all
-# metrics of it. The tests read it with that library's parser.
+# Written here because prometheus-client takes 160 ms and more for 8 workers with 64 tasks. This
+# takes a small fraction, because the labels of a task, an input or a store are written once for
+# all of its metrics. The tests parse the output with that library.
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,18 +57,18 @@ _SPECIAL = re.compile(r'[\\"\n]')
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 LABELS_KEPT = 16_384
-"""Of so many tasks, inputs and stores labels are kept as text from scrape to scrape; they stay the
-same, and to write them takes as long as to write the numbers of several metrics."""
+"""Number of objects whose labels are cached as text between scrapes. Labels do not change, and
+writing them takes as long as writing the values of several metrics."""
 
 Rows = list[tuple[str, Any]]
-"""Things, with their labels as text."""
+"""Measured objects, with their labels as text."""
 
 
 def scrape(facts: ApplicationSnapshot, now_s: float) -> bytes:
-    """Write all metrics.
+    """Return all metrics in Prometheus' text format.
 
     Args:
-        now_s: the present second of the clock of the snapshots' `at_s`.
+        now_s: the current second of the clock of the snapshots' `at_s`.
     """
     lines: list[str] = []
     known: dict[object, Rows] = {}
@@ -103,7 +101,7 @@ def _plain(metric: Metric, rows: Rows) -> list[str]:
     sample, value = metric.sample, metric.read.value
     found: Rows = [(labels, value(thing)) for labels, thing in rows]
     return [
-        # A truth is a number, too.
+        # `+ 0` converts a bool to a number.
         f"{sample}{{{labels}}} {number + 0!r}" if labels else f"{sample} {number + 0!r}"
         for labels, number in found
         if number is not None
@@ -122,37 +120,36 @@ def _buckets(metric: Metric, rows: Rows) -> Iterable[str]:
 
 
 def _escaped(text: str) -> str:
-    # Nearly none has anything to escape.
+    # Almost no label needs escaping.
     if '"' in text or "\\" in text or "\n" in text:
         return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text)
     return text
 
 
-# Whether an application lives, is ready, has started: decided from a board, for probes.
+# Liveness, readiness and startup of an application, computed from a health snapshot, for probes.
 #
-#     live      the loop that looks after the workers turns, and no worker is given up
-#     ready     all tasks process records, or did so as short ago as one is asked for
-#     startup   the application was loaded, and its settings are right
+#     live      the supervisor's loop runs, and no worker has been abandoned
+#     ready     all tasks process records, or have done so within a given time
+#     startup   the application is loaded, and its settings are valid
 #
-# None of them asks for more than it has to. An application that restores for ten minutes, waits for
-# its brokers or is rebalanced lives all the time: whoever killed it for that would have it begin
-# again, and wait longer.
+# No probe checks more than it must. An application that restores for ten minutes, waits for its
+# brokers or rebalances is alive: a restart would make it begin again, and take longer.
 
 
 STUCK_S = 30.0
-"""A loop that turns ten times a second has stopped to, if it has not for so long."""
+"""Time without an iteration after which the supervisor's loop, which runs every 0.1 s, is stuck."""
 OLD_S = SILENT_S
-"""What a worker told so long ago says nothing of how it is now."""
+"""Age after which the report of a worker counts as outdated."""
 _AWAY = "connecting"
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """An answer to a probe.
+    """Result of a probe.
 
     Args:
-        reasons: why not, in words; empty where all is well.
-        progress: how far each worker is.
+        reasons: reasons for a failure; empty if the probe succeeds.
+        progress: state and restore progress of each worker.
     """
 
     reasons: tuple[str, ...] = ()
@@ -160,12 +157,12 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Whether the answer is yes."""
+        """Whether the probe succeeds."""
         return not self.reasons
 
 
 def live(board: HealthSnapshot, now_s: float) -> Health:
-    """Whether to leave it alone: what fails this is to be killed and started again."""
+    """Return the result of the liveness probe: if it fails, the process must be restarted."""
     reasons = []
     if board.is_given_up:
         reasons.append(f"{board.why}; the log says more")
@@ -176,21 +173,20 @@ def live(board: HealthSnapshot, now_s: float) -> Health:
 
 
 def startup(board: HealthSnapshot) -> Health:
-    """Whether the application was loaded."""
+    """Return the result of the startup probe: whether the application is loaded."""
     if board.is_loaded:
         return Health()
     return Health(("the application is not loaded yet",), _progress(board.facts))
 
 
 def ready(board: HealthSnapshot, now_s: float, within: timedelta | None = None) -> Health:
-    """Whether results are what they are to be: all tasks run, and keep up.
+    """Return the result of the readiness probe: whether all tasks run and keep up.
 
     Args:
-        within: results may be as old as this: each task runs or did so no longer ago, whatever it
-            has waited for since, or has come to its worker no longer ago; no input is further
-            behind, and no worker silent for longer. None asks that all tasks run, and not how far
-            behind they are. What is not at work at all, such as a worker that is started again, is
-            connecting or is paused, is not ready in either case.
+        within: maximum age of results. Each task runs, has stopped running within this time, or was
+            assigned to its worker within this time; no input is further behind, and no worker's
+            report is older. None requires that all tasks run, and ignores how far behind they are.
+            A worker that restarts, connects or is paused is not ready in either case.
     """
     reasons = [] if board.is_loaded else ["the application is not loaded yet"]
     left = without_taken(board.facts)
@@ -198,7 +194,7 @@ def ready(board: HealthSnapshot, now_s: float, within: timedelta | None = None) 
         if not _is_taken(view, told):
             reasons += _of_worker(view, now_s, within)
     if not reasons and not board.facts.tasks:
-        reasons.append("no worker has a task")  # it may have had some, so not yet or any more
+        reasons.append("no worker has a task")  # not yet or not any more
     return Health(tuple(reasons), _progress(left.at(now_s)) if reasons else [])
 
 
@@ -214,7 +210,7 @@ def _of_worker(view: WorkerView, now_s: float, within: timedelta | None) -> list
     if facts.is_paused:
         return [f"{name} is paused"]
     if within is None:
-        # One that the group gave nothing to is ready to take over.
+        # A worker without assigned tasks is ready to take over.
         is_well = all(task.state == "running" for task in facts.tasks)
         return [] if is_well else [f"{name} is {view.state}{_waiting(facts.tasks)}"]
     limit_s = within.total_seconds() - age_s
@@ -239,7 +235,7 @@ def _for_how_long(task: TaskSnapshot, age_s: float) -> str:
 
 
 def _is_taken(left: WorkerView, told: WorkerView) -> bool:
-    """Whether others have all the tasks that a worker told of, so that nothing waits for it."""
+    """Return whether other workers have all tasks of a worker's report, so nothing waits for it."""
     if left.facts is None or told.facts is None:
         return False
     return bool(told.facts.tasks) and not left.facts.tasks
@@ -267,7 +263,7 @@ def _progress(app: ApplicationSnapshot) -> list[dict[str, Any]]:
     ]
 
 
-# The files of the live page, as they are in the package.
+# The static files of the dashboard, as they are in the package.
 
 
 _KINDS = {
@@ -279,7 +275,7 @@ _KINDS = {
 START = "index.html"
 PREFIX = "/page/"
 _HEADERS = {
-    # Nothing of another host, nothing that was written into the page by a name or a key.
+    # No content of other hosts, and no scripts injected by a name or a key.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -292,7 +288,7 @@ _HEADERS = {
 
 @cache
 def contents() -> dict[str, bytes]:
-    """The files, by name."""
+    """Return the static files, by name."""
     found = files("headrace.streams_web").joinpath("page")
     return {
         one.name: one.read_bytes()
@@ -302,12 +298,12 @@ def contents() -> dict[str, bytes]:
 
 
 def start_page() -> Response:
-    """The page, which asks for everything else."""
+    """Return the HTML page of the dashboard, which loads all other content."""
     return _file(START)
 
 
 def static_routes() -> Iterator[Route]:
-    """A route for each file: no path of a request becomes one of the machine."""
+    """Yield a route for each static file: a request path never becomes a file path."""
     for name in contents():
         yield Route(f"{PREFIX}{name}", _page(name))
 
@@ -323,7 +319,7 @@ def _file(name: str) -> Response:
     return Response(contents()[name], media_type=_KINDS[name.rpartition(".")[2]], headers=_HEADERS)
 
 
-# What the API has: parts of an application's snapshot, each under a name.
+# The API: parts of an application's snapshot, each under a name.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +343,7 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationAnswer:
-    """An application and its workers; `told_s_ago` is the age of the oldest word in the sums."""
+    """An application and its workers; `told_s_ago` is the age of the oldest report in the sums."""
 
     application: str
     version: str
@@ -361,7 +357,7 @@ class ApplicationAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAnswer:
-    """A task, and who has it."""
+    """A task and its worker."""
 
     worker: int
     told_s_ago: float
@@ -370,7 +366,7 @@ class TaskAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagAnswer:
-    """An input partition, and how far the task that reads it is behind."""
+    """An input partition, with the lag of the task that reads it."""
 
     worker: int
     task: str
@@ -381,13 +377,13 @@ class LagAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyAnswer:
-    """What the topology looks like.
+    """The topology as a graph.
 
     Args:
-        boxes: its topics, steps and stores.
-        arrows: how records flow between them; `tied` are a step and its store.
-        lanes: what the sub-topologies are called, by number.
-        queries: whether stores may be asked for, too.
+        boxes: its topics, processor nodes and stores.
+        arrows: the flow of records between them; `tied` connects a processor node and its store.
+        lanes: names of the sub-topologies, by number.
+        queries: whether interactive queries are enabled.
     """
 
     application: str
@@ -399,7 +395,7 @@ class TopologyAnswer:
 
 
 def topology_of(board: HealthSnapshot, *, queries: bool = False) -> TopologyAnswer:
-    """What is known of it: nothing, where whoever runs it told nothing."""
+    """Return the topology, or an empty graph if the snapshot has none."""
     picture = board.picture or Picture((), (), {})
     return TopologyAnswer(
         application=board.facts.application,
@@ -413,12 +409,12 @@ def topology_of(board: HealthSnapshot, *, queries: bool = False) -> TopologyAnsw
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One of the parts.
+    """A part of the API.
 
     Args:
-        name: behind ``/api/``.
-        answer: its type.
-        of: makes it, of a snapshot and the seconds of its clock now.
+        name: path below ``/api/``.
+        answer: type of the response.
+        of: computes the response from a snapshot and the current seconds of its clock.
     """
 
     name: str
@@ -500,10 +496,10 @@ VIEWS = (
     View("lag", "How far each input partition is behind.", tuple[LagAnswer, ...], _lag),
     View("facts", "All that the workers told, each task once.", ApplicationSnapshot, _facts),
 )  # fmt: skip
-"""All of them."""
+"""All parts of the API."""
 
 
-# The description of the API, made of the types of its answers.
+# The description of the API, generated from the types of its responses.
 
 
 _HEALTH = {
@@ -516,7 +512,7 @@ _HEALTH = {
 
 @cache
 def described(*, with_stores: bool = False) -> dict[str, Any]:
-    """The API as OpenAPI 3.1 has it."""
+    """Return the OpenAPI 3.1 description of the API."""
     answers, components = msgspec.json.schema_components(
         [*(view.answer for view in VIEWS), TopologyAnswer],
         ref_template="#/components/schemas/{name}",
@@ -593,7 +589,7 @@ ABOUT = """Headrace {version}: {application}
 /api/openapi.json              what there is as JSON
 """
 UNGUARDED = frozenset({"/health/live", "/health/ready", "/health/startup"})
-"""What probes ask, which cannot always send a token; it says little."""
+"""Paths of probes, which cannot always send a token; their responses contain little."""
 NOT_HERE = (
     "this is served for this machine alone, and {host!r} is another one: ask for localhost, or "
     "serve it with a token: --http-token-file FILE"
@@ -604,20 +600,20 @@ NOT_THERE = "there is no such page: / names what there is, and /api/openapi.json
 NO_STORES = "stores are not served here: headrace run --http ... --queries does that"
 Headers = list[tuple[bytes, bytes]]
 SCRAPE_KEPT_S = 0.25
-"""So old may a scrape be that is given to several who ask at once."""
+"""Maximum age of a cached scrape, which concurrent requests share."""
 
 
 class Pages:
     """HTTP routes for metrics, health, dashboard and JSON.
 
     Args:
-        board: gives how everything is now.
-        monotonic_s: seconds of the clock of the board.
-        token: what whoever asks must have, but for health.
-        changes: what may be changed over HTTP.
-        is_local: whether it is for this machine alone. Who asks for another host then is a page of
-            somebody else's in a browser here, which had its own name lead to this address.
-        queries: gives what stores are asked with; None where they may not be asked for.
+        board: returns the current health snapshot.
+        monotonic_s: seconds of the clock of the snapshot.
+        token: token that clients must send, except for health; None without access control.
+        changes: changes that are allowed over HTTP.
+        is_local: serve this machine only. A request for another host then comes from a foreign web
+            page in a local browser, whose host name resolves to this address (DNS rebinding).
+        queries: returns the stores for interactive queries; None if these are disabled.
     """
 
     def __init__(
@@ -641,7 +637,7 @@ class Pages:
         self._close_stores: Callable[[], None] = lambda: None
 
     def application(self) -> Any:
-        """The pages as an ASGI application."""
+        """Return the routes as an ASGI application."""
         routes = [
             Route("/", self._about),
             Route("/metrics", self._metrics),
@@ -668,11 +664,11 @@ class Pages:
         return stores.routes()
 
     def close(self) -> None:
-        """End answers that go on for as long as a client listens."""
+        """End responses that last as long as the client reads."""
         self._close_stores()
 
     def _guarded(self, pages: Any) -> Any:
-        """Ask for the token first."""
+        """Wrap an ASGI application with the checks of token and host."""
 
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             page = pages
@@ -695,10 +691,10 @@ class Pages:
             for name, value in headers
         )
 
-    # -- pages; those that take time are functions, which a pool of threads calls ----------------
+    # -- pages; a blocking page is a plain function, which runs in a thread pool ------------------
 
     def _metrics(self, _: Request) -> Response:
-        with self._lock:  # one at a time: many who ask get the same
+        with self._lock:  # one scrape at a time: concurrent requests share it
             at_s, text = self._scraped
             if self._monotonic_s() - at_s > SCRAPE_KEPT_S:
                 now_s = self._monotonic_s()
@@ -717,7 +713,7 @@ class Pages:
         return page
 
     def _refused(self, request: Request, error: Exception) -> Response:
-        """What is not there, or is not asked for in this way, in the form of other errors."""
+        """Return an HTTP error, such as 404 or 405, as JSON like all other errors."""
         assert isinstance(error, HTTPException)
         said = error.detail
         if error.status_code == HTTPStatus.NOT_FOUND:
@@ -758,13 +754,13 @@ class Pages:
 
 
 def _other_host(headers: Headers) -> str | None:
-    """The host that a request names, unless that is this machine."""
+    """Return the host that a request names, or None if it is this machine."""
     hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
     return next((host[:80] for host in hosts if not names_this_machine(host)), None)
 
 
 def _is_free(path: str, headers: Headers) -> bool:
-    """Whether no token is wanted: of probes, and of the page, which holds nothing yet."""
+    """Return whether a path needs no token: probes, and the dashboard's static files."""
     if path in UNGUARDED or path.startswith(PREFIX):
         return True
     return path == "/" and _wants_page(headers)

@@ -1,7 +1,7 @@
-"""Serves the pages from a thread of its own.
+"""HTTP server in a separate thread.
 
-address ─► socket (opened first: what is wrong with it is said before anything starts)
-             └─► thread: uvicorn, with connections that `patience` bounds
+address ─► socket (opened first, so that its errors are raised before anything starts)
+             └─► thread: uvicorn, with connections limited by `ConnectionLimits`
 """
 
 from __future__ import annotations
@@ -29,25 +29,24 @@ from headrace.streams_web.changes import Changes
 from headrace.streams_web.pages import Pages
 from headrace.streams_web.stores.routing import LASTS
 
-# Those whose requests wait when the server stops are answered, and not just cut off.
+# When the server stops, pending requests get a response before their connections are closed.
 #
-#     at once          who waits for positions is told so, and who follows changes
-#     after GRACE_S    whoever has no answer yet is: 503
-#     after as much    whoever does not take what was sent to him is cut off
+#     immediately          waits for positions and change feeds end with an error or an event
+#     after GRACE_S        requests without a response get status 503
+#     after 2 * GRACE_S    connections that still have unread data are closed
 #
-# The library that serves would cancel what is left, and say of each that an error happened in it.
+# uvicorn would cancel the remaining requests, and log an error for each.
 
 
 GRACE_S = 0.4
-"""So long what is under way may still come to its answer. Twice that is less than the library
-waits before it cancels."""
+"""Time for running requests to finish. Twice this is less than uvicorn's own timeout."""
 
 
 class Ending:
     """ASGI middleware that answers waiting requests when the server stops.
 
     Args:
-        pages: answers requests.
+        pages: the ASGI application.
     """
 
     def __init__(self, pages: Any) -> None:
@@ -56,7 +55,7 @@ class Ending:
         self._is_over = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if self._is_over:
             await _refused()(scope, receive, send)
             return
@@ -80,10 +79,10 @@ class Ending:
 
     @contextmanager
     def within(self, cut_off: Callable[[], None]) -> Iterator[None]:
-        """See that all requests end while the block runs, in the loop that answers them.
+        """Ensure that all requests end while the block runs, in the server's event loop.
 
         Args:
-            cut_off: ends the connections.
+            cut_off: closes the connections.
         """
         loop = asyncio.get_running_loop()
         timers = [
@@ -106,20 +105,20 @@ def _refused() -> JSONResponse:
     return JSONResponse({"error": str(StoppingError())}, 503, {"Connection": "close"})
 
 
-# Connections are bounded: in number, in how long a request may take to come, and in all.
+# Connections are limited in number, in the time until a request arrives, and in total duration.
 #
-# Else a thousand clients that connect and say nothing would keep those out who ask for metrics.
-# Where
-# there is no room, the one goes that has been silent for longest, then one that is kept for later.
+# Otherwise a thousand idle clients would block the clients that request metrics. If the limit is
+# reached, the oldest connection without a request is closed, or else the oldest keep-alive
+# connection.
 
 
 CONNECTIONS_MAX = 64
 REQUEST_S = 5.0
-"""How long a client may take to send its request."""
+"""Time limit for a client to send its request."""
 LIFE_S = 60.0
-"""How long a connection lasts, whatever is done over it, unless its answer is one that lasts."""
+"""Maximum duration of a connection, unless its response is an event stream."""
 UNREAD_S = 30.0
-"""How long a client may leave unread what was sent to it."""
+"""Time limit for a client to read sent data."""
 
 MakeProtocol = Callable[..., Any]
 
@@ -128,39 +127,39 @@ class ConnectionLimits:
     """Limits of the number and duration of connections.
 
     Args:
-        make: makes a protocol of HTTP.
+        make: creates an HTTP protocol.
     """
 
     def __init__(self, make: MakeProtocol) -> None:
         self._make = make
         self._open: dict[_Bounded, None] = {}
-        """In the order in which they came."""
+        """Connections in the order of their start."""
 
     def __call__(self, **options: Any) -> _Bounded:
-        """Make the protocol of a connection."""
+        """Create the protocol of a connection."""
         return _Bounded(self._make(**options), self)
 
     def came(self, one: _Bounded) -> None:
-        """There is one more; let one go if that is too many."""
+        """Register a connection, and close another connection if the limit is exceeded."""
         self._open[one] = None
         if len(self._open) > CONNECTIONS_MAX:
-            # Those that say nothing go first, then those that are kept for later, and those that
-            # listen to what goes on last.
+            # Connections without a request are closed first, then keep-alive connections, and event
+            # streams last.
             others = (other for other in self._open if other is not one)
             min(others, key=_Bounded.rank).end()
 
     def went(self, one: _Bounded) -> None:
-        """There is one less."""
+        """Unregister a closed connection."""
         self._open.pop(one, None)
 
     def end_all(self) -> None:
-        """End all that there are."""
+        """Close all connections."""
         for one in list(self._open):
             one.end()
 
 
 class _Bounded(asyncio.Protocol):
-    """A connection of one client."""
+    """A client's connection with limits."""
 
     def __init__(self, inner: Any, patience: ConnectionLimits) -> None:
         self._inner = inner
@@ -171,21 +170,21 @@ class _Bounded(asyncio.Protocol):
 
     @property
     def is_served(self) -> bool:
-        """Whether a whole request has come."""
+        """Whether a whole request has arrived."""
         return self._inner.cycle is not None
 
     @property
     def lasts(self) -> bool:
-        """Whether what is answered goes on for as long as the client listens."""
+        """Whether the response is an event stream, which lasts as long as the client reads."""
         return self.is_served and bool(self._inner.scope.get(LASTS))
 
     @property
     def is_kept(self) -> bool:
-        """Whether all requests that came are answered."""
+        """Whether all received requests have a complete response."""
         return self.is_served and bool(self._inner.cycle.response_complete)
 
     def rank(self) -> tuple[bool, bool, bool]:
-        """What is less goes first, where there is no room."""
+        """Return the sort key for closing: the connection with the lowest is closed first."""
         return self.is_served, self.lasts, not self.is_kept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -221,7 +220,7 @@ class _Bounded(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def end(self) -> None:
-        """End it at once, with what is still to be written."""
+        """Close the connection immediately, without sending pending data."""
         self._patience.went(self)
         if self._transport is not None:
             self._transport.abort()
@@ -245,24 +244,24 @@ class _Bounded(asyncio.Protocol):
 
 CLOSE_S = 5.0
 TICK_S = 1.0
-"""How often the date of answers goes on, which is all that a server does that nobody asks."""
+"""Interval of the server's own work, which only updates the Date header."""
 _THREAD = "headrace-web"
 
 
 class WebServer:
-    """HTTP server of an application, in a thread of its own, with bounded connections.
+    """HTTP server of an application, in a separate thread, with limited connections.
 
     Args:
-        board: gives how everything is now; called in threads of the server.
+        board: returns the current health snapshot; called in threads of the server.
         address: ``[HOST:]PORT``.
-        token_file: holds what whoever asks must have, but for health.
-        is_open: whether everybody may ask who can reach it.
-        set_level: changes what is logged; None where that cannot be asked for.
-        queries: gives what stores are asked with; None where they may not be asked for.
-        monotonic_s: seconds of the clock of the board.
+        token_file: file with the token that clients must send, except for health.
+        is_open: accept requests of other machines without a token.
+        set_level: changes the log level; None if it cannot be changed.
+        queries: returns the stores for interactive queries; None if these are disabled.
+        monotonic_s: seconds of the clock of the snapshot.
 
     Raises:
-        ConfigError: the address cannot be served on, or is to be guarded.
+        ConfigError: the address cannot be served, or requires a token.
     """
 
     def __init__(
@@ -284,7 +283,7 @@ class WebServer:
         self._socket = listen(wanted)
         self.address = Address(wanted.host, self._socket.getsockname()[1])
         is_local = wanted.is_loopback and token is None and not is_open
-        # Whoever may read all may not change something for that.
+        # Open read access does not imply permission to change.
         changes = Changes(set_level, is_closed=token is None and not is_local)
         self._pages = Pages(board, monotonic_s, token, changes, is_local=is_local, queries=queries)
         self._server = _server(self._pages)
@@ -294,11 +293,11 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the server."""
         return f"http://{self.address}"
 
     def close(self) -> None:
-        """Stop to serve."""
+        """Stop the server."""
         self._pages.close()
         self._server.end()
         self._thread.join(CLOSE_S)
@@ -315,14 +314,14 @@ class WebServer:
         uvicorns.addFilter(_says)
         try:
             self._server.run(sockets=[self._socket])
-        except BaseException as error:  # whatever it is: those who work are not to suffer for it
+        except BaseException as error:  # no error of the server may stop the workers
             self._log.error("web_failed", reason=f"{type(error).__name__}: {error}")
         finally:
             uvicorns.removeFilter(_says)
 
 
 class _Server(uvicorn.Server):
-    """Wakes up each second and when it is to end; the library's own does ten times a second."""
+    """Server that wakes up each second and when it stops; uvicorn wakes up ten times a second."""
 
     def __init__(self, config: uvicorn.Config, ending: Ending, patience: ConnectionLimits) -> None:
         super().__init__(config)
@@ -331,7 +330,7 @@ class _Server(uvicorn.Server):
         self._wake: Callable[[], None] = lambda: None
 
     def end(self) -> None:
-        """Have it end now; from any thread."""
+        """Stop the server; may be called from any thread."""
         with self._lock:
             self.should_exit = True
             self._wake()
@@ -356,7 +355,7 @@ class _Server(uvicorn.Server):
 
 
 def _says(record: logging.LogRecord) -> bool:
-    """Keep what the library says of its starts out of the program's log, but not of others'."""
+    """Drop uvicorn's log records about its start from this thread, but keep warnings."""
     return record.levelno >= logging.WARNING or record.threadName != _THREAD
 
 
@@ -376,7 +375,7 @@ def _server(pages: Pages) -> _Server:
 
 
 def serve(board: Callable[[], HealthSnapshot], address: str, **options: Any) -> WebServer:
-    """Serve a board; see `WebServer`."""
+    """Start a server for health snapshots; see `WebServer`."""
     return WebServer(board, address, **options)
 
 

@@ -1,4 +1,4 @@
-"""A request as far as it is a question about a store, and how much it may ask for."""
+"""HTTP request for rows of a store, with its parameters and limits."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from headrace.streams.queries.source import AGE_MAX_S, too_old
 from headrace.topology.serdes.documents import TOO_DEEP
 
 LIMIT = 100
-"""Rows of a page, where nobody says how many."""
+"""Default number of rows of a page."""
 PAGE_MAX = 10_000
 BODY_MAX_BYTES = 4 << 20
 WAIT_S = 2.0
-"""How long is waited for one's own writes, where nobody says for how long."""
+"""Default time limit of a wait for positions."""
 WAIT_MAX_S = 30.0
 WITHIN_MIN_S = 0.05
 ASKED_BY = "headrace-asked-by"
-"""The header of a question that a host sends on, with its endpoint: whoever gets it answers
-himself, so that none goes round in circles."""
+"""Header of a forwarded query, with the endpoint of the host that forwards it. The receiving host
+answers from its own files, so that no query goes in circles."""
 _PATIENCE_MS = re.compile(r"[0-9]{1,9}")
 _OUTER = ("route", "partial", "partitions", "of", "left", "min_position", "key")
-"""What is said anew of a question that is sent on."""
+"""Parameters that are set again when a query is forwarded."""
 _OF_ROWS = frozenset({"from", "to", "limit", "after"})
 
 Route = Literal["proxy", "redirect", "none"]
@@ -52,14 +52,13 @@ class Asked:
     """Parsed request for rows of a store, with its limits.
 
     Args:
-        name: the store's.
+        name: name of the store.
         given: the parameters.
-        path_key: the key, where it is part of the path.
-        asker: the endpoint of the host that sends it on.
-        authorization: the header that says who asks.
-        is_earlier: whether `min_position` is where earlier answers stood, and nobody's wish.
-        until_s: when whoever asks waits no longer, of the monotonic clock; None where he does not
-            say.
+        path_key: the key, if it is part of the path.
+        asker: the endpoint of the host that forwards the request.
+        authorization: the header with the client's token.
+        is_earlier: whether `min_position` comes from earlier answers, not from the client.
+        until_s: time of the monotonic clock at which the client stops waiting; None if unknown.
     """
 
     name: str
@@ -73,7 +72,7 @@ class Asked:
 
     @classmethod
     def of(cls, request: Request, body: bytes = b"") -> Self:
-        """Read a request."""
+        """Parse a request."""
         patience = request.headers.get(PATIENCE, "")
         is_said = _PATIENCE_MS.fullmatch(patience) is not None
         return cls(
@@ -91,11 +90,11 @@ class Asked:
     def _values(self) -> dict[str, str]:
         return dict(self.given)
 
-    # -- what is asked for -----------------------------------------------------------------------
+    # -- the query -------------------------------------------------------------------------------
 
     @property
     def key(self) -> str:
-        """The key that is asked for."""
+        """Key of the query, from the path or the parameter ``key``."""
         found = self.path_key if self.path_key is not None else self.text("key")
         if found is None:
             raise WrongQueryError("say which key: ?key=")
@@ -103,31 +102,31 @@ class Asked:
 
     @property
     def read_key(self) -> ReadKey:
-        """Makes bytes of keys in parameters."""
+        """Function that encodes keys in parameters."""
         return key_of_json if self.flag("json_keys") else key_of_text
 
     def text(self, name: str) -> str | None:
-        """A parameter."""
+        """Return a parameter, or None."""
         return self._values.get(name)
 
     def flag(self, name: str) -> bool:
-        """A parameter that is yes or no."""
+        """Return a boolean parameter."""
         text = self._values.get(name, "false")
         if text not in ("true", "false"):
             raise WrongQueryError(f"{name} is true or false, and not {text[:40]!r}")
         return text == "true"
 
     def time(self, name: str, otherwise: int) -> int:
-        """A parameter that is a time."""
+        """Return a parameter with a time."""
         text = self._values.get(name)
         return otherwise if text is None else time_of(text, name)
 
     def limit(self) -> int:
-        """How many rows."""
+        """Return the maximum number of rows."""
         return self._number("limit", LIMIT, PAGE_MAX)
 
     def keys(self) -> list[Any]:
-        """The keys of a body."""
+        """Return the keys in the body."""
         try:
             body = msgspec.json.decode(self.body)
             found = body["keys"]
@@ -145,34 +144,34 @@ class Asked:
         return found
 
     def min_positions(self) -> list[MinPosition]:
-        """How far the store is to be; of the partitions that are meant."""
+        """Return the positions that the store must reach, for the requested partitions."""
         only = self.only
         found = self.all_positions()
         return [one for one in found if only is None or one.partition in only]
 
     def all_positions(self) -> list[MinPosition]:
-        """The same, whatever is meant."""
+        """Return the positions that the store must reach, for all partitions."""
         given = (text for name, text in self.given if name == "min_position")
         return [MinPosition.parse(text) for one in given for text in one.split(",")]
 
     def wait_s(self) -> float:
-        """How long to wait for that."""
+        """Return the maximum time to wait for positions."""
         wait_s = self._span("wait", WAIT_S)
         if wait_s > WAIT_MAX_S:
             raise WrongQueryError(f"wait= is {WAIT_MAX_S:g}s at most; ask again for longer")
         return wait_s
 
     def within_s(self, most_s: float) -> float:
-        """For how long another host may be waited for, so that whoever asks hears which it was."""
+        """Return the time limit for another host, which ends before the client gives up."""
         if self.until_s is None:
             return most_s
         return min(most_s, max(self.until_s - time.monotonic(), WITHIN_MIN_S))
 
     def require_right(self) -> None:
-        """See that all is of its kind that any question may have, also what one does not look at.
+        """Raise if a parameter that any query may have is invalid, even if this query ignores it.
 
         Raises:
-            WrongQueryError: something is not.
+            WrongQueryError: a parameter is invalid.
         """
         for name in ("partial", "json_keys"):
             self.flag(name)
@@ -181,10 +180,10 @@ class Asked:
         _ = self.route
 
     def require_of_row(self) -> None:
-        """See that nothing is said about many rows where a key has one.
+        """Raise if a query for a single row has parameters for many rows.
 
         Raises:
-            WrongQueryError: something is.
+            WrongQueryError: it has.
         """
         if others := sorted(_OF_ROWS & self._values.keys()):
             raise WrongQueryError(
@@ -192,7 +191,7 @@ class Asked:
             )
 
     def require_young(self, places: tuple[Place, ...]) -> None:
-        """Refuse what is older than `max_age`."""
+        """Raise if rows are older than `max_age`."""
         most_s = self._span("max_age", AGE_MAX_S)
         old = [place for place in places if place.age_ms / 1000 > most_s]
         if old:
@@ -203,7 +202,7 @@ class Asked:
 
     @property
     def route(self) -> Route:
-        """What becomes of a question whose answer is elsewhere."""
+        """Routing of a query whose rows are on another host."""
         text = self._values.get("route", "proxy")
         if text not in _ROUTES:
             raise WrongQueryError(f"route is proxy, redirect or none, and not {text[:40]!r}")
@@ -211,7 +210,7 @@ class Asked:
 
     @cached_property
     def only(self) -> frozenset[int] | None:
-        """The partitions that are meant; None for all."""
+        """Requested partitions; None for all."""
         text = self._values.get("partitions")
         if text is None:
             return None
@@ -222,7 +221,7 @@ class Asked:
 
     @property
     def partitions(self) -> int | None:
-        """How many the store has, as a host knows that sends the question on."""
+        """Partition count of the store, given by the host that forwards the query."""
         return self._number("of", 0, 1_000_000) or None
 
     def sent_on(
@@ -234,13 +233,13 @@ class Asked:
         body: bytes | None = None,
         **changed: str | None,
     ) -> Asked:
-        """The question as another host is asked it.
+        """Return the query for another host.
 
         Args:
-            only: the partitions that are meant there.
-            of: how many there are.
-            left: whether what a task has left behind there will do.
-            changed: other parameters; None for those that are left out.
+            only: the partitions to query there.
+            of: partition count of the store.
+            left: accept the rows that a task has left on the host after it moved.
+            changed: other parameters; None removes a parameter.
         """
         meant = frozenset(only)
         kept = [one for one in self.given if one[0] not in _OUTER and one[0] not in changed]
@@ -256,10 +255,10 @@ class Asked:
         )
 
     def behind(self, places: Iterable[Mapping[str, Any]]) -> Self:
-        """The question as it is asked a second time: no row may be earlier than those that were.
+        """Return the query for a second attempt: no row may be older than in the first answers.
 
         Args:
-            places: where the answers of the first time stood.
+            places: the positions of the first answers.
         """
         found = ",".join(f"{one['partition']}:{one['max_offset']}" for one in places)
         if not found:
@@ -268,16 +267,16 @@ class Asked:
         return replace(self, given=(*self.given, ("min_position", found)), is_earlier=is_earlier)
 
     def target(self, word: str) -> str:
-        """Path and query of the question at another host.
+        """Return path and query string for another host.
 
         Args:
-            word: what stands behind the store's name.
+            word: the path after the store's name.
         """
         path = f"/api/stores/{quote(self.name, safe='')}" + (f"/{word}" if word else "")
         return f"{path}?{urlencode(self.given)}"
 
     def headers(self, asker: str) -> dict[str, str]:
-        """The headers of the question at another host.
+        """Return the headers for another host.
 
         Args:
             asker: the endpoint of this host.

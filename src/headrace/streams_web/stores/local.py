@@ -1,7 +1,7 @@
-"""What this host answers of its stores, from its own files.
+"""Queries of stores on this host, answered from its files.
 
-A question reads at most `PAGE_MAX` rows, so that any range takes little memory; what is longer
-comes in pages.
+A query reads at most `PAGE_MAX` rows, so that any range takes little memory; longer results come
+in pages.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from headrace.streams.queries.walk import Scan
 from headrace.streams_web.stores.asked import Asked
 
 WAITING_MAX = 16
-"""So many may wait at once: each takes one of the threads that answer the others."""
+"""Maximum number of waiting queries: each takes a thread from the pool of all queries."""
 SURE_S = 0.25
-"""So old may be what is known of the group, where it says that a task is here of which no worker
-here told: one that is started again, or one that has just left."""
+"""Maximum age of the group's state if it assigns a task to this host that no worker here reports:
+the task restarts here, or has just left."""
 
 Answer = tuple[dict[str, Any], int]
-"""What is said, and the status code."""
+"""Body and status code of a response."""
 
 
 class LocalStores:
@@ -59,19 +59,19 @@ class LocalStores:
         self._ended = threading.Event()
 
     def stores(self, queries: Queries, _: Asked) -> Answer:
-        """The stores."""
+        """Return the descriptions of the stores."""
         return {"stores": [described(queries, name) for name in sorted(queries.stores)]}, 200
 
     def store(self, queries: Queries, asked: Asked) -> Answer:
-        """A store, and how far its partitions are."""
+        """Return the description of a store, and the positions of its partitions."""
         reader = self._reader(queries, asked)
         found = described(queries, reader.name)
-        with suppress(StoreInMemoryError):  # no worker that has it runs
+        with suppress(StoreInMemoryError):  # no running worker has it
             found["places"] = _places(reader.places())
         return found, 200
 
     def of_key(self, queries: Queries, asked: Asked) -> Answer:
-        """The row of a key, or its windows."""
+        """Return the row of a key, or its windows."""
         reader = self._reader(queries, asked)
         key = asked.read_key(asked.key, reader.key_serde, reader.name)
         as_of = asked.text("as_of")
@@ -95,7 +95,7 @@ class LocalStores:
         return {**row_document(found.row), **places}, 200
 
     def of_keys(self, queries: Queries, asked: Asked) -> Answer:
-        """The rows of many keys."""
+        """Return the rows of many keys."""
         reader = self._reader(queries, asked)
         keys = keys_of(reader, asked.keys())
         assert isinstance(reader, KeyValueReader)
@@ -105,7 +105,7 @@ class LocalStores:
         return {"rows": found, "places": _places(places)}, 200
 
     def between(self, queries: Queries, asked: Asked) -> Answer:
-        """Rows from one key to another, or of windows by time."""
+        """Return the rows of a key range, or windows by time."""
         reader = self._reader(queries, asked)
         if asked.flag("piece"):
             return self._piece(reader, asked)
@@ -115,7 +115,7 @@ class LocalStores:
         return self._rows(reader, scan, asked)
 
     def beginning(self, queries: Queries, asked: Asked) -> Answer:
-        """Rows whose keys begin so."""
+        """Return the rows with a key prefix."""
         reader = self._reader(queries, asked)
         prefix = asked.text("prefix")
         if prefix is None:
@@ -131,7 +131,7 @@ class LocalStores:
         return self._rows(reader, scan, asked)
 
     def count(self, queries: Queries, asked: Asked) -> Answer:
-        """How many rows there are."""
+        """Return the number of rows."""
         reader = self._reader(queries, asked)
         is_exact = asked.flag("exact")
         with room(self._counting, "another count looks at all rows") if is_exact else nullcontext():
@@ -140,7 +140,7 @@ class LocalStores:
         return {"count": count, "exact": is_exact, "places": _places(places)}, 200
 
     def _piece(self, reader: StoreReader[Any, Any], asked: Asked) -> Answer:
-        """Rows of one partition and of one moment, for another host that tells changes too."""
+        """Return a page of a partition's rows as of an offset, for a feed on another host."""
         of = asked.text("piece_of")
         if asked.only is None or len(asked.only) != 1:
             raise WrongQueryError("a piece is of one partition: partitions=")
@@ -153,7 +153,7 @@ class LocalStores:
         return {"rows": rows, "after": after, "offset": piece.offset}, 200
 
     def _rows(self, reader: StoreReader[Any, Any], scan: Scan, asked: Asked) -> Answer:
-        is_part = asked.only is not None  # of what another host puts in order
+        is_part = asked.only is not None  # another host merges the parts
         page: Page[Any, Any] = reader.page(
             scan, limit=asked.limit(), after=asked.text("after"), with_cursors=is_part
         )
@@ -164,7 +164,7 @@ class LocalStores:
         return {"rows": rows, "after": page.after, "places": _places(page.places)}, 200
 
     def _reader(self, queries: Queries, asked: Asked) -> StoreReader[Any, Any]:
-        """The store that is meant, once it is as far as is asked for."""
+        """Return the reader of the store, after the store has reached the requested positions."""
         only = asked.only
         reader = queries.reader(asked.name, only=only, partitions=asked.partitions)
         if only is not None and queries.host is not None and not asked.flag("left"):
@@ -193,28 +193,28 @@ class LocalStores:
                 wait(asked.wait_s(), fresh=True)
 
     def close(self) -> None:
-        """Have nobody wait any more."""
+        """Cancel all waits for positions."""
         self._ended.set()
 
 
 def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None:
-    """See that the store can come to all positions that are waited for.
+    """Raise if the store can never reach a requested position.
 
     Args:
-        partitions: how many the store has; None where that is not known.
+        partitions: partition count of the store; None if unknown.
 
     Raises:
-        WrongQueryError: it never comes to one of them.
+        WrongQueryError: a position is not of a topic or partition that the store reads.
     """
     for one in asked.all_positions():
         queries.require_read(asked.name, one.topic, one.partition, partitions)
 
 
 def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]) -> None:
-    """See that a worker of this host has the tasks, or is to have them again.
+    """Raise if neither a worker of this host nor the group's assignment has the tasks here.
 
     Raises:
-        NotHereError: none has, and another host may.
+        NotHereError: a task is on another host, or on none.
     """
     for partition in sorted(only - queries.told(store).keys()):
         heard = queries.whereabouts.heard(at_most_s=SURE_S)
@@ -230,10 +230,10 @@ def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]
 
 
 def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
-    """The bytes of many keys.
+    """Encode many keys.
 
     Raises:
-        WrongQueryError: one is no key of the store, or the store has windows.
+        WrongQueryError: a value is not a key of the store, or the store has windows.
     """
     if not isinstance(reader, KeyValueReader):
         raise WrongQueryError(
@@ -244,7 +244,7 @@ def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
 
 @contextmanager
 def room(places: threading.Semaphore, taken: str) -> Iterator[None]:
-    """Take one of a few places: what takes long is not to take the threads of all others."""
+    """Take a slot of a semaphore, so that slow queries cannot occupy all threads."""
     if not places.acquire(blocking=False):
         raise NotReadableError(f"{taken}; ask again later")
     try:
@@ -254,7 +254,7 @@ def room(places: threading.Semaphore, taken: str) -> Iterator[None]:
 
 
 def described(queries: Queries, name: str) -> dict[str, Any]:
-    """A store in words."""
+    """Return the description of a store."""
     store = queries.stores[name]
     return {
         "name": name,

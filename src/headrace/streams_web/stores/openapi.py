@@ -1,4 +1,4 @@
-"""The part of the API's description that is there where stores may be asked for."""
+"""OpenAPI description of interactive queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.streams_web.stores import parameters
 
 
 def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The paths, and the schemas that they refer to."""
+    """Return the paths, and the schemas that they refer to."""
     (place,), schemas = msgspec.json.schema_components(
         [Place], ref_template="#/components/schemas/{name}"
     )

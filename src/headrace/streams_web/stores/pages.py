@@ -1,7 +1,7 @@
-"""Queries of stores over HTTP: where one is asked for, and what it is refused with.
+"""HTTP routes for interactive queries: paths, status codes of errors, and threads.
 
-A question runs in a thread, never in a worker. Those that other hosts send on have threads of their
-own: two hosts that wait for each other's answers would have none left to give them.
+A query runs in a thread, never in a worker. Queries forwarded by other hosts have a thread pool of
+their own: otherwise two hosts that wait for each other could have no thread left to answer.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from headrace.streams_web.stores.routing import LASTS, RoutedStores, SentElsewhe
 from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes.documents import to_document
 
-# Changes of stores over HTTP, as server-sent events, for as long as the client listens.
+# Changes of stores over HTTP, as server-sent events, for as long as the client reads.
 #
-#     event: position   where it begins; to go on from there is to ask with this id
-#     event: row        with snapshot=true: a row as it is, before any change
-#     event: change     a committed change; its id is where one is behind it
-#     event: compacted  some changes are not there any more: compaction took them away
-#     event: closed     the last, with the reason
+#     event: position   the start; a client that sends this id later continues here
+#     event: row        with snapshot=true: a present row, sent before any change
+#     event: change     a committed change; its id is the position after it
+#     event: compacted  some changes were deleted by compaction
+#     event: closed     the last event, with the reason
 #
-# A connection waits in the server's loop and takes no thread. What it is told comes from one reader
-# for each store, in a thread of its own.
+# A connection waits in the server's event loop and takes no thread. Its events come from a reader
+# per store, in a thread of its own.
 
 
 ALIVE_EVERY_S = 10.0
-"""So often something is sent, that proxies and clients know that it goes on."""
+"""Interval of keep-alive comments, for proxies and clients."""
 PIECE_BYTES = 64 << 10
-"""About so much is sent before others in the loop have their turn."""
+"""Approximate bytes that are sent before other connections get their turn."""
 AGAIN_MS = 1_000
-"""How long a browser waits before it asks again."""
+"""Delay before a browser reconnects."""
 _KIND = "text/event-stream"
 _LAST_ID = "last-event-id"
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -76,10 +76,10 @@ class ChangePages:
     """HTTP routes for changes of stores as server-sent events.
 
     Args:
-        queries: gives the stores; raises a StreamsError where the application cannot be loaded.
-        refused: says what a question was refused with.
-        rows: gives those of all hosts to begin with; None where all are on this one.
-        make_feeds: makes what reads changes.
+        queries: returns the stores; raises a StreamsError if the application cannot be loaded.
+        refused: converts an error to a response.
+        rows: returns the rows of all hosts for the snapshot; None if all rows are on this host.
+        make_feeds: creates the change feeds.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ChangePages:
         self._feeds: Feeds | None = None
 
     async def changes(self, request: Request) -> Response:
-        """Answer with the changes of a store or of a key."""
+        """Respond with the changes of a store or of a key."""
         if request.method == "HEAD":
             return Response(media_type=_KIND)
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -111,12 +111,12 @@ class ChangePages:
             feeds, follower = await run_in_threadpool(self._follow, request, wake)
         except (StreamsError, TopologyError) as error:
             return self._refused(error)
-        # Other requests are answered at once, or not at all.
+        # Mark the response as an event stream, so that its connection stays open.
         request.scope[LASTS] = True
         return _Changes(feeds, follower, woken, request.path_params["name"])
 
     def close(self) -> None:
-        """Tell all who listen that it ends."""
+        """End all change feeds."""
         with self._lock:
             if self._feeds is not None:
                 self._feeds.close()
@@ -143,7 +143,7 @@ class ChangePages:
 
 
 def _start(request: Request) -> Start:
-    """Where to begin: where a client was that comes back, or as it is asked for."""
+    """Return the start of a feed: the Last-Event-ID of a returning client, or the parameters."""
     given = request.query_params
     snapshot = given.get("snapshot", "false")
     begin = given.get("from", "end")
@@ -165,7 +165,7 @@ def _start(request: Request) -> Start:
 
 
 class _Changes(StreamingResponse):
-    """The events of one follower."""
+    """Event stream of a subscription."""
 
     def __init__(
         self, feeds: Feeds, follower: Subscription, woken: asyncio.Event, store: str
@@ -180,7 +180,7 @@ class _Changes(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            # However it ends: the client has gone, or the server stops.
+            # In any case: the client has disconnected, or the server stops.
             self._feeds.leave(self._follower)
             reason = self._follower.reason
             get_logger().debug("changes_unfollowed", store=self._store, reason=reason)
@@ -194,7 +194,7 @@ class _Changes(StreamingResponse):
                 yield b"".join(map(_sent, events))
                 if events[-1].name == "closed":
                     return
-                # A client that reads fast is waited for nowhere: others have their turn here.
+                # A fast client never blocks the loop, so give other connections their turn.
                 await asyncio.sleep(0)
                 continue
             try:
@@ -210,20 +210,20 @@ def _sent(event: Event) -> bytes:
 
 
 def _alive(position: str | None) -> bytes:
-    """A comment, and where one is by now, which a client keeps without being told of an event."""
+    """Return a keep-alive comment with the current position, which updates the client's last id."""
     where = b"" if position is None else b"id: %b\n" % position.encode()
     return b"%b: alive\n\n" % where
 
 
-# What whoever may read rows is told beside them: keys that change most, workers of all hosts.
+# Further information for clients with access to rows: hot keys, and workers of all hosts.
 
 
 KEYS_MAX = 100
-"""So many keys of a store are told, of all tasks together."""
+"""Maximum number of hot keys of a store, over all tasks."""
 
 
 def hot_keys(queries: Queries, _: Asked) -> Answer:
-    """The keys of each store that change most in the tasks of this host."""
+    """Return the keys of each store that change most, in the tasks of this host."""
     found = [_of_store(queries, name) for name in sorted(queries.stores)]
     return {
         "most": queries.config.hot_keys_max,
@@ -248,7 +248,7 @@ def _of_store(queries: Queries, name: str) -> dict[str, Any]:
 
 
 def group(queries: Queries, _: Asked) -> Answer:
-    """The workers of all hosts, and which tasks each has, as the brokers say it."""
+    """Return the workers of all hosts with their tasks, as reported by the brokers."""
     heard = queries.whereabouts.heard()
     return {
         "state": heard.state,
@@ -267,7 +267,7 @@ def group(queries: Queries, _: Asked) -> Answer:
 
 
 THREADS = 32
-"""So many questions are answered at once; and as many of those that other hosts send on."""
+"""Maximum number of concurrent queries; the limit for forwarded queries is separate."""
 
 _CODES: tuple[tuple[type[StreamsError], int], ...] = (
     (NoSuchStoreError, 404),
@@ -287,7 +287,7 @@ class StorePages:
     """HTTP routes for stores.
 
     Args:
-        queries: gives the stores; raises a StreamsError where the application cannot be loaded.
+        queries: returns the stores; raises a StreamsError if the application cannot be loaded.
     """
 
     def __init__(self, queries: Callable[[], object]) -> None:
@@ -298,7 +298,7 @@ class StorePages:
         self._limits: tuple[anyio.CapacityLimiter, anyio.CapacityLimiter] | None = None
 
     def routes(self) -> list[Route]:
-        """Where what is asked for."""
+        """Return the routes."""
         one = "/api/stores/{name}"
         asks = self._routed
         return [
@@ -332,7 +332,7 @@ class StorePages:
         return await self._in_thread(self._routed.of_keys, asked, parameters.MANY)
 
     async def _in_thread(self, ask: _Ask, asked: Asked, known: Mapping[str, str]) -> Response:
-        if self._limits is None:  # they belong to the loop that is running
+        if self._limits is None:  # they belong to the running event loop
             self._limits = anyio.CapacityLimiter(THREADS), anyio.CapacityLimiter(THREADS)
         limiter = self._limits[asked.asker is not None]
         return await anyio.to_thread.run_sync(self._answered, ask, asked, known, limiter=limiter)
@@ -349,14 +349,14 @@ class StorePages:
         return _said(found, code)
 
     def close(self) -> None:
-        """End what lasts and what waits, and the connections to other hosts."""
+        """End feeds and waiting queries, and close the connections to other hosts."""
         self._local.close()
         self._changes.close()
         self._routed.close()
 
 
 def _more(error: Exception) -> dict[str, Any]:
-    """What a program can act on."""
+    """Return the machine-readable fields of an error."""
     found: dict[str, Any] = {}
     if isinstance(error, NotReadableError) and error.remaining is not None:
         found["restore_remaining"] = error.remaining

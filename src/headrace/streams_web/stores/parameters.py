@@ -1,4 +1,4 @@
-"""The parameters of each question, and what they say: none that is given is left unheard."""
+"""Parameters of each query with their descriptions; an unknown parameter is an error."""
 
 from __future__ import annotations
 
@@ -61,20 +61,20 @@ CHANGES_OF_ALL = {
 }
 
 _INNER = frozenset({"partitions", "of", "left", "piece", "piece_of"})
-"""What hosts tell each other."""
+"""Parameters between hosts."""
 _REPEATED = frozenset({"min_position"})
 _REFUSED_LATER = {"prefix": frozenset({"from", "to", "reverse"})}
-"""By a parameter: what does not go with it, as is said where it is read."""
+"""Parameters that conflict with a parameter; the error is raised when they are read."""
 
 
 def require_known(given: Iterable[str], known: Mapping[str, str]) -> None:
-    """See that a question has no parameter that would be left unheard.
+    """Raise if a query has a parameter that would be ignored.
 
     Args:
-        known: those that it may have.
+        known: the parameters of the query.
 
     Raises:
-        WrongQueryError: it has another, or has one more than once.
+        WrongQueryError: a parameter is unknown, or is given more than once.
     """
     later = frozenset[str]().union(*(_REFUSED_LATER.get(name, frozenset()) for name in known))
     for name, count in Counter(given).items():

@@ -1,12 +1,13 @@
-"""What is answered from all hosts: a question goes to whoever has what it is about.
+"""Interactive queries over all hosts: each query goes to the hosts that have its rows.
 
-    one key      to the host that has its partition, or the client is sent there
-    many keys    divided by host, asked side by side, joined in their order
-    ranges       some rows of each host, put in the order of their keys
+    one key      to the host of its partition, or the client is redirected there
+    many keys    divided by host, queried in parallel, joined in their order
+    ranges       some rows of each host, merged in the order of their keys
     counts       the sum
 
-A key that is not where the partitioner puts it is looked for everywhere, unless the application
-itself has written all that the store follows: others may partition in another way.
+If a key is not in the partition that the partitioner selects, all partitions are queried, unless
+the application itself writes all topics that the store reads: other producers may partition in
+another way.
 """
 
 from __future__ import annotations
@@ -45,34 +46,34 @@ from headrace.streams.queries.whereabouts import AGAIN_S, Heard
 from headrace.streams_web.stores.asked import Asked
 from headrace.streams_web.stores.local import Answer, LocalStores, keys_of, require_read
 
-# Asking the hosts that have the partitions which a question is about, side by side.
+# Parallel queries to the hosts that have the partitions of a query.
 #
-#     partitions ─► owners, as the group has them ─► one question each ─► answers
-#                         ▲                              │ "not mine", or nobody there
-#                         └── the brokers are asked anew ┘ once
+#     partitions ─► owners, from the group ─► one query each ─► answers
+#                         ▲                        │ "not here", or unreachable
+#                         └─ refresh from brokers ─┘ once
 #
-# What is left over then is refused, or given from what a task has left behind on some host where
-# whoever asks said how old it may be.
+# Partitions that still have no answer are an error. If the client sets max_age, they are answered
+# from rows that a task has left on some host.
 
 
 ANSWER_S = 5.0
-"""So long another host may take for its answer, beside what it is to wait for positions."""
+"""Time limit for the answer of another host, without its wait for positions."""
 COUNT_S = 50.0
-"""And where it is to look at all rows: a connection lasts a minute."""
+"""Time limit for an exact count, which reads all rows: a connection lasts a minute."""
 THREADS = 32
 _T = TypeVar("_T")
 
 Make = Callable[[frozenset[int], bool], Asked]
-"""Makes the question for some partitions; and whether what was left behind will do."""
+"""Creates the query for some partitions; the flag accepts rows that a task has left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One kind of question.
+    """A kind of query.
 
     Args:
-        path: what stands behind the store's name.
-        here: answers it from the files of this host.
+        path: the path after the store's name.
+        here: answers the query from the files of this host.
     """
 
     path: str
@@ -85,8 +86,8 @@ class Part:
     """An answer for some of the partitions.
 
     Args:
-        host: who gave it.
-        left: whether it is what a task has left behind there.
+        host: the host that answered.
+        left: whether its rows were left there by a task that has moved.
     """
 
     only: frozenset[int]
@@ -98,7 +99,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Partitions for which there is no answer."""
+    """Partitions without an answer."""
 
     only: frozenset[int]
     host: str | None
@@ -106,7 +107,7 @@ class Missing:
 
     @property
     def document(self) -> dict[str, Any]:
-        """It as JSON has it."""
+        """JSON form."""
         return {
             "partitions": sorted(self.only),
             "host": self.host,
@@ -131,15 +132,15 @@ class Hosts:
         partitions: Iterable[int],
         make: Make,
     ) -> tuple[list[Part], list[Missing]]:
-        """Ask about partitions of a store, whoever has them.
+        """Query partitions of a store on the hosts that have them.
 
         Args:
-            asked: the question as it came.
-            partitions: which it is about.
-            make: makes it for some of them.
+            asked: the query as it was received.
+            partitions: the partitions of the query.
+            make: creates the query for some of them.
 
         Raises:
-            QueryError: some have no answer, and not ``partial=true`` was said.
+            QueryError: some partitions have no answer, and ``partial=true`` is not set or none has.
         """
         store = queries.stores[asked.name]
         heard = queries.whereabouts.heard()
@@ -158,7 +159,7 @@ class Hosts:
         return parts, missing
 
     def ask_any(self, queries: Queries, word: Word, asked: Asked) -> Answer:
-        """Ask about what each host has: this one, or else the others one after the other."""
+        """Query this host, or else other hosts in sequence, until a host answers."""
         try:
             return word.here(queries, asked)
         except NotReadableError as error:
@@ -172,7 +173,7 @@ class Hosts:
             raise error
 
     def side_by_side(self, calls: Sequence[Callable[[], _T]]) -> list[_T]:
-        """Call all of them, and wait for what they return."""
+        """Run calls in parallel, and return their results."""
         if len(calls) == 1:
             return [calls[0]()]
         with self._lock:
@@ -233,7 +234,7 @@ class Hosts:
         make: Make,
         parts: list[Part],
     ) -> list[Missing]:
-        """Look what tasks have left behind; returns what there is nothing of."""
+        """Query rows that tasks have left on any host, and return the partitions without any."""
         hosts = sorted(heard.endpoints | ({queries.host} if queries.host else set()))
         still = []
         for one in missing:
@@ -262,13 +263,13 @@ class Hosts:
         *,
         left: bool,
     ) -> Part:
-        """Ask one host.
+        """Query a single host.
 
         Args:
-            asked: the question as it is asked there.
+            asked: the query for that host.
 
         Raises:
-            QueryError: it refuses, or does not answer.
+            QueryError: the host returns an error, or does not answer.
         """
         if host == queries.host:
             found, code = word.here(queries, asked)
@@ -304,7 +305,7 @@ class Hosts:
             return found
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         with self._lock:
             self._is_closed = True
             hosts, self._hosts = self._hosts, {}
@@ -328,10 +329,10 @@ def _nobody(queries: Queries, heard: Heard, only: frozenset[int]) -> NotReadable
 
 
 def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -> None:
-    """See that a host answered, and raise as it did if not.
+    """Raise the error that another host returned, if any.
 
     Raises:
-        QueryError: it did not.
+        QueryError: the host returned an error.
     """
     found = reply.document if isinstance(reply.document, dict) else {}
     said = str(found.get("error", f"status {reply.code}"))
@@ -355,7 +356,7 @@ def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -
 
 
 def _is_silent_still(heard: Heard, store: StoreDescriptor, one: Missing) -> bool:
-    """Whether a host that was waited for in vain has all of it still, so as not to wait twice."""
+    """Return whether an unresponsive host still has all the partitions, so as not to wait twice."""
     assert store.sub_topology is not None, store.name
     owners = {heard.owners.get((store.sub_topology, partition)) for partition in one.only}
     is_silent = isinstance(one.error, UnreachedHostError) and one.error.is_silent
@@ -370,21 +371,21 @@ def _listed(only: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(only)))
 
 
-# How an answer says that it goes on for as long as the client listens.
+# Mark of event streams.
 
 
 LASTS = "headrace.lasts"
-"""Set in the scope of a request that has such an answer: its connection is left open."""
+"""Key in the ASGI scope of a request with an event stream: its connection stays open."""
 
 
-# The rows of a store on all hosts, for one who is told its changes behind them.
+# Rows of a store on all hosts, for a subscription that continues with the changes.
 #
-# Each piece is asked of the host that has the partition at that moment, and says where in the
-# changelog it is from: a partition that moves between two pieces goes on at the next host.
+# Each page is requested from the host that currently has the partition, and contains its changelog
+# offset: if a partition moves between two pages, the next host continues.
 
 
 PATIENCE_S = 15.0
-"""So long a piece is asked for again, while its task moves."""
+"""Time limit for retries of a page while its task moves."""
 _AGAIN_S = 0.1
 
 
@@ -392,11 +393,11 @@ class RowsOfHosts:
     """Rows of a store on all hosts, for a follower of its changes.
 
     Args:
-        asked: the question, of the store alone.
-        of: how many partitions there are.
-        key: the bytes of the one key that is meant; None for all rows.
-        counts: the question that all partitions answer which can be read.
-        pieces: the question for a piece.
+        asked: the query for the store, without other parameters.
+        of: partition count of the store.
+        key: encoded key if only its rows are requested; None for all rows.
+        counts: query that every readable partition answers.
+        pieces: query for a page.
     """
 
     def __init__(
@@ -419,12 +420,12 @@ class RowsOfHosts:
         self._pieces = pieces
 
     def document(self, row: Any) -> Mapping[str, Any]:
-        """As the host sent it."""
+        """Return the row as the host sent it."""
         found: Mapping[str, Any] = row
         return found
 
     def require_all(self, partitions: frozenset[int]) -> None:
-        """See that all partitions can be read, wherever they are."""
+        """Raise if a partition cannot be read on any host."""
 
         def make(only: frozenset[int], left: bool) -> Asked:
             return self._asked.sent_on(only, self._of, left=left)
@@ -432,7 +433,7 @@ class RowsOfHosts:
         self._hosts.ask(self._queries, self._counts, self._asked, partitions, make)
 
     def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
-        """From whichever host has them, one partition after the other."""
+        """Yield the pages of each partition in sequence, from the hosts that have them."""
         for partition in sorted(partitions):
             after: str | None = None
             while True:
@@ -465,14 +466,14 @@ class RowsOfHosts:
 
 
 PIECE_MIN = 50
-"""So many rows are asked of each host at once at least."""
+"""Minimum number of rows per request to a host."""
 
 
 class SentElsewhereError(Exception):
-    """Whoever asks is to ask another host himself.
+    """Redirect of the client to another host.
 
     Args:
-        url: where.
+        url: URL at that host.
     """
 
     def __init__(self, url: str) -> None:
@@ -482,17 +483,17 @@ class SentElsewhereError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """A store whose rows are on several hosts."""
+    """Store whose rows are on several hosts."""
 
     reader: StoreReader[Any, Any]
     partitions: int
-    """How many it has."""
+    """Partition count."""
 
     def partition_of(self, key: bytes) -> int:
         return partition_for_key(key, self.partitions)
 
     def others(self, known: Iterable[int]) -> frozenset[int]:
-        """The partitions but for some."""
+        """Return all partitions except the given."""
         return frozenset(range(self.partitions)).difference(known)
 
 
@@ -500,7 +501,7 @@ class RoutedStores:
     """Stores of all hosts, each query routed to the host of its partition. Thread-safe.
 
     Args:
-        local: answers what is here.
+        local: answers queries on this host.
     """
 
     def __init__(self, local: LocalStores) -> None:
@@ -515,7 +516,7 @@ class RoutedStores:
         self._exactly = Word("count", local.count, COUNT_S)
 
     def store(self, queries: Queries, asked: Asked) -> Answer:
-        """A store, and how far its partitions are."""
+        """Return the description of a store, and the positions of its partitions."""
         spread = self._spread(queries, asked)
         if spread is None:
             return self._anywhere(queries, self._store, asked)
@@ -523,7 +524,7 @@ class RoutedStores:
         return {**parts[0].found, **_whole(parts, missing)}, 200
 
     def of_key(self, queries: Queries, asked: Asked) -> Answer:
-        """The row of a key, or its windows."""
+        """Return the row of a key, or its windows."""
         if asked.route == "none" and asked.asker is None:
             return self._of_key_here(queries, asked)
         spread = self._spread(queries, asked)
@@ -553,7 +554,7 @@ class RoutedStores:
         return {**_without_cursors(parts[0].found), **_whole(parts, missing)}, parts[0].code
 
     def _of_key_here(self, queries: Queries, asked: Asked) -> Answer:
-        """The same where nobody else is to be asked; refused where another host has it."""
+        """Return the row of a key on this host only; raise if another host has its partition."""
         store = queries.reader(asked.name).store
         if queries.host is None or store.is_global:
             return self._local.of_key(queries, asked)
@@ -576,7 +577,7 @@ class RoutedStores:
         return self._local.of_key(queries, asked)
 
     def _send(self, queries: Queries, asked: Asked, spread: _Spread, at: int) -> None:
-        """Send whoever asks to the host that has a partition, unless that is this one."""
+        """Redirect the client to the host of a partition, unless it is this host."""
         heard = queries.whereabouts.heard()
         sub = spread.reader.store.sub_topology
         assert sub is not None, spread.reader.name
@@ -586,7 +587,7 @@ class RoutedStores:
             raise SentElsewhereError(f"http://{owner}{there.target('get')}")
 
     def of_keys(self, queries: Queries, asked: Asked) -> Answer:
-        """The rows of many keys."""
+        """Return the rows of many keys."""
         spread = self._spread(queries, asked)
         if spread is None:
             return self._anywhere(queries, self._many, asked)
@@ -598,7 +599,7 @@ class RoutedStores:
         gone = frozenset[int]().union(*(one.only for one in missing))
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
             places = [place for part in parts if not part.left for place in part.found["places"]]
-            later = asked.behind(places)  # a task may have moved to who is not as far yet
+            later = asked.behind(places)  # a task may have moved to a host that is behind
             more, others = self._rows_of_anywhere(queries, later, spread, documents, rows)
             parts, missing = parts + more, missing + others
         answer = {"rows": rows, **_whole(parts, missing)}
@@ -617,7 +618,7 @@ class RoutedStores:
         rows: list[Any],
         at: list[int],
     ) -> tuple[list[Part], list[Missing]]:
-        """Ask for rows where the partitioner puts them, and put them into their places."""
+        """Query rows in the partitions of their keys, and insert them at their index."""
 
         def meant(only: frozenset[int]) -> list[int]:
             return [index for index, one in enumerate(at) if one in only]
@@ -640,7 +641,7 @@ class RoutedStores:
         documents: list[Any],
         rows: list[Any],
     ) -> tuple[list[Part], list[Missing]]:
-        """Ask for the rows that are not found yet everywhere."""
+        """Query the rows that are not found yet in all partitions."""
         left = [index for index, row in enumerate(rows) if row is None]
         body = _body(documents[index] for index in left)
 
@@ -655,15 +656,15 @@ class RoutedStores:
         return parts, missing
 
     def between(self, queries: Queries, asked: Asked) -> Answer:
-        """Rows from one key to another, or of windows by time."""
+        """Return the rows of a key range, or windows by time."""
         return self._gathered(queries, self._range, asked, reverse=asked.flag("reverse"))
 
     def beginning(self, queries: Queries, asked: Asked) -> Answer:
-        """Rows whose keys begin so."""
+        """Return the rows with a key prefix."""
         return self._gathered(queries, self._prefix, asked)
 
     def count(self, queries: Queries, asked: Asked) -> Answer:
-        """How many rows there are."""
+        """Return the number of rows."""
         is_exact = asked.flag("exact")
         word = self._exactly if is_exact else self._count
         spread = self._spread(queries, asked)
@@ -676,13 +677,13 @@ class RoutedStores:
     def _gathered(
         self, queries: Queries, word: Word, asked: Asked, *, reverse: bool = False
     ) -> Answer:
-        """A page of all hosts' rows in the order of their keys."""
+        """Return a page of rows of all hosts, merged in the order of their keys."""
         spread = self._spread(queries, asked)
         if spread is None:
             return self._anywhere(queries, word, asked)
         limit = asked.limit()
         owners = queries.whereabouts.heard().endpoints
-        # As many as are likely to be of one host; what is missing is asked for as it is needed.
+        # The likely share of a host; further rows are requested as needed.
         piece = str(min(limit + 1, max(PIECE_MIN, 2 * limit // max(1, len(owners)))))
 
         def make(only: frozenset[int], left: bool, after: str | None = None) -> Asked:
@@ -710,14 +711,14 @@ class RoutedStores:
         return _without_cursors(page), 200
 
     def rows(self, queries: Queries, asked: Asked, key: bytes | None) -> RowsOfHosts | None:
-        """The rows to begin with of one who follows changes; None where all are here.
+        """Return the rows of all hosts for a change feed; None if all rows are on this host.
 
         Args:
-            asked: the question, of the store alone.
-            key: the one that is followed; None for all.
+            asked: the query for the store, without other parameters.
+            key: encoded key to follow; None for all keys.
 
         Raises:
-            NotReadableError: who has what is not known.
+            NotReadableError: the hosts of the partitions are unknown.
         """
         spread = self._spread(queries, asked)
         if spread is None:
@@ -732,10 +733,10 @@ class RoutedStores:
             pieces=self._range,
         )
 
-    # -- what they have in common ----------------------------------------------------------------
+    # -- shared ----------------------------------------------------------------------------------
 
     def _spread(self, queries: Queries, asked: Asked) -> _Spread | None:
-        """The store, where other hosts may have some of its rows and are to be asked."""
+        """Return the store if other hosts must be queried for it, or None."""
         reader, route = queries.reader(asked.name), asked.route
         store = reader.store
         if queries.host is None or asked.asker is not None or route == "none":
@@ -748,7 +749,7 @@ class RoutedStores:
         heard = queries.whereabouts.heard()
         partitions = heard.partitions.get(store.sub_topology)
         require_read(queries, asked, partitions)
-        # What is in memory has gone with its worker, and no file here says that there was a task.
+        # State in memory is lost with its worker, and no file here shows that a task existed.
         if heard.are_all_at(queries.host) and not store.in_memory:
             return None
         if partitions is None:
@@ -758,7 +759,7 @@ class RoutedStores:
         return _Spread(reader, partitions)
 
     def _anywhere(self, queries: Queries, word: Word, asked: Asked) -> Answer:
-        """What one host has: this one, or of a global table any."""
+        """Answer from a single host: this host, or any host for a global table."""
         is_global = queries.stores[asked.name].is_global
         if queries.host is None or asked.asker is not None or not is_global:
             return word.here(queries, asked)
@@ -773,7 +774,7 @@ class RoutedStores:
         return self._hosts.ask(queries, word, asked, spread.others(()), make)
 
     def close(self) -> None:
-        """End the connections to other hosts."""
+        """Close the connections to other hosts."""
         self._hosts.close()
 
 
@@ -786,7 +787,7 @@ def _body(documents: Iterable[Any]) -> bytes:
 
 
 def _is_none(found: dict[str, Any]) -> bool:
-    """Whether a key has nothing there."""
+    """Return whether an answer has no row for the key."""
     return not found["rows"] if "rows" in found else "error" in found
 
 
@@ -797,12 +798,12 @@ def _without_cursors(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole(parts: list[Part], missing: list[Missing]) -> dict[str, Any]:
-    """The places of all parts, one of each partition, and what is missing."""
+    """Return the positions of all parts, merged by partition, and the missing partitions."""
     places: dict[int, dict[str, Any]] = {}
     for part in parts:
         for place in part.found.get("places", ()):
-            # Of one that was asked twice, of another host perhaps as its task moved: all rows
-            # follow as far as the earlier, and none further than the later.
+            # A partition may be queried twice, even on two hosts if its task moved: all rows are
+            # at least as recent as the earlier position, and none is newer than the later.
             partition = place["partition"]
             some = [places[partition], place] if partition in places else [place]
             furthest = max(one["max_offset"] for one in some)
