@@ -95,8 +95,6 @@ def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenCon
     """
 
     def open_consumer() -> Consumer:
-        # Executors need the client, importers do not.
-
         settings: dict[str, Any] = {
             **config.restore_config(),
             "isolation.level": "read_committed" if committed else "read_uncommitted",

@@ -37,7 +37,7 @@ class Report:
     Args:
         plan: the ranges that it read.
         stages: the stages that ran.
-        rows: number of rows written, by kind ("changelog", "sink", "progress") and topic.
+        rows: number of computed rows, by kind ("changelog", "sink", "progress") and topic.
         handover: report of the handover (see `headrace.spark_bridge.handover.handover`); None if
             there was no handover, for example because an earlier attempt completed it.
         seconds: duration of the whole backfill.
@@ -61,7 +61,7 @@ class Report:
 
     @property
     def keys(self) -> int:
-        """Number of rows written to the changelogs of stores."""
+        """Number of computed rows for changelogs of stores; a version is a row, too."""
         return sum(count for (kind, _), count in self.rows.items() if kind == "changelog")
 
     @property
