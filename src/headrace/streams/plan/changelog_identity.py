@@ -1,10 +1,11 @@
-"""Which changelogs the rows of a task are in: a number for each, beside the offsets of its inputs.
+"""Identity of the changelogs that a task's state was written to, in the metadata of its offsets.
 
-A changelog that somebody deletes and makes anew keeps its name, and is empty. Where no host has the
-rows any more, nothing but these numbers tells it from one of which nothing was written yet.
+A changelog that is deleted and re-created keeps its name and is empty. If no host has local rows
+any more, only these numbers distinguish it from a changelog that was never written to.
 
-A number is the first half of the topic's id; its name holds a digest of the topic's. Versions that
-know of inputs' ids alone leave out all that begin alike, and do not keep a number of before.
+A number is the first half of the topic's id, and its name contains a digest of the topic's name.
+Versions that only know the ids of input topics ignore all numbers with this prefix and do not copy
+them into their commits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.streams.plan.topic_identity import changelog_number, without_chang
 
 
 def changelog_numbers(ids: Mapping[str, str]) -> dict[str, int]:
-    """The numbers to commit for changelogs.
+    """Return the numbers to commit for changelogs.
 
     Example:
         >>> numbers = changelog_numbers({"app-counts-changelog": "mIZ3c7IdTReMqgcwdmKasA"})
@@ -31,10 +32,10 @@ def changelog_numbers(ids: Mapping[str, str]) -> dict[str, int]:
 
 
 def lost_changelogs(committed: Mapping[str, int], found: Mapping[str, str]) -> list[str]:
-    """The changelogs that are others than those that were committed.
+    """Return the changelogs whose topic id differs from the committed number.
 
     Args:
-        committed: the numbers beside an offset; without one of a changelog nothing is known of it.
+        committed: the numbers in an offset's metadata; a changelog without a number is not lost.
     """
     now = changelog_numbers(found)
     names = {topic: changelog_number(topic, topic_id)[0] for topic, topic_id in found.items()}
@@ -44,16 +45,16 @@ def lost_changelogs(committed: Mapping[str, int], found: Mapping[str, str]) -> l
 def require_same_changelogs(
     task: object, stores: Mapping[str, str], start: Offsets, found: Mapping[str, str]
 ) -> dict[str, str]:
-    """Compare the changelogs of a task that are there with those that its rows were written to.
+    """Check that a task's changelogs are the topics that its rows were written to.
 
     Args:
         stores: the changelog of each logged store.
 
     Returns:
-        The ids of its changelogs.
+        The topic id of each changelog of the task that exists.
 
     Raises:
-        ChangelogLostError: one is another one.
+        ChangelogLostError: a changelog was deleted and re-created.
     """
     ids = {topic: found[topic] for topic in stores.values() if topic in found}
     committed = [OffsetMetadata.decode(offset.metadata).values for offset in start.values()]
@@ -65,22 +66,24 @@ def require_same_changelogs(
 
 
 def committed_numbers(texts: Iterable[str]) -> list[Mapping[str, int]]:
-    """The numbers that stand in what was committed beside offsets, those behind a mark too."""
+    """Return the numbers in offset metadata, including metadata with a changelog mark."""
     found = (OffsetMetadata.parse(text.removeprefix(CHANGELOG_MARK)) for text in texts)
     return [progress.values for progress in found if progress is not None]
 
 
 def known_changelogs(committed: Iterable[Mapping[str, int]], topics: Iterable[str]) -> list[str]:
-    """Those of the topics that a number was committed for."""
+    """Return the topics that have a committed changelog number."""
     names = {name for values in committed for name in values}
     return [topic for topic in topics if changelog_number(topic, "")[0] in names]
 
 
 def numbers_that_fit(values: Mapping[str, int], numbers: Mapping[str, int]) -> dict[str, int]:
-    """Those numbers that find room beside an offset, behind all others and with the longest mark.
+    """Return the changelog numbers that fit into an offset's metadata beside its other numbers.
+
+    Room is left for the longest mark.
 
     Args:
-        values: the other numbers, and the largest that are yet to come.
+        values: the other numbers, with the largest values that may still be added.
 
     Example:
         >>> numbers = changelog_numbers({f"app-{n}-changelog": str(n) for n in range(200)})
@@ -97,7 +100,7 @@ def numbers_that_fit(values: Mapping[str, int], numbers: Mapping[str, int]) -> d
 
 
 def with_changelogs(text: str, ids: Mapping[str, str]) -> str:
-    """What stands beside an offset, with the numbers of these changelogs in place of others."""
+    """Replace the changelog numbers in an offset's metadata, as many as fit."""
     progress = OffsetMetadata.decode(text)
     values = without_changelogs(progress.values)
     fitting = numbers_that_fit(values, changelog_numbers(ids))

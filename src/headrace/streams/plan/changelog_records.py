@@ -1,9 +1,9 @@
-"""What identifies a record of a changelog, or of a topic that a table is restored from.
+"""Digests that identify the last record of a changelog, or of a table's source topic.
 
-A topic's id and an offset do not: a cluster that is restored from a snapshot, or whose leader is
-elected uncleanly, has other records at the same offsets once it has grown past the old end. So a
-position keeps a digest of the last record in its rows. The last record of each commit has the
-commit's number as a header, as the same key may get the same value again.
+A topic id and an offset do not identify a record: after a cluster is restored from a snapshot, or
+after an unclean leader election, the same offsets can hold different records once the log has grown
+past its old end. So a position stores a digest of the last record in its rows. The last record of
+each commit has the commit id as a header, because the same key may get the same value again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Row = tuple[bytes, "bytes | None", int]
 
 
 def commit_header(commit_id: int) -> Headers:
-    """The header of the last record that a commit writes to a changelog."""
+    """Return the headers of the last record that a commit writes to a changelog."""
     return [(COMMIT_ID, b"%d" % commit_id)]
 
 
 def last_written(rows: Sequence[Row], end: int, commit_id: int) -> LastRecord:
-    """The last record that a commit wrote to a changelog.
+    """Return offset and digest of the last record that a commit wrote to a changelog.
 
     Args:
         end: the offset after it.
@@ -36,7 +36,7 @@ def last_written(rows: Sequence[Row], end: int, commit_id: int) -> LastRecord:
 
 
 def last_restored(record: ReceivedMessage) -> LastRecord:
-    """A record of a changelog, as a restore has read it.
+    """Return offset and digest of a changelog record that a restore has read.
 
     Example:
         >>> from confluent_kafka import Message
@@ -51,7 +51,11 @@ def last_restored(record: ReceivedMessage) -> LastRecord:
 
 
 def last_read(record: ReceivedMessage) -> LastRecord:
-    """A record of an input; its headers are the producers' own and may not be readable."""
+    """Return offset and digest of a record of an input topic.
+
+    The digest contains the timestamp instead of a header, because the headers of an input belong to
+    its producers and may not be readable.
+    """
     received = record.received if isinstance(record, Stamped) else record
     time = b"%d" % received.timestamp()[1]
     return LastRecord(record.offset(), _digest(record.key(), record.value(), time))

@@ -1,13 +1,13 @@
-"""Keeps what an application has deployed on the cluster, and refuses a start that would lose state.
+"""Description of the deployed topology on the cluster; a start that would lose state is refused.
 
 The description is the metadata of an offset in the group `<application.id>.topology`, at partition
-0 of the first input. The offset itself counts: the largest is the present one, so another first
-input needs no cleaning up. docs/decisions/0003-deployed-topology.md says why it is there.
+0 of the first input. The largest offset in the group is the current description, so a changed first
+input needs no cleanup. docs/decisions/0003-deployed-topology.md gives the reasons.
 
 Such an offset expires `offsets.retention.minutes` after it was written, a week by default, so a
-running application writes it again at a quarter of that (see
-`headrace.streams.worker.retention`). After a longer standstill the offsets of the
-application itself are gone too.
+running application writes it again after a quarter of that time (see
+`headrace.streams.worker.retention`). After a longer standstill the application's own offsets have
+expired, too.
 """
 
 from __future__ import annotations
@@ -35,46 +35,49 @@ from headrace.streams.plan.plan import SubPlan
 
 TRY_AGAIN_S = 600.0
 FRESH_S = 30.0
-"""How long until the next look whether topics that are new have committed offsets."""
+"""Interval in seconds between checks whether new topics have committed offsets."""
 SHORTENED = (
     "the description of the topology does not fit beside an offset whole: changes of schemas, and "
     "perhaps of windows, cannot be judged at the next start; give stores shorter names, or serdes "
     "smaller schemas"
 )
 VERSIONS_MAX = 8
-"""How many other versions a description names; those that it does not name are refused."""
+"""Maximum number of compatible versions in a description; all other versions are refused."""
 LAST_WRITE_S = 5.0
-"""How long a stop waits for a write that is under way."""
+"""Maximum time in seconds that a stop waits for a write in progress."""
 
 
 class GroupOffsets(Protocol):
-    """What is asked of a cluster; live ones are `MemberlessGroup` and `GroupAdmin`."""
+    """Offsets of consumer groups, read and written without being a member."""
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """All offsets of a group; with `decided`, once no open transaction may change one."""
+        """Return all committed offsets of a group.
+
+        With `decided`, wait until no open transaction may change an offset.
+        """
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit offsets of a group without members."""
 
 
 class DescribedGroups(GroupOffsets, Protocol):
-    """What a description needs of a cluster; the live one is `MemberlessGroup`."""
+    """Cluster that stores the description; the live implementation is `MemberlessGroup`."""
 
     def committed_at(
         self, group: str, places: Iterable[TopicPartition], *, decided: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places."""
+        """Return a group's committed offsets of the given partitions."""
 
 
 class Groups(GroupOffsets, Protocol):
-    """Groups from outside; the live one is `headrace.streams.kafka.group_admin.GroupAdmin`."""
+    """Consumer groups with their members; the live implementation is `GroupAdmin`."""
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """The members of a group."""
+        """Return the members of a group."""
 
 
 def topology_group(application_id: str) -> str:
-    """The group that an application's description is kept in."""
+    """Return the name of the group that stores an application's description."""
     return application_id + TOPOLOGY_ENDING
 
 
@@ -85,12 +88,13 @@ class _Kept:
 
 
 class DeployedTopology:
-    """The description on the cluster, and the one of the program.
+    """Description of the deployed topology on the cluster, compared with the program's.
 
-    Used as the context of `kept_every` it is written at the begin, and again and again.
+    As a context manager (see `kept_every`) it writes the description after the first task has
+    started, and then repeatedly in a thread of its own.
 
     Args:
-        wait: waits for some seconds, and says whether it is to end; for tests.
+        wait: waits for a number of seconds and returns whether to stop; for tests.
     """
 
     def __init__(
@@ -111,10 +115,10 @@ class DeployedTopology:
         self._cluster = cluster
         self._log = log
         self.before: Deployment | None = None
-        """What `check` has found to be deployed, if that is known."""
+        """The deployed topology that `check` has read, or None if it is unknown."""
         self._partitions: dict[str, int] = {}
         self.alongside: set[str] = set()
-        """The versions that this one may run beside, as far as they were compared."""
+        """The versions that were compared with this version and may run at the same time."""
         self._has_fresh = False
         self._was_running = False
         self._is_running = threading.Event()
@@ -127,32 +131,32 @@ class DeployedTopology:
 
     @property
     def present(self) -> Deployment:
-        """What the program makes."""
+        """The description of the program."""
         return self._present
 
     def describe_subscriptions(
         self, plans: Sequence[SubPlan], partitions: Mapping[str, int]
     ) -> None:
-        """Add to the program's description what its workers subscribe to."""
+        """Add the subscribed topics of the sub-topologies to the program's description."""
         self._partitions = dict(partitions)
         self._present = self._present.with_subs(plans, partitions, self._config)
 
     def read(self) -> Deployment | None:
-        """What the last version that started has kept, if that is known."""
+        """Return the description written by the last started version, or None if it is unknown."""
         return self._read().deployment
 
     def _read(self) -> _Kept:
         kept = self._cluster.committed(self._group, decided=False).values()
-        # Whatever else is committed there was not committed by this application.
+        # Other offsets in this group were not committed by this application.
         read = [_Kept(c.offset, Deployment.decode(c.metadata)) for c in kept]
         found = [one for one in read if one.deployment is not None]
         return max(found, key=lambda one: one.number, default=_Kept())
 
     def check(self) -> None:
-        """Compare the program with what is deployed; call it before anything is created.
+        """Compare the program with the deployed topology, before any topic is created.
 
         Raises:
-            TopologyChangedError: state would be lost or misread, and nobody has accepted that.
+            TopologyChangedError: state would be lost or misread, and the change is not accepted.
         """
         try:
             before = self.before = self.read()
@@ -172,7 +176,7 @@ class DeployedTopology:
             raise TopologyChangedError(refused, code)
 
     def keep(self) -> bool:
-        """Write the program's description, now that its topics are there; whether that is done."""
+        """Write the program's description after its topics exist, and return whether it worked."""
         try:
             kept = self._read()
             present = self._beside(kept.deployment)
@@ -189,7 +193,7 @@ class DeployedTopology:
         return True
 
     def _beside(self, kept: Deployment | None) -> Deployment:
-        """The program's description, with what follows from the one that is there."""
+        """Return the program's description, completed with facts of the stored description."""
         known, fresh = set(self.alongside), frozenset[str]()
         if kept is not None and kept.subs:
             if self._is_owned_alike(kept):
@@ -202,7 +206,7 @@ class DeployedTopology:
         )
 
     def _uncommitted(self, topics: Iterable[str]) -> frozenset[str]:
-        """Those of some topics of which a partition has no committed offset yet."""
+        """Return the topics that have a partition without a committed offset."""
         places = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
         if not places:
             return frozenset()
@@ -216,17 +220,17 @@ class DeployedTopology:
         return own == other
 
     def running(self) -> None:
-        """The first task may begin: the program is what is deployed from now on."""
+        """Mark the program as deployed; call it before the first task starts."""
         self._was_running = True
         self._is_running.set()
 
     def kept_every(self, seconds: float) -> Self:
-        """The context in which it is written; how often follows from the brokers' retention."""
+        """Return the context manager that writes the description at an interval in seconds."""
         self._keep_every_s = seconds
         return self
 
     def __enter__(self) -> Self:
-        # Beside the worker: records need not wait for it.
+        # In a separate thread, so that processing does not wait for it.
         self._keeping.start()
         return self
 
@@ -250,14 +254,14 @@ class DeployedTopology:
 
 
 def forget(application_id: str, cluster: GroupOffsets) -> None:
-    """Write that nothing is deployed: what starts next is compared with nothing."""
+    """Delete the description of the deployed topology: the next start is compared with nothing."""
     offsets = forgotten(application_id, cluster)
     if offsets:
         cluster.set_offsets(topology_group(application_id), offsets)
 
 
 def forgotten(application_id: str, cluster: GroupOffsets) -> Offsets:
-    """What to commit in the group of the topology so that nothing is deployed; may be nothing."""
+    """Return the offsets to commit in the topology's group to delete the description, if any."""
     kept = cluster.committed(topology_group(application_id), decided=False)
     if not kept:
         return {}

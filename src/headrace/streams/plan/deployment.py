@@ -1,8 +1,8 @@
-"""What an application has deployed, as far as it matters to state: small enough for one offset.
+"""Description of a deployed topology, reduced to the parts that state depends on.
 
-Stores and repartition topics by name, with what must stay the same for their bytes to be of use.
-The text form is kept beside an offset (see `headrace.streams.plan.deployed`), so it is
-compressed and bounded.
+It contains stores and repartition topics by name, with everything that must stay the same for their
+bytes to be readable. Its text form is the metadata of a committed offset (see
+`headrace.streams.plan.deployed`), so it is compressed and limited in size.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from headrace.topology.serdes._serde import completed
 from headrace.topology.serdes.serde_schemas import schema_of
 from headrace.topology.serdes.windows_serde import WindowStoreSerde
 
-# What of a step its store's rows depend on: its kind, its fold, and the spans of its windows.
+# The properties of an operator that its store's rows depend on: its kind, its aggregation, and the
+# spans of its windows.
 
 
 Spans = tuple[tuple[str, int], ...]
-"""Names and milliseconds, by name."""
+"""Pairs of a name and milliseconds, sorted by name."""
 
 
 def filler_of(sub: SubTopology, store: str) -> Node | None:
-    """The node that writes a store; processors only where there is no other."""
+    """Return the node that writes a store; a processor only if no other node uses the store."""
     users = [node for node in sub.nodes if store in node.stores]
     others = [node for node in users if not node.is_processor]
     fillers = [node for node in others if node.fills(store)]
@@ -43,7 +44,7 @@ def filler_of(sub: SubTopology, store: str) -> Node | None:
 
 
 def row_kind_of(node: Node | None, store: Store) -> RowKind:
-    """What the rows of a store depend on, as the node that fills it says, and the store."""
+    """Return the properties of a store's rows, from the store and the node that writes it."""
     told = RowKind("") if node is None else node.row_kind
     spans, fixed = dict(told.spans), told.fixed
     if isinstance(store.face, VersionedFace):
@@ -60,32 +61,32 @@ def row_kind_of(node: Node | None, store: Store) -> RowKind:
 
 FORMAT = 1
 _END = "."
-"""Ends the text, and is no digit of base 85 (see `headrace.streams.kafka.offset_texts`)."""
+"""Terminator of the text; not a base85 digit (see `headrace.streams.kafka.offset_texts`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeployedStore:
-    """A store.
+    """Store of a deployed topology.
 
     Args:
-        name: without the application's id.
-        sub: the number of its sub-topology, which is in its tasks' names.
-        op: what fills it.
-        key: the name of the keys' serde.
-        value: the name of the values' serde.
-        kind: where rows live.
+        name: its name, without the application id.
+        sub: the number of its sub-topology, as in its task ids.
+        op: the operator that writes it.
+        key: the name of the key serde.
+        value: the name of the value serde.
+        kind: the kind of storage.
         logged: whether it has a changelog.
         reads: the topics that its sub-topology reads.
-        source: whether its changelog is the topic that it is read from.
-        layout: how its rows lie on disk and in its changelog.
-        step: the kind of the step that fills it, where `op` does not say it; "" is not known.
-        spans: of its windows and their kin, in milliseconds, by name.
-        key_schema: what the bytes of keys look like, see `headrace.topology.serdes.serde_schemas`;
-            a digest of that where it was too large; "" is not known.
-        value_schema: the same of values.
-        fixed: the spans with which its rows are misread once they are others; known of the program
-            alone, and no part of what is kept or compared.
-        unsaid: what a span was where it is not among them; known of the program alone, likewise.
+        source: whether it is restored from its source topic instead of a changelog.
+        layout: the format of its rows on disk and in its changelog.
+        step: the kind of the operator that writes it, if `op` does not determine it; "" if unknown.
+        spans: sizes, grace periods and retention times in milliseconds, by name.
+        key_schema: the schema of the keys (see `headrace.topology.serdes.serde_schemas`), or its
+            digest if it was too large; "" if unknown.
+        value_schema: the schema of the values, likewise.
+        fixed: the spans whose change makes existing rows unreadable; known for the program only,
+            and neither stored nor compared.
+        unsaid: the value of a span that is missing in `spans`; known for the program only.
     """
 
     name: str
@@ -107,15 +108,20 @@ class DeployedStore:
 
     @property
     def shape(self) -> tuple[str, str, str]:
-        """What is the same in a store that only has another name."""
+        """The properties that a renamed store keeps: operator, key serde and value serde."""
         return self.op, self.key, self.value
 
 
 @dataclass(frozen=True, slots=True)
 class DeployedTopic:
-    """A repartition topic: its name without the application's id, its serdes' names and schemas.
+    """Repartition topic of a deployed topology.
 
-    And what the sub-topology reads that writes it; nothing where an older version described it.
+    Args:
+        name: its name, without the application id.
+        key: the name of the key serde.
+        value: the name of the value serde.
+        reads: the topics that the sub-topology reads which writes it; empty if an older release
+            described it.
     """
 
     name: str
@@ -124,19 +130,19 @@ class DeployedTopic:
     key_schema: str = ""
     value_schema: str = ""
     reads: tuple[str, ...] = field(default=(), repr=False)
-    """No part of the text that the code of a change is made from."""
+    """Not part of the repr, from which the code of a change is computed."""
 
     @property
     def shape(self) -> tuple[str, str]:
-        """What is the same in a topic that only has another name."""
+        """The properties that a renamed topic keeps: key serde and value serde."""
         return self.key, self.value
 
 
 @dataclass(frozen=True, slots=True)
 class DeployedSink:
-    """A table outside of Kafka that reads its topic itself, by the name of its step.
+    """External sink that reads its topic directly, by the name of its operator.
 
-    One that has a topic in front is known by that.
+    A sink with a repartition topic before it is described by that topic instead.
     """
 
     name: str
@@ -145,7 +151,7 @@ class DeployedSink:
 
 @dataclass(frozen=True, slots=True)
 class DeployedSub:
-    """A sub-topology: its number, its subscribed topic, and all topics that it reads, in full."""
+    """Sub-topology: its number, its subscribed topic, and the full names of its input topics."""
 
     id: int
     subscribed: str
@@ -153,23 +159,23 @@ class DeployedSub:
 
 
 _KNOWN_HERE = frozenset({"fixed", "unsaid"})
-"""What is not kept, as it follows from the program."""
+"""Fields that are not stored, because they follow from the program."""
 
 D = TypeVar("D", DeployedStore, DeployedTopic)
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The stores and repartition topics of an application, and sinks that have no such topic.
+    """Stores, repartition topics and direct external sinks of an application.
 
     Args:
-        subs: the sub-topologies; none where an older release described it, or where partition
-            counts are not known.
-        settings: those that live workers must have in common, by name.
-        alongside: the versions that this one may run beside (see
-            `headrace.streams.plan.ownership`); "" is that of an older release.
-        fresh: topics that the version before did not read, until all of their partitions have
-            committed offsets: that they have none does not mean that they were lost.
+        subs: the sub-topologies; empty if an older release described them, or if partition counts
+            are unknown.
+        settings: the settings that must be equal in all live workers, by name.
+        alongside: the versions that may run at the same time as this version (see
+            `headrace.streams.plan.ownership`); "" is the version of an older release.
+        fresh: topics that the previous version did not read, until all of their partitions have
+            committed offsets. A missing offset of such a topic does not mean that it was lost.
     """
 
     stores: tuple[DeployedStore, ...] = ()
@@ -182,12 +188,12 @@ class Deployment:
 
     @property
     def reads(self) -> frozenset[str]:
-        """All topics that it reads, in full; nothing where an older release described it."""
+        """The full names of all topics that it reads; empty if an older release described it."""
         return frozenset(topic for sub in self.subs for topic in sub.reads)
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], config: StreamsConfig) -> Deployment:
-        """Describe the application that a program makes."""
+        """Describe the application of a program."""
         subs = [plan.program.sub_topology for plan in plans]
         return cls(
             tuple(store for sub in subs for store in _stores(sub, config)),
@@ -202,7 +208,7 @@ class Deployment:
     def with_subs(
         self, plans: Sequence[SubPlan], partitions: Mapping[str, int], config: StreamsConfig
     ) -> Deployment:
-        """The same, with what decides which worker owns which topic partition."""
+        """Return a copy with the sub-topologies and settings that decide partition ownership."""
         return replace(
             self,
             subs=tuple(
@@ -216,10 +222,10 @@ class Deployment:
         )
 
     def encode(self) -> str:
-        """Return the text to keep; see `fitting` for a large one.
+        """Return the text to store as offset metadata; see `fitting` for a large description.
 
         Raises:
-            ValueError: it would be larger than the broker takes beside an offset.
+            ValueError: the text exceeds the broker's limit for offset metadata.
         """
         text = self._text()
         if len(text) > MAX_BYTES:
@@ -232,9 +238,9 @@ class Deployment:
             "stores": [_plain(store) for store in self.stores],
             "topics": [_plain(topic) for topic in self.topics],
         }
-        if self.sinks:  # older versions know of none
+        if self.sinks:  # unknown to older versions
             plain["sinks"] = [asdict(sink) for sink in self.sinks]
-        if self.subs:  # nor of these
+        if self.subs:  # unknown to older versions
             plain["subs"] = [[sub.id, sub.subscribed, sub.reads] for sub in self.subs]
             plain["settings"] = self.settings
             plain["alongside"] = self.alongside
@@ -243,11 +249,12 @@ class Deployment:
         return base64.b85encode(zlib.compress(data, 9)).decode() + _END
 
     def fitting(self) -> Deployment:
-        """The same, or as much of it as the broker takes beside an offset.
+        """Return the description, reduced until its text fits into an offset's metadata.
 
-        Of the largest schemas a digest is left, which tells a change but not whether it matters;
-        then schemas, kinds of steps, spans and what is read in front of topics are left out. What
-        decides who owns a partition stays.
+        First the largest schemas are replaced by digests, which show that a schema has changed but
+        not whether the change matters. If that is not enough, schemas, operator kinds, spans and
+        the inputs of repartition topics are removed. Everything that decides partition ownership
+        stays.
         """
         fitting = self
         described: list[DeployedStore | DeployedTopic] = [*self.stores, *self.topics]
@@ -266,7 +273,7 @@ class Deployment:
         )
 
     def _changed(self, instead: Mapping[str, str]) -> Deployment:
-        """The same with other schemas in the place of some."""
+        """Return a copy with some schemas replaced."""
 
         def changed(one: D) -> D:
             key, value = one.key_schema, one.value_schema
@@ -279,7 +286,7 @@ class Deployment:
 
     @classmethod
     def decode(cls, text: str) -> Deployment | None:
-        """Read what was kept; None where it is of another format, or no such text.
+        """Decode a stored description; return None if the text has another format.
 
         Example:
             >>> Deployment.decode(Deployment().encode())
@@ -288,7 +295,7 @@ class Deployment:
             True
         """
         try:
-            # Those of older versions end with the text.
+            # Older versions write no terminator.
             packed = base64.b85decode(text.partition(_END)[0])
             plain = json.loads(zlib.decompress(packed))
             if plain["format"] != FORMAT:
@@ -313,7 +320,7 @@ class Deployment:
 
 
 def change_code(before: Deployment, after: Deployment) -> str:
-    """A short name of one change, for a setting that accepts this one and no other."""
+    """Return a short code of a change, for a setting that accepts exactly this change."""
     both = f"{before!r}\n{after!r}"
     if before.sinks or after.sinks:
         both += f"\n{before.sinks!r}\n{after.sinks!r}"
@@ -321,7 +328,7 @@ def change_code(before: Deployment, after: Deployment) -> str:
 
 
 def is_accepted(setting: str | None, code: str) -> bool:
-    """Whether ``topology.change.accept`` names a change; several are divided by commas.
+    """Return whether ``topology.change.accept``, a comma-separated list, contains a change.
 
     >>> is_accepted("0f3c, 11aa", "11aa"), is_accepted(None, "11aa")
     (True, False)
@@ -330,23 +337,23 @@ def is_accepted(setting: str | None, code: str) -> bool:
 
 
 def digest(schema: str) -> str:
-    """What is kept of a schema that is too large."""
+    """Return the digest that replaces a schema that is too large to store."""
     return f"#{hashlib.sha256(schema.encode()).hexdigest()[:8]}"
 
 
 def is_digest(schema: str) -> bool:
-    """Whether that is all that was kept."""
+    """Return whether a stored schema is only a digest."""
     return schema.startswith("#")
 
 
 def _plain(one: DeployedStore | DeployedTopic) -> dict[str, Any]:
-    """What is not as the class has it by default."""
+    """Return the fields that differ from their default."""
     kept = (f for f in fields(one) if f.name not in _KNOWN_HERE)
     return {f.name: value for f in kept if (value := getattr(one, f.name)) != f.default}
 
 
 def _read(cls: type[D], plain: dict[str, Any]) -> D:
-    """One of them; what a later version may have added is left out."""
+    """Create an instance from stored fields, ignoring unknown fields of later versions."""
     known = {f.name: plain[f.name] for f in fields(cls) if f.name in plain}
     if "reads" in known:
         known["reads"] = tuple(known["reads"])

@@ -1,9 +1,9 @@
-"""What a changed topology does to the state and the topics of the deployed one: pure comparison.
+"""Comparison of a changed topology with the deployed topology: effects on state and topics.
 
-A change is refused at a start when what is stored would be lost or misread without a word: a store
-under another name begins empty, a repartition topic under another name is not read to its end, and
-serdes such as string and long do not read each other's bytes. Everything else is told, and starts:
-whether a serde of the user's own reads the bytes of another, nobody else can know.
+A change is refused at the start if stored data would be silently lost or misread: a renamed store
+starts empty, a renamed repartition topic is not read to its end, and serdes such as string and long
+cannot read each other's bytes. All other changes are logged, and the application starts: whether a
+custom serde can read the bytes of another serde cannot be checked.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headrace.topology.checks.unnamed import is_generated
 from headrace.topology.naming import repartition_topic
 from headrace.topology.serdes.serde_schemas import EXCLUSIVE, unreadable
 
-# The stores of joins of two streams: their names say the kind of join, and begin with its name.
+# The stores of joins of two streams: their names contain the kind of join and start with its name.
 #
-# Another kind of join has other stores, so no name that one gives a join keeps the rows of another
-# kind.
+# Another kind of join has other stores, so the rows of a join are lost if its kind changes,
+# regardless of its name.
 
 
 _STEPS = frozenset({"KeepSide", "join of streams"})
@@ -39,11 +39,11 @@ _GENERATED = re.compile(r"KSTREAM-(JOIN|OUTER)(THIS|OTHER|SHARED)-([0-9]{10})-st
 
 @dataclass(frozen=True, slots=True)
 class JoinStores:
-    """A join and the names of its stores.
+    """Join and the names of its stores.
 
     Args:
-        base: what the names begin with; None where they are generated.
-        number: of the join where they are generated.
+        base: the common prefix of the names; None if they are generated.
+        number: the number of the join if the names are generated.
     """
 
     base: str | None
@@ -52,7 +52,7 @@ class JoinStores:
 
     @property
     def kind(self) -> str:
-        """What it is called: an inner, a left or an outer join."""
+        """The kind of the join with its article: "an inner", "a left" or "an outer"."""
         if any(re.search("-outer-this-join-store$|-OUTERTHIS-", name) for name in self.names):
             return "an outer"
         if any(re.search("-outer-other-join-store$|-OUTEROTHER-", name) for name in self.names):
@@ -61,7 +61,7 @@ class JoinStores:
 
 
 def join_of(store: DeployedStore) -> tuple[str | None, int] | None:
-    """The name or the number of the join that a store is of; None where it is of none.
+    """Return the name or the number of the join that a store belongs to, or None.
 
     >>> kept = DeployedStore("op-this-join-store", 0, "", "", "", "", True, (), step="KeepSide")
     >>> join_of(kept)
@@ -71,7 +71,7 @@ def join_of(store: DeployedStore) -> tuple[str | None, int] | None:
         return None
     generated = _GENERATED.fullmatch(store.name)
     if generated:
-        # Both sides of a join have a number, one behind the other.
+        # The two sides of a join have consecutive numbers.
         return None, int(generated[3]) - (generated[2] == "OTHER")
     given = _GIVEN.fullmatch(store.name)
     return (given[1], 0) if given else None
@@ -80,7 +80,7 @@ def join_of(store: DeployedStore) -> tuple[str | None, int] | None:
 def changed_joins(
     before: Sequence[DeployedStore], after: Sequence[DeployedStore]
 ) -> Iterator[tuple[JoinStores, JoinStores]]:
-    """The joins that are of another kind under the name or number that they had."""
+    """Yield the joins that keep their name or number and change their kind."""
     old, new = _joins(before), _joins(after)
     for join, was in old.items():
         now = new.get(join)
@@ -100,16 +100,18 @@ def _joins(stores: Sequence[DeployedStore]) -> dict[tuple[str | None, int], Join
 _NUMBER = re.compile(r"[0-9]{10}")
 
 T = TypeVar("T", DeployedStore, DeployedTopic)
-"""What is compared by name and shape."""
+"""Item that is compared by name and shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is different.
+    """Difference between the deployed and the new topology.
 
     Args:
-        what: what is different, and what comes of it.
-        lets_go: whether it starts, and something that is stored goes without an error.
+        refused: whether the start is refused, unless the change is accepted.
+        what: the difference and its effect.
+        way_out: the recommended action.
+        lets_go: whether stored data is silently dropped although the application starts.
     """
 
     refused: bool
@@ -124,15 +126,15 @@ class Change:
 def changes(
     before: Deployment, after: Deployment, *, application_id: str = "<application.id>"
 ) -> list[Change]:
-    """Compare what is deployed with what is about to start.
+    """Compare the deployed topology with the topology about to start.
 
     Args:
-        before: what the last version that started has stored.
-        after: what the program makes now.
-        application_id: what the names of its topics begin with.
+        before: the description stored by the last started version.
+        after: the description of the program.
+        application_id: the prefix of its internal topics.
 
     Returns:
-        What is different, what is refused first.
+        The differences, refused changes first.
 
     Example:
         >>> from headrace.streams.plan.deployment import DeployedTopic, Deployment
@@ -185,7 +187,11 @@ def _changelog(store: DeployedStore, application_id: str) -> str:
 
 
 def _or_with_older(store: DeployedStore, application_id: str) -> str:
-    """The description is that of the last version alone; topics of others may be there still."""
+    """Return a note that a new store may be restored from a changelog that an older version left.
+
+    The description covers only the last version, so a changelog of an older version may still
+    exist.
+    """
     if not store.logged or store.source:
         return ""
     topic = _changelog(store, application_id)
@@ -303,9 +309,9 @@ def _topic_changes(
 def _filling_changes(
     before: Deployment, after: Deployment, application_id: str
 ) -> Iterator[Change]:
-    """Stores that other topics fill now, while somebody else reads on what has filled them.
+    """Yield a change for each store whose old input topic is now read by another operator only.
 
-    So it is where two steps share a repartition topic in one version and not in the other.
+    This happens if two operators share a repartition topic in one version and not in the other.
     """
     topics = {topic.name for topic in before.topics}
     kept = topics & {topic.name for topic in after.topics}
@@ -313,7 +319,7 @@ def _filling_changes(
     for old in before.stores:
         new = now.get(old.name)
         filled_from = topics.intersection(old.reads)
-        # Without another topic it was but beside those that the old one is for, as in a join.
+        # If no topic is new, only another input of the same operator was removed, as in a join.
         if new is None or filled_from.intersection(new.reads) or {*new.reads} <= {*old.reads}:
             continue
         for name in sorted(filled_from & kept):
@@ -327,7 +333,7 @@ def _filling_changes(
 
 
 def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator[Change]:
-    """Sinks that begin where the group is, which may be behind what they have written."""
+    """Yield a change for each sink that restarts at the group's offset and may write rows again."""
     same = {sink.name for sink in after.sinks}
     gone = [sink for sink in before if sink.name not in same]
     new = [sink for sink in after.sinks if sink.name not in {one.name for one in before}]
@@ -353,13 +359,13 @@ def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator
 def _serde_changes(
     where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic, else_: str
 ) -> Iterator[Change]:
-    """Serdes that are called otherwise; of some it is known that they do not read each other."""
+    """Yield a change for each renamed serde; refuse serdes that cannot read each other's bytes."""
     for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
         if one == other:
             continue
         told = f"the {what} of {where} were written by serde {one} and are read by {other}"
         if _exclude(one, other):
-            # Other bytes are other keys, though they can be read.
+            # Keys in another encoding do not match, although they can be read.
             then = "does not find them" if what == "keys" else "cannot read their bytes"
             yield Change(True, f"{told}, which {then}", f"keep serdes.{one} there, or {else_}")
         else:
@@ -373,7 +379,7 @@ _ANEW = "name the store anew, or reset the application"
 
 
 def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
-    """What another kind of step, or one with other spans, does to the rows."""
+    """Yield the effects of another kind of operator, or of other spans, on existing rows."""
     before, after = _kind(old), _kind(new)
     if before and after and before != after and old.layout == new.layout:
         yield Change(
@@ -386,7 +392,7 @@ def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
         return
     unsaid = dict(new.unsaid)
     was, now = unsaid | dict(old.spans), unsaid | dict(new.spans)
-    # What an older description has left out altogether tells nothing.
+    # Compare missing spans only if both descriptions have them: older releases did not store any.
     is_whole = bool(before and after) and old.layout == new.layout
     for span in sorted(was.keys() | now.keys() if is_whole else was.keys() & now.keys()):
         if was.get(span) != now.get(span):
@@ -394,14 +400,14 @@ def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
 
 
 def _kind(store: DeployedStore) -> str:
-    """What fills a store, or "" where an older description does not say."""
+    """Return the kind of operator that writes a store, or "" if an older description lacks it."""
     return store.step or (store.op if store.op in _TOLD_BY_OP else "")
 
 
 def _span_change(store: DeployedStore, span: str, before: int | None, after: int | None) -> Change:
     was, now = ("not said" if ms is None else f"{ms} ms" for ms in (before, after))
     told = f"the {span} of store {store.name} was {was} and is {now}"
-    # The version that is deployed may have had it without saying so.
+    # Without `before`, the deployed version may have had the span without storing it.
     if span in store.fixed and before is not None:
         return Change(True, f"{told}, so what its rows say would be misread", _ANEW)
     if before is None or after is None:
@@ -424,7 +430,7 @@ def _span_change(store: DeployedStore, span: str, before: int | None, after: int
 def _schema_changes(
     where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic
 ) -> Iterator[Change]:
-    """What of the old keys and values the new serdes cannot read."""
+    """Yield a change for each part of the old keys and values that the new serdes cannot read."""
     parts = (
         ("keys", old.key_schema, new.key_schema),
         ("values", old.value_schema, new.value_schema),
@@ -450,7 +456,7 @@ def _schema_changes(
 
 
 def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[Change]:
-    """What goes without an error, as the old bytes can be read."""
+    """Yield a change for each field that is dropped without an error, or that changes key bytes."""
     gone = ", ".join(f"`{name}`" for name in dropped_fields(after, before))
     if what == "keys":
         new = ", ".join(f"`{name}`" for name in dropped_fields(before, after))
@@ -484,7 +490,7 @@ def _exclude(written: str, read: str) -> bool:
 
 
 def _by_name(before: Sequence[T], after: Sequence[T]) -> tuple[list[T], list[T], list[tuple[T, T]]]:
-    """What is gone, what is new, and what is there under the same name."""
+    """Return removed items, new items, and pairs of items with the same name."""
     old, new = {x.name: x for x in before}, {x.name: x for x in after}
     both = [(old[name], new[name]) for name in old if name in new]
     return (
@@ -495,7 +501,7 @@ def _by_name(before: Sequence[T], after: Sequence[T]) -> tuple[list[T], list[T],
 
 
 def _pairs(gone: list[T], new: list[T]) -> Iterator[tuple[T, T]]:
-    """Take out of both lists what is the same under another name, by number alone if possible."""
+    """Remove renamed items from both lists and yield them, items that differ by number first."""
     for alike in (_differ_by_number, _have_one_shape):
         for old in list(gone):
             found = next((fresh for fresh in new if alike(old, fresh)), None)

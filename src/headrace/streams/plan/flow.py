@@ -1,4 +1,4 @@
-"""Which sub-topologies read what others write, over repartition topics."""
+"""Flow between sub-topologies over repartition topics: writers, readers and depth."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from headrace.streams.plan.plan import SubPlan
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Sub-topologies that read from each other over repartition topics.
+    """Sub-topologies that are connected by repartition topics.
 
     Args:
-        feeds: by sub-topology, the repartition topics from which no way leads back to it.
-        writers: the sub-topologies that write each of these topics.
-        depths: by sub-topology, how many of them lie between it and the last results.
+        feeds: by sub-topology, the repartition topics that it writes and that do not lead back to
+            it.
+        writers: by such topic, the sub-topologies that write it.
+        depths: by sub-topology, the length of the longest chain of sub-topologies downstream.
     """
 
     feeds: Mapping[int, tuple[str, ...]]
@@ -26,8 +27,8 @@ class Flow:
 def flow_of(plans: Sequence[SubPlan]) -> Flow:
     """Follow the repartition topics of an application.
 
-    Those of a circle, as joins by foreign keys have it, are left out: whoever waited there for
-    what is ahead could wait for itself.
+    Topics that are part of a cycle, as in foreign-key joins, are left out: a task that waited for
+    its readers there could wait for itself.
     """
     readers: dict[str, list[int]] = {}
     for plan in plans:
@@ -60,7 +61,11 @@ def flow_of(plans: Sequence[SubPlan]) -> Flow:
 
 
 def reached(behind: Mapping[int, Collection[int]], sub: int) -> set[int]:
-    """The sub-topologies that get something of what one of them makes, by who reads of whom."""
+    """Return all sub-topologies downstream of a sub-topology.
+
+    Args:
+        behind: the direct readers of each sub-topology.
+    """
     found: set[int] = set()
     waiting = list(behind[sub])
     while waiting:

@@ -1,4 +1,4 @@
-"""The global tables of an application: what each process reads and keeps besides its tasks."""
+"""Global tables of an application, which every process reads and stores besides its tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from headrace.topology.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class GlobalPlan:
-    """One global table.
+    """Global table of an application.
 
     Args:
         id: its number among the sub-topologies.
         source: the node that reads the topic.
-        table: the node that joins name.
-        topic: what is read: a topic of the user's, never made, purged or deleted here.
+        table: the node that joins refer to.
+        topic: the source topic, which the application never creates, purges or deletes.
     """
 
     id: int
@@ -33,12 +33,12 @@ class GlobalPlan:
 
     @property
     def topics(self) -> SubTopologyTopics:
-        """What the cluster must have for it; its partition count is no concern of others."""
+        """The topics of the table; its partition count is independent of all other topics."""
         return SubTopologyTopics(self.id, sources=(self.topic,), copartitioned=())
 
 
 def plan_global_tables(topology: Topology, config: StreamsConfig) -> tuple[GlobalPlan, ...]:
-    """Find the global tables of a topology.
+    """Return the global tables of a topology.
 
     Example:
         >>> from headrace import StreamsBuilder, serdes

@@ -1,8 +1,8 @@
-"""Looks whether keys of inputs lie where Kafka's own hash puts them, by the first records of each.
+"""Check of key partitioning: compares the first keys of each input with Kafka's default hash.
 
-What this application writes lies by that hash, and so do the keys that meet it. librdkafka's own
-hash is another one, so keys that a program in Python has written with its defaults never meet them,
-without an error anywhere.
+This application partitions its output by Kafka's murmur2 hash, and so must all keys that have to
+match it be partitioned. librdkafka uses another hash by default, so keys written by a Python
+program with default settings never match, and no error is raised.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from headrace.topology.graph.combinable import FoldSeen, folds_of
 from headrace.topology.graph.graph import SubTopology
 from headrace.topology.topology import Topology
 
-# What is said of a plan beforehand: of keys that may not meet, and of mergers of no use.
+# Notes on a plan before it runs: keys that may not match, and mergers without effect.
 
 
 def meetings_of(topology: Topology, config: StreamsConfig) -> Iterator[KeyMeeting]:
-    """Where keys meet that may have other bytes; what is known to lose records does not start."""
+    """Yield the places where keys are matched that may be encoded differently."""
     return key_meetings(optimized(topology, config), config.default_key_serde)
 
 
 def unnamed_keys_of(topology: Topology, config: StreamsConfig) -> Iterator[UnnamedKey]:
-    """Where new keys are written with a serde that nobody named."""
+    """Yield the places where new keys are written with the default serde because none was given."""
     return unnamed_keys(optimized(topology, config), config.default_key_serde)
 
 
 def folds_as_run(topology: Topology, config: StreamsConfig) -> Iterator[FoldSeen]:
-    """The folds of grouped streams, and why partial results of some are not written."""
+    """Yield the aggregations of grouped streams; state why some write no partial results."""
     for seen in folds_of(optimized(topology, config)):
         reason = config.why_not_combined(asks_user=seen.fold.asks_user)
         if seen.combining is None or reason is None:
@@ -46,7 +46,7 @@ def folds_as_run(topology: Topology, config: StreamsConfig) -> Iterator[FoldSeen
 
 
 def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
-    """Say at a start where keys meet that may have other bytes, and where a merger is no use."""
+    """Log keys that may not match, and mergers that have no effect, at the start."""
     for meeting in meetings_of(topology, config):
         log.warning("keys_may_not_meet", store=meeting.store, reason=str(meeting))
     for seen in folds_as_run(topology, config):
@@ -56,21 +56,21 @@ def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
 
 
 def warn_of_keys(topology: Topology, config: StreamsConfig, *, above: int) -> None:
-    """Warn a test of keys that may not meet, and of those whose serde nobody named.
+    """Warn a test of keys that may not match, and of keys written without an explicit serde.
 
     Args:
-        above: how many calls further up the test is.
+        above: the number of stack frames between this function and the test.
     """
     for found in (*meetings_of(topology, config), *unnamed_keys_of(topology, config)):
         warnings.warn(str(found), KeySerdeWarning, stacklevel=above + 2)
 
 
 SAMPLE = 300
-"""Keys to look at in each partition: another hash shows in the first few of them."""
+"""Number of keys to check in each partition; a different hash shows within the first few."""
 
 
 class KeySample:
-    """Sample of keys, to warn of keys that cannot match."""
+    """Sample of input keys, to warn of keys that cannot match."""
 
     def __init__(self, plans: Sequence[SubPlan], partitions: Mapping[str, int], log: Log) -> None:
         subs = [plan.program.sub_topology for plan in plans]
@@ -81,7 +81,7 @@ class KeySample:
         self._log = log
 
     def look(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        """Look at records that a task gets, while its partition's sample lasts."""
+        """Check the keys of records that a task receives, until the sample is complete."""
         topic, partition = place
         if topic not in self._topics:
             return
@@ -117,7 +117,7 @@ class KeySample:
 
 
 def _met_by_own(subs: Iterable[SubTopology]) -> Iterator[str]:
-    """The topics of others whose keys meet keys that the application writes by Kafka's hash."""
+    """Yield the external topics whose keys must match keys that the application writes."""
     subs = list(subs)
     sinks = [sink for sub in subs for sink in sub.sinks]
     chosen = {sink.topic for sink in sinks if sink.partitioner is not None}

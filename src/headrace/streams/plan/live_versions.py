@@ -1,17 +1,17 @@
-"""Keeps two versions of a topology from owning the same partitions at the same time.
+"""Protection against two versions of a topology that own the same partitions at the same time.
 
-Each worker reports to the group, in its client.id, a digest of what its version owns (see
-`headrace.streams.plan.ownership`); the description of the deployed topology has the whole of
-it. A worker compares both twice:
+Each worker reports a digest of its version's ownership to the group, in its client.id (see
+`headrace.streams.plan.ownership`). The description of the deployed topology contains the whole
+ownership. A worker compares both twice:
 
-1. before it creates a topic or joins: workers of a version that conflicts may still be members, so
-   it waits until the sessions of killed ones have ended, and refuses to start then.
-2. when it is a member, before a task begins: two versions may have started at the same moment. Both
-   see each other then, and the one with the larger digest refuses to start.
+1. Before it creates a topic or joins: workers of a conflicting version may still be members, so it
+   waits until the sessions of killed workers have ended, and then refuses to start.
+2. When it is a member, before a task starts: two versions may have started at the same moment. Each
+   sees the other then, and the version with the larger digest refuses to start.
 
-A worker whose membership has ended is compared again before its tasks begin. So no task begins
-while a member of a conflicting version is in the group. Workers of older releases compare nothing:
-one that joins later stops the workers that are there.
+A worker that rejoins after it lost its membership is compared again before its tasks start. So no
+task starts while a member of a conflicting version is in the group. Workers of older releases
+compare nothing: if such a worker joins later, the existing workers stop.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from headrace.streams.plan.topic_plan import TopicPlan
 from headrace.streams.plan.topics import TopicAdmin
 
 WAIT_MORE_S = 5.0
-"""How much longer than a session to wait for members that were killed."""
+"""Seconds to wait for killed members in addition to the session timeout."""
 DESCRIBED_S = 3.0
-"""How long a version that runs already may take to write its description."""
+"""Seconds that a running version may take to write its description."""
 _ASK_AGAIN_S = 0.2
 _UNSETTLED = "the group is rebalancing, and the members' older release reports no version"
 _UNKNOWN = "which partitions they own is not known, as no description of their version is kept"
@@ -85,14 +85,14 @@ class LiveVersions:
 
     @property
     def version(self) -> str:
-        """What this worker reports to the group."""
+        """The version that this worker reports to the group."""
         return self._own.version
 
     def settle(self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]) -> None:
         """Choose the subscribed topics, and wait until no member conflicts with them.
 
         Raises:
-            VersionConflictError: members of a conflicting version stay.
+            VersionConflictError: members of a conflicting version remain.
             StopRequestedError: the application was asked to stop meanwhile.
         """
         self._admin = admin
@@ -113,13 +113,13 @@ class LiveVersions:
         self._waits_since_s = None
 
     def take(self, identity: str) -> None:
-        """Wait until the group has no member of this identity that ran another version.
+        """Wait until the group has no member with this identity that runs another version.
 
-        The broker would give this worker what that one was assigned, of topics that it may not
-        subscribe to, and go on to report that one's version.
+        Otherwise the broker would give this worker the old member's assignment, which may contain
+        topics that this version does not subscribe to, and would still report the old version.
 
         Raises:
-            VersionConflictError: it stays a member.
+            VersionConflictError: such a member remains.
             StopRequestedError: the application was asked to stop meanwhile.
         """
         self._identity = identity
@@ -128,7 +128,7 @@ class LiveVersions:
         self._waits_since_s = None
 
     def _reported(self, state: GroupState) -> str | None:
-        """The version of the member with this worker's identity, if there is one."""
+        """Return the reported version of the member with this worker's identity, or None."""
         own = (_version(member) for member in state.members if member.id == self._identity)
         return next(own, None)
 
@@ -139,7 +139,7 @@ class LiveVersions:
         self._clock.sleep(_ASK_AGAIN_S)
 
     def _wait(self, conflict: VersionConflictError, at_most_s: float) -> None:
-        """Raise the conflict if it has lasted for so long."""
+        """Log the conflict once, and raise it after it has lasted for the given time."""
         now_s = self._clock.monotonic_s()
         if self._waits_since_s is None:
             self._waits_since_s = now_s
@@ -154,10 +154,10 @@ class LiveVersions:
             raise conflict
 
     def may_begin(self) -> bool:
-        """Whether tasks may begin, now that this worker is a member; else ask again soon.
+        """Return whether tasks may start, now that this worker is a member; if not, call again.
 
         Raises:
-            VersionConflictError: they may not.
+            VersionConflictError: a conflict was not resolved in time.
         """
         state = self._state()
         if self._reported(state) != self.version:
@@ -175,7 +175,7 @@ class LiveVersions:
         return False
 
     def _wait_to_be_reported(self) -> None:
-        """Raise if the group has lacked this worker for long, and not only as it rebalances."""
+        """Raise if the group has not reported this worker for longer than a rebalance takes."""
         now_s = self._clock.monotonic_s()
         if self._absent_since_s is None:
             self._absent_since_s = now_s
@@ -187,10 +187,10 @@ class LiveVersions:
             )
 
     def refuse_older(self) -> None:
-        """Stop where a member of an older release conflicts, as it does not compare versions.
+        """Raise if a member of an older release conflicts: it does not compare versions itself.
 
         Raises:
-            VersionConflictError: one does.
+            VersionConflictError: such a member conflicts.
         """
         try:
             state = self._state()
@@ -211,7 +211,7 @@ class LiveVersions:
         return VersionConflictError(self._group, members, list(reasons))
 
     def _conflicts(self, state: GroupState) -> dict[str, list[str]]:
-        """What conflicts with this version, by the version of live members."""
+        """Return the conflicts with this version, by the version of live members."""
         others = {_version(member) for member in state.members} - {self.version}
         others -= self._deployed.alongside - {OLDER_RELEASE}
         if not others:
@@ -225,7 +225,7 @@ class LiveVersions:
         return {other: reasons for other, reasons in found.items() if reasons}
 
     def _compare(self, version: str, described: Deployment | None, state: GroupState) -> list[str]:
-        """What conflicts with a version, by the description that is deployed now."""
+        """Return the conflicts with another version, according to the deployed description."""
         if described is None:
             return [_UNKNOWN]
         if not described.subs:

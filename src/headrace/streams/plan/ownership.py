@@ -1,10 +1,11 @@
-"""Which subscribed topic decides who owns a topic's partitions, and whether two versions agree.
+"""Ownership of topic partitions, by subscribed topic, and its comparison between two versions.
 
-The group assigns one topic of each sub-topology. Whoever has a partition of it owns the task, and
-with it the same partition of all inputs and changelogs of the sub-topology. Brokers check that a
-commit comes from a member, not that the member owns the partition. So workers of two versions may
-be members of the group at once only if both versions have the same subscribed topic for everything
-that both read or restore from; otherwise a partition has two owners, and each record two results.
+The group assigns one topic of each sub-topology, the subscribed topic. The worker that is assigned
+a partition of it owns the task, and with it the same partition of all inputs and changelogs of the
+sub-topology. Brokers check that a commit comes from a member, but not that the member owns the
+partition. So workers of two versions may be members of the group at the same time only if both
+versions have the same subscribed topic for everything that both read or restore from. Otherwise a
+partition has two owners, and each record is processed twice.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from headrace.streams.plan.deployment import DeployedStore, Deployment
 from headrace.streams.plan.plan import SubPlan
 
 OLDER_RELEASE = ""
-"""The version of a worker whose release does not report one."""
+"""The version of a worker whose release does not report a version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What a version owns.
+    """Topics, changelogs and external sinks that a version owns, by subscribed topic.
 
     Args:
-        subscribed: for each topic that it reads the one that the group assigns for it.
-        stores: for each changelog name the subscribed topic of its store, or why it has none.
-        sinks: for each external sink that reads its topic itself, the subscribed topic.
-        settings: those that live workers must have in common.
+        subscribed: the subscribed topic of each input topic.
+        stores: the subscribed topic of each changelog, or the reason why it has none.
+        sinks: the subscribed topic of each external sink that reads its topic directly.
+        settings: the settings that must be equal in all live workers.
     """
 
     subscribed: Mapping[str, str]
@@ -40,7 +41,7 @@ class Ownership:
 
     @classmethod
     def of(cls, deployment: Deployment, application_id: str) -> Ownership:
-        """What a described version owns; the description must have sub-topologies."""
+        """Return the ownership of a described version; the description must have sub-topologies."""
         by_id = {sub.id: sub.subscribed for sub in deployment.subs}
         by_topic = {topic: sub.subscribed for sub in deployment.subs for topic in sub.reads}
         return cls(
@@ -58,13 +59,13 @@ class Ownership:
 
     @property
     def version(self) -> str:
-        """A digest of it, which workers report to the group."""
+        """A digest of the ownership, which workers report to the group."""
         both = [self.subscribed, self.stores, self.sinks, self.settings]
         text = json.dumps(both, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def conflicts(self, other: Ownership) -> list[str]:
-        """What would have two owners while workers of both versions are members."""
+        """Return everything that would have two owners while both versions have members."""
         kinds = (
             ("topic", self.subscribed, other.subscribed),
             ("changelog", self.stores, other.stores),
@@ -90,7 +91,7 @@ def _kept_by(store: DeployedStore, subscribed: str) -> str:
 
 
 def keep_subscribed(plans: Sequence[SubPlan], deployed: Ownership) -> tuple[SubPlan, ...]:
-    """Let each sub-topology keep the subscribed topic of the deployed version, if it reads it."""
+    """Keep the deployed version's subscribed topic in each sub-topology that still reads it."""
 
     def kept(plan: SubPlan) -> str | None:
         read = {deployed.subscribed.get(topic) for topic in plan.topics.all_sources}
@@ -102,12 +103,10 @@ def keep_subscribed(plans: Sequence[SubPlan], deployed: Ownership) -> tuple[SubP
 
 @dataclass(frozen=True, slots=True)
 class OlderOwnership:
-    """What is known of a version whose release did not describe its sub-topologies.
-
-    Such a release subscribed to the topic with the most partitions, the last by name of several.
+    """Known part of the ownership of a version whose release did not describe its sub-topologies.
 
     Args:
-        known: what follows from the described stores, repartition topics and sinks.
+        known: the ownership that follows from described stores, repartition topics and sinks.
         assigned: the topics that its live workers were assigned.
         partitions: the partition counts of topics.
     """
@@ -124,7 +123,7 @@ class OlderOwnership:
         assigned: AbstractSet[str],
         partitions: Mapping[str, int],
     ) -> OlderOwnership:
-        """What is known of a version; see `older_reads` for the topics to count partitions of."""
+        """Derive a version's ownership; `older_reads` returns the topics to count partitions of."""
         subscribed: dict[str, str] = {}
         for reads in older_reads(deployment, application_id):
             there = [topic for topic in reads if topic in partitions]
@@ -139,7 +138,7 @@ class OlderOwnership:
         return cls(Ownership(subscribed, stores, {}, {}), assigned, partitions)
 
     def conflicts(self, own: Ownership) -> list[str]:
-        """What would or may have two owners while workers of both versions are members."""
+        """Return everything that has or may have two owners while both versions have members."""
         found = own.conflicts(self.known)
         for topic, lead in sorted(own.subscribed.items()):
             others = set(self._may_be_assigned_by(topic)) - {lead}
@@ -151,7 +150,7 @@ class OlderOwnership:
         return found
 
     def _may_be_assigned_by(self, topic: str) -> Iterator[str]:
-        """By which topics one that no description names may be assigned, if it is read at all."""
+        """Yield the possible subscribed topics of a topic that is not described but may be read."""
         if topic in self.assigned:
             yield topic
             return
@@ -162,7 +161,7 @@ class OlderOwnership:
 
 
 def older_reads(deployment: Deployment, application_id: str) -> set[tuple[str, ...]]:
-    """What each sub-topology reads, by full names, as far as an older release described it."""
+    """Return the full names of the inputs of each sub-topology that an older release described."""
     described: list[tuple[str, ...]] = [
         *(store.reads for store in deployment.stores),
         *(topic.reads for topic in deployment.topics),

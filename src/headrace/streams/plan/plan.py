@@ -1,4 +1,4 @@
-"""What an application is on a cluster: its programs, its topics by their full names, its tasks."""
+"""Plan of an application on a cluster: its programs, its topics by their full names, its tasks."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from headrace.topology.graph.optimizer import optimize
 from headrace.topology.processors.store import Store
 from headrace.topology.topology import Topology
 
-# What a task is: its name, and what it is made of.
+# Identity and specification of a task.
 
 
 def unknown_partitions(topic: str) -> int:
-    """Say that nobody told the partition counts of topics."""
+    """Raise an error because partition counts of topics are unknown."""
     raise LookupError(f"the partition count of {topic} is not known here")
 
 
 class TaskId(NamedTuple):
-    """A sub-topology and a partition, as Kafka Streams writes it: ``0_3``."""
+    """Sub-topology and partition, formatted as in Kafka Streams: ``0_3``."""
 
     sub_topology: int
     partition: int
@@ -50,7 +50,7 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What makes a task, besides the facts that are committed.
+    """Specification of a task, without its committed offsets and numbers.
 
     Args:
         changelogs: the changelog partition of each logged store.
@@ -65,13 +65,13 @@ class TaskSpec:
     internal_topics: frozenset[str] = frozenset()
 
     partitions_of: Callable[[str], int] = unknown_partitions
-    """Tells the partition count of a topic that is written to."""
+    """Returns the partition count of an output topic."""
     source_rows: Mapping[str, SourceRows] = field(default_factory=dict)
-    """The stores whose changelogs are topics that are read."""
+    """The stores that are restored from a source topic."""
 
     @property
     def restored_from(self) -> Mapping[str, TopicPartition]:
-        """The partition that each store is restored from, written by this task or read."""
+        """The partition that each store is restored from: its changelog's or its source topic's."""
         read = {s: TopicPartition(r.topic, self.id.partition) for s, r in self.source_rows.items()}
         return {**self.changelogs, **read}
 
@@ -81,19 +81,19 @@ class TaskSpec:
         return self.program.sub_topology.stores
 
     def layout(self, store: str) -> Layout:
-        """How the rows of a store lie on disk."""
+        """Return the format of a store's rows on disk."""
         return next(s.spec.rows for s in self.stores if s.name == store)
 
 
 @dataclass(frozen=True, slots=True)
 class SubPlan:
-    """One sub-topology of an application.
+    """Sub-topology of an application with its topics and stores.
 
     Args:
-        topics: what the cluster must have for it.
+        topics: the topics that must exist on the cluster.
         changelogs: the changelog topic of each logged store.
         value_serdes: the serde of each store's values.
-        source_rows: the stores whose changelogs are topics that are read.
+        source_rows: the stores that are restored from a source topic.
         kept_lead: the topic that the deployed version subscribes to for these tasks.
     """
 
@@ -111,7 +111,7 @@ class SubPlan:
 
     @property
     def outside(self) -> Node | None:
-        """The node that writes to a table outside of Kafka, if that is what it is for."""
+        """The node that writes to an external sink, or None."""
         return self.program.sub_topology.outside
 
     @property
@@ -121,12 +121,12 @@ class SubPlan:
 
     @property
     def reads_own_alone(self) -> bool:
-        """Whether it reads nothing but what the application itself writes."""
+        """Whether it reads repartition topics only."""
         return not self.topics.sources
 
     @property
     def sinks(self) -> frozenset[str]:
-        """The topics outside of the application that it writes, as far as they are known."""
+        """The external topics that it writes under a constant name."""
         return frozenset(self.topics.sinks)
 
     @property
@@ -136,8 +136,8 @@ class SubPlan:
 
     @property
     def offset_resets(self) -> Mapping[str, OffsetReset]:
-        """Where to begin with a topic, where that does not follow from the consumer's setting."""
-        # What this application writes itself is read from its beginning in any case.
+        """The start position of each topic that does not follow the consumer's setting."""
+        # Repartition topics are always read from their beginning.
         resets: dict[str, OffsetReset] = {
             topic.name: "earliest" for topic in self.topics.repartition_sources
         }
@@ -147,16 +147,16 @@ class SubPlan:
         return resets
 
     def lead(self, partitions: Mapping[str, int]) -> str:
-        """The subscribed topic: the group assigns it, and the other inputs follow.
+        """Return the subscribed topic, which the group assigns; the other inputs follow.
 
-        It has the most partitions, so that each input partition has a task. Of several such topics
-        it is the one that the deployed version subscribes to: with another one, workers of both
-        versions would own each task.
+        It has the most partitions, so that each input partition has a task. If several topics have
+        the same count, the subscribed topic of the deployed version is preferred. With another
+        topic, workers of both versions would own each task.
         """
         return max(self.topics.all_sources, key=lambda t: (partitions[t], t == self.kept_lead, t))
 
     def inputs(self, partition: int, partitions: Mapping[str, int]) -> list[TopicPartition]:
-        """The input partitions of one of its tasks."""
+        """Return the input partitions of a task."""
         topics = self.topics.all_sources
         return [TopicPartition(t, partition) for t in topics if partition < partitions[t]]
 
@@ -166,7 +166,7 @@ class SubPlan:
         *,
         partitions_of: Callable[[str], int] = unknown_partitions,
     ) -> TaskSpec:
-        """The spec of one of its tasks."""
+        """Return the specification of a task."""
         return TaskSpec(
             id=TaskId(self.id, partition),
             program=self.program,
@@ -179,10 +179,10 @@ class SubPlan:
 
 
 def refuse_other_than_topology(given: object) -> None:
-    """Raise if something else than a topology was given.
+    """Raise if the argument is not a topology.
 
     Raises:
-        TopologyError: naming what was given, and what to write.
+        TopologyError: the argument has another type; the message says how to correct the call.
     """
     if isinstance(given, Topology):
         return
@@ -204,8 +204,8 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
     """Compile a topology and name its topics.
 
     Raises:
-        TopologyError: the topology has nothing to read, joins keys of unequal bytes, or writes to
-            a changelog or repartition topic of its own.
+        TopologyError: the topology reads no topic, joins keys that are encoded differently, or
+            writes to its own changelog or repartition topic.
     """
     refuse_other_than_topology(topology)
     refuse_loops(topology.nodes)
@@ -230,11 +230,11 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
 
 
 def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
-    """Refuse dead letters without a topic, and a topic that nobody would ever write to.
+    """Refuse dead letters without a topic, and a dead-letter topic that is never written to.
 
     Raises:
-        TopologyError: a step asks for dead letters, and no topic is set.
-        ConfigError: one is set, and neither a handler nor a step lets records go there.
+        TopologyError: an operator writes dead letters, and no topic is set.
+        ConfigError: a topic is set, and no handler or operator writes to it.
     """
     asking = [node.name for node in topology.nodes if node.answer == "dead_letter"]
     sources = [source for node in topology.nodes if (source := node.as_source) is not None]
@@ -260,7 +260,7 @@ def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
 
 
 def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
-    """What an external sink has written is final, so it is never given what may be aborted."""
+    """Refuse external sinks with read_uncommitted, because their writes cannot be rolled back."""
     node = next((s.outside for s in topology.sub_topologies if s.outside is not None), None)
     if node is not None and not config.reads_committed:
         raise ConfigError(
@@ -272,15 +272,16 @@ def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
 def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> None:
     """Refuse sinks that write to a changelog or repartition topic of the same application.
 
-    A record of somebody else in a changelog is a row of the store after the next restore, and one
-    in a repartition topic is taken for one that was sent there: both are wrong without any error.
+    A foreign record in a changelog becomes a row of the store at the next restore, and a foreign
+    record in a repartition topic is processed like the application's own records. Neither raises an
+    error.
 
     Args:
-        dead_letters: the topic of dead letters; None without one.
+        dead_letters: the dead-letter topic, or None.
 
     Raises:
-        TopologyError: a sink does.
-        ConfigError: dead letters would go there.
+        TopologyError: a sink writes to such a topic.
+        ConfigError: the dead-letter topic is such a topic.
     """
     own = _own(plans)
     for plan in plans:
@@ -299,7 +300,7 @@ def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> No
 
 
 def _own(plans: Sequence[SubPlan]) -> Mapping[str, str]:
-    """The topics that are the application's own, and what each is for."""
+    """Return the application's internal topics, each with a description of its purpose."""
     found: dict[str, str] = {}
     for plan in plans:
         for store, topic in plan.changelogs.items():
@@ -310,12 +311,12 @@ def _own(plans: Sequence[SubPlan]) -> Mapping[str, str]:
 
 
 def optimized(topology: Topology, config: StreamsConfig) -> Topology:
-    """Apply the rewrites that the settings name; a second time changes nothing."""
+    """Apply the optimizations that the settings name; applying them again changes nothing."""
     return optimize(topology, config.rewrites)
 
 
 def _outputs(sub: SubTopology) -> Iterator[str]:
-    """The topics outside of the application that are written under a constant name."""
+    """Yield the external topics that are written under a constant name."""
     for sink in sub.sinks:
         if isinstance(sink.topic, str) and not sink.internal:
             yield sink.topic
@@ -345,7 +346,7 @@ def _sub_plan(sub: SubTopology, options: CompileOptions, additional_retention_ms
         ),
         reused=tuple(rows.topic for rows in sources),
         sinks=tuple(dict.fromkeys(_outputs(sub))),
-        # Equal keys must meet in one task only where there is state for them to meet in.
+        # Co-partitioning is required only if the sub-topology has state.
         copartitioned=None if sub.stores else (),
     )
     serdes = {store.name: store.value or options.default_value for store in sub.stores}

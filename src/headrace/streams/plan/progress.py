@@ -1,10 +1,11 @@
-"""What is committed beside an input offset, in the offset's metadata.
+"""Metadata of a committed input offset.
 
-The bytes are Kafka Streams' (`TopicPartitionMetadata`): a magic byte, the partition time, and a map
-of names to numbers, all big-endian, in base64. Ours is in the map.
+The bytes are those of Kafka Streams' `TopicPartitionMetadata`: a magic byte, the partition time,
+and a map of names to numbers, all big-endian, in base64. Headrace stores its own numbers in the
+map.
 
-Whatever follows in the text is not read (see `headrace.streams.kafka.offset_texts`): the bytes say
-how many they are, and so how many characters they take.
+The length of the text follows from its bytes, and anything after its end is ignored (see
+`headrace.streams.kafka.offset_texts`).
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedErr
 from headrace.streams.kafka.protocols import Offsets
 from headrace.streams.plan.topic_identity import id_values
 
-# Records that a task is to leave out: their offsets stand beside the offset of their partition.
+# Records to skip: their offsets are in the metadata of their partition's offset.
 #
-# A batch with a record that fails is void as a whole, so the group stands before those that were
-# good. To leave out the one and none of these, its number goes along until the task is past it.
+# A batch with a failing record is rolled back as a whole, so the group's offset is before the good
+# records. To skip only the failing record, its offset is committed in the metadata until the task
+# has passed it.
 
 
 _PREFIX = "headrace.skip."
 AT_ONCE_MAX = 16
-"""More would not find room beside an offset."""
+"""Maximum number of records to skip at a time; more offsets would not fit into the metadata."""
 
 
 def left_out(values: Mapping[str, int]) -> list[int]:
-    """The offsets that are to be left out, of the numbers beside an offset.
+    """Return the offsets of records to skip, from the numbers in an offset's metadata.
 
     >>> left_out({**left_out_values([17, 12]), "headrace.commit.id": 7})
     [12, 17]
@@ -41,12 +43,12 @@ def left_out(values: Mapping[str, int]) -> list[int]:
 
 
 def left_out_values(offsets: Iterable[int]) -> dict[str, int]:
-    """The numbers to commit for them."""
+    """Return the numbers to commit for offsets of records to skip."""
     return {f"{_PREFIX}{number}": offset for number, offset in enumerate(sorted(offsets))}
 
 
 def without_left_out(values: Mapping[str, int]) -> dict[str, int]:
-    """The numbers that are none of them.
+    """Remove the offsets of records to skip from the numbers in an offset's metadata.
 
     >>> without_left_out({**left_out_values([17]), "headrace.commit.id": 7})
     {'headrace.commit.id': 7}
@@ -56,8 +58,8 @@ def without_left_out(values: Mapping[str, int]) -> dict[str, int]:
 
 MAGIC = 2
 MAX_BYTES = 4095
-"""Kafka's default bound on an offset's metadata (offset.metadata.max.bytes), less the zero byte
-that the client puts behind it."""
+"""Kafka's default limit on an offset's metadata (offset.metadata.max.bytes), minus the zero byte
+that the client appends."""
 
 COMMIT_ID = "headrace.commit.id"
 
@@ -66,22 +68,22 @@ WATERMARK = "headrace.watermark"
 `headrace.streams.tasks.upstream_times`)."""
 
 HELD = "headrace.held"
-"""The earliest time of the results for a repartition topic that a task holds back, as windows do
-until they close. The topic's name follows."""
+"""Prefix of a name: the earliest time of the results for a repartition topic that a task has not
+emitted yet, such as results of open windows. The topic's name follows."""
 
 SHIFT = "headrace.shift"
-"""How much earlier the results for a repartition topic are than their records, where a processor
-chooses their times. The topic's name follows."""
+"""Prefix of a name: how much earlier the results for a repartition topic are than their input
+records, if a processor sets their timestamps. The topic's name follows."""
 
 INPUTS = "headrace.inputs"
-"""Stands for the topics whose offsets are committed together (see `inputs_number`)."""
+"""Identifies the topics whose offsets are committed together (see `inputs_number`)."""
 
 RESET_MARK = "headrace.reset"
-"""What stands beside an offset instead while a reset is on its way (`upgrade.reset`)."""
+"""Metadata of an offset during a reset (`admin.reset`)."""
 
 _BASE64 = re.compile(r"([A-Za-z0-9+/]*)(={0,2})")
 CHANGELOG_MARK = "headrace.changelog "
-"""Stands in front while changelogs are written from local rows (`upgrade.local_changelogs`)."""
+"""Prefix of metadata while changelogs are written from local rows (`admin.local_changelogs`)."""
 
 _HEAD = struct.Struct(">bq")
 _INT = struct.Struct(">i")
@@ -93,8 +95,8 @@ class OffsetMetadata:
     """Metadata of a committed input offset: partition time and numbers.
 
     Args:
-        partition_time: the largest timestamp seen, in milliseconds, or -1.
-        values: named numbers of 64 bits.
+        partition_time: the largest timestamp of the partition so far, in milliseconds, or -1.
+        values: 64-bit numbers by name.
 
     Example:
         >>> OffsetMetadata.decode(OffsetMetadata(5, {"headrace.commit.id": 7}).encode())
@@ -106,14 +108,14 @@ class OffsetMetadata:
 
     @property
     def event_time(self) -> int:
-        """The time up to which the partition was read: its watermark, if it has one."""
+        """The watermark of the partition, or its partition time if it has no watermark."""
         return self.values.get(WATERMARK, self.partition_time)
 
     def encode(self) -> str:
         """Return the text to commit.
 
         Raises:
-            ValueError: the text would be larger than the broker takes.
+            ValueError: the text exceeds the broker's limit.
         """
         parts = [_HEAD.pack(MAGIC, self.partition_time)]
         if self.values:
@@ -131,20 +133,21 @@ class OffsetMetadata:
 
     @classmethod
     def decode(cls, text: str) -> OffsetMetadata:
-        """Read what was committed; text of another origin reads as no progress.
+        """Decode committed metadata; text of another format decodes to empty metadata.
 
         Raises:
-            ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
-            ChangelogUnfinishedError: so did what writes changelogs from local rows.
+            ResetUnfinishedError: the offset has the mark of an unfinished reset.
+            ChangelogUnfinishedError: the offset has the mark of an unfinished changelog rewrite.
         """
         return cls.parse(text) or cls()
 
     @classmethod
     def parse(cls, text: str) -> OffsetMetadata | None:
-        """Read what was committed; None for text of another origin.
+        """Decode committed metadata; return None for text of another format.
 
         Raises:
-            ResetUnfinishedError: a reset marked the offset and has not taken the mark away.
+            ResetUnfinishedError: the offset has the mark of an unfinished reset.
+            ChangelogUnfinishedError: the offset has the mark of an unfinished changelog rewrite.
 
         Example:
             >>> OffsetMetadata.parse(OffsetMetadata(5).encode() + "\x7f?")
@@ -174,12 +177,12 @@ class OffsetMetadata:
         try:
             return cls(partition_time, _numbers(data[_HEAD.size :]) if magic == MAGIC else {})
         except (struct.error, ValueError):
-            # Without numbers the text ends here, and the rest is not of it.
+            # No numbers follow, and the rest does not belong to the text.
             return cls(partition_time)
 
 
 def _bytes_of(text: str) -> bytes:
-    """The bytes of the longest beginning that is base64."""
+    """Decode the longest prefix that is base64."""
     found = _BASE64.match(text)
     assert found is not None
     digits, padding = found[1], found[2]
@@ -190,7 +193,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _numbers(data: bytes) -> dict[str, int]:
-    """The map, whose entries are counted; there is nothing where it is empty."""
+    """Decode the map of names to numbers, which is empty if no bytes follow."""
     values: dict[str, int] = {}
     if not data:
         return values
@@ -209,11 +212,12 @@ def _numbers(data: bytes) -> dict[str, int]:
 
 
 def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
-    """What was written beside an offset, with the id of the topic that the offset is of.
+    """Return offset metadata with the id of the offset's topic added.
 
     Args:
-        text: what `OffsetMetadata.encode` returned.
-        topic_id: its id; None adds nothing. What the client has read behind the text is left out.
+        text: the result of `OffsetMetadata.encode`.
+        topic_id: the topic's id, or None to add nothing. Bytes after the end of the text are
+            removed.
 
     Example:
         >>> from headrace.streams.plan.topic_identity import committed_id
@@ -230,7 +234,7 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
 
 
 def inputs_number(topics: Iterable[str]) -> int:
-    """A number that stands for a set of topics.
+    """Return a number that identifies a set of topics.
 
     Example:
         >>> inputs_number(["b", "a"]) == inputs_number(["a", "b"]) != inputs_number(["a"])
@@ -241,6 +245,6 @@ def inputs_number(topics: Iterable[str]) -> int:
 
 
 def committed_commit_id(offsets: Offsets) -> int | None:
-    """The number of the commit that offsets are of, where they say it."""
+    """Return the largest commit id in the metadata of offsets, or None."""
     ids = {OffsetMetadata.decode(c.metadata).values.get(COMMIT_ID) for c in offsets.values()}
     return max((i for i in ids if i is not None), default=None)

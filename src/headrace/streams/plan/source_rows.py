@@ -1,7 +1,7 @@
-"""Rows of a table that are restored from the topic that the table is read from.
+"""Restore of a table's rows from the source topic of the table.
 
-The records go through the same serdes as when they are read to be processed, so the rows are the
-same bytes: a key may have been written in other bytes than those that stand for it in the store.
+Records are decoded and encoded by the same serdes as during processing, so the restored rows have
+the same bytes: a key's bytes in the topic can differ from its bytes in the store.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Changes = list[tuple[bytes, "bytes | None", int]]
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """How records of a source become rows of a store.
+    """Conversion of a source topic's records into rows of a store.
 
     Args:
-        read: the serdes of the source's keys and values.
-        kept: those of the store.
-        skips_undecodable: whether a handler passes over what cannot be read.
+        read: the key serde and value serde of the source.
+        kept: the key serde and value serde of the store.
+        skips_undecodable: whether a handler skips records that cannot be decoded.
     """
 
     store: str
@@ -34,10 +34,10 @@ class SourceRows:
     skips_undecodable: bool
 
     def changes(self, records: Iterable[ReceivedMessage]) -> Changes:
-        """The rows' keys, their values or None, and their timestamps.
+        """Return the key, the value or None, and the timestamp of each row.
 
         Raises:
-            ValueError: a record cannot be read, which was read before.
+            ValueError: a record cannot be decoded that was decoded before.
         """
         changes: Changes = []
         for record in records:
@@ -69,7 +69,7 @@ class SourceRows:
 
 
 def source_rows(store: Store, sub: SubTopology, options: CompileOptions) -> SourceRows:
-    """How a store of a sub-topology is restored from the source that it names."""
+    """Return the conversion from a store's source topic to its rows."""
     assert store.source_topic is not None, store
     source = next(s for s in sub.sources if store.source_topic in s.topics)
     return SourceRows(

@@ -1,4 +1,4 @@
-"""Errors about topics that are not the ones that offsets and state belong to."""
+"""Errors about topics that were deleted and re-created, or that have lost records."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from headrace.streams.plan.topic_identity import same_topic, shown
 
 
 class TopicReplacedError(StreamsError):
-    """An input topic was deleted and created anew: what was read of the old one says nothing now.
+    """Raised if an input topic was deleted and re-created: its committed offsets are meaningless.
 
-    Nobody catches it: where to begin with the new topic is for a person to decide, and an offset of
-    the old one would leave records out.
+    Nobody catches it: a person has to decide where to start in the new topic, because an offset of
+    the old topic could skip records.
 
     Args:
-        before: the id of the topic that was read.
-        now: the id of the topic that is there.
+        before: the id of the topic that the application has read.
+        now: the id of the existing topic.
 
     Example:
         >>> print(TopicReplacedError("orders", before="mIZ3c7IdTReMqgcwdmKasA",
@@ -44,16 +44,16 @@ topic behind it, run headrace offsets set MODULE:APP --topic orders --to beginni
 
 
 class ChangelogLostError(StreamsError):
-    """A changelog is gone, while what its rows were made from counts as read.
+    """Raised if a changelog is gone, although the input of its rows is committed.
 
-    Nobody catches it: the state would begin empty, and local rows, which may be the last copy,
+    Nobody catches it: the state would start empty, and local rows, which may be the last copy,
     would be dropped.
 
     Args:
-        code: what ``topology.change.accept`` must be to begin with empty stores; None where there
-            is no such way.
-        stores: theirs, where there are others of the same names now.
-        is_shortened: whether the topics are still the same and have lost records at their ends.
+        code: the value of ``topology.change.accept`` that lets the stores start empty; None if that
+            is not possible.
+        stores: the stores of the changelogs, if new changelogs with the same names exist.
+        is_shortened: whether the topics still exist and have lost records at their ends.
 
     Example:
         >>> error = ChangelogLostError(["a-counts-changelog"], stores=["counts"], task="0_1")
@@ -108,10 +108,10 @@ of the same names, as task 0_1 has met'
 
 
 def require_same(known: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Compare the ids of topics; one that is not there is no other one.
+    """Compare the ids of topics; ignore topics that are not known.
 
     Raises:
-        TopicReplacedError: a topic is another one.
+        TopicReplacedError: a topic has another id.
     """
     for topic, now in found.items():
         before = known.get(topic)

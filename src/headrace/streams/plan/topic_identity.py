@@ -1,8 +1,9 @@
-"""Which topic an offset was committed for: the topic's id, as two numbers beside the offset.
+"""Identity of the topic that an offset was committed for, as two numbers in its metadata.
 
-A topic that is deleted and made anew keeps its name and gets another id, and an offset of the old
-one says nothing about the new one. The numbers' names hold a digest of the topic's name: Kafka
-Streams gives all inputs of a task the numbers of each, and the largest under one name.
+A topic that is deleted and re-created keeps its name and gets another id, and an offset of the old
+topic has no meaning in the new topic. The names of the numbers contain a digest of the topic's
+name, because Kafka Streams commits the numbers of all inputs of a task with each of them, and keeps
+the largest number of each name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _CHANGELOG = re.compile(re.escape(PREFIX) + "[0-9a-f]{8}")
 
 
 def id_values(topic: str, topic_id: str) -> dict[str, int]:
-    """The numbers to commit for a topic.
+    """Return the numbers to commit for a topic.
 
     Example:
         >>> values = id_values("orders", "mIZ3c7IdTReMqgcwdmKasA")
@@ -37,7 +38,7 @@ def id_values(topic: str, topic_id: str) -> dict[str, int]:
 
 
 def committed_id(topic: str, values: Mapping[str, int]) -> str | None:
-    """The id that was committed for a topic, in Kafka's form; None where none was."""
+    """Return the committed id of a topic in Kafka's format, or None."""
     first, second = _names(topic)
     if first not in values or second not in values:
         return None
@@ -45,12 +46,12 @@ def committed_id(topic: str, values: Mapping[str, int]) -> str | None:
 
 
 def without_ids(values: Mapping[str, int]) -> dict[str, int]:
-    """The numbers that are no ids of topics, changelogs included."""
+    """Remove the ids of topics and changelogs from the numbers in an offset's metadata."""
     return {name: value for name, value in values.items() if not name.startswith(PREFIX)}
 
 
 def changelog_number(topic: str, topic_id: str) -> tuple[str, int]:
-    """Name and number to commit for a changelog.
+    """Return the name and the number to commit for a changelog.
 
     See `headrace.streams.plan.changelog_identity`.
     """
@@ -58,7 +59,7 @@ def changelog_number(topic: str, topic_id: str) -> tuple[str, int]:
 
 
 def without_changelogs(values: Mapping[str, int]) -> dict[str, int]:
-    """The numbers that are not of changelogs.
+    """Remove the ids of changelogs from the numbers in an offset's metadata.
 
     >>> values = id_values("orders", "mIZ3c7IdTReMqgcwdmKasA")
     >>> without_changelogs({**values, **dict([changelog_number("counts", "1")])}) == values
@@ -68,12 +69,12 @@ def without_changelogs(values: Mapping[str, int]) -> dict[str, int]:
 
 
 def same_topic(one: str, other: str) -> bool:
-    """Whether two ids are one, however they are written."""
+    """Return whether two topic ids are equal, in any encoding."""
     return _bytes(one) == _bytes(other)
 
 
 def shown(topic_id: str) -> str:
-    """An id as Kafka's own tools write it.
+    """Return a topic id in the format of Kafka's tools.
 
     >>> shown("MW+GJMW8RceFURJXaStKCA")
     'MW-GJMW8RceFURJXaStKCA'

@@ -1,10 +1,11 @@
-"""Which internal topics a topology needs, and whether those that exist fit: pure functions.
+"""Internal topics of a topology, and the check of existing topics; pure functions.
 
-A repartition topic has, in this order: the partition count asked for with ``partitions=``; that of
-the external topics it must be co-partitioned with; the most partitions of any source of the
-sub-topologies that write it, looked up through other repartition topics. A changelog has as many as
-its sub-topology has tasks, which is the most of any of its sources. No count depends on which
-internal topics are there already: one that is there with another count is refused.
+The partition count of a repartition topic is, in this order: the count given as ``partitions=``;
+the count of the external topics that it must be co-partitioned with; the largest count of any
+source of the sub-topologies that write it, followed through other repartition topics. A changelog
+has as many partitions as its sub-topology has tasks, which is the largest count of its sources. No
+count depends on which internal topics already exist: an existing topic with another count is
+refused.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ REPARTITION_CONFIG = {
 CHANGELOG_CONFIG = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 
 VERSIONS_MORE_MS = 86_400_000
-"""How much longer than in the store versions stay in the changelog (Kafka Streams: 24 hours)."""
+"""Additional retention of versions in the changelog (Kafka Streams: 24 hours)."""
 
 
 def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[str, str]:
-    """What a store wants of its changelog topic, over the default of every changelog.
+    """Return the configs of a store's changelog that differ from the default.
 
     Args:
-        additional_retention_ms: how much longer than in the store windows stay in the topic.
+        additional_retention_ms: additional retention of windows in the topic, compared to the
+            store.
 
     Example:
         >>> spec = StoreSpec("w", layout="window", retention_ms=60_000)
@@ -43,7 +45,7 @@ def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[s
     """
     own = dict(spec.topic_config)
     if spec.layout == "versioned" and spec.retention_ms is not None:
-        # Compaction keeps the last record of a key; so none may be compacted within the history.
+        # Compaction keeps only the last record of a key, so it must not start within the history.
         return {"min.compaction.lag.ms": str(spec.retention_ms + VERSIONS_MORE_MS), **own}
     if spec.retention_ms is None or spec.rows.time_of is None:
         return own
@@ -61,7 +63,7 @@ _RESET = (
 
 @dataclass(frozen=True, slots=True)
 class RepartitionTopic:
-    """A topic between two sub-topologies: its full name and the partition count asked for."""
+    """Repartition topic: its full name and the requested partition count."""
 
     name: str
     partitions: int | None = None
@@ -70,7 +72,7 @@ class RepartitionTopic:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogTopic:
-    """The topic behind a store: its full name, and what differs from a changelog's config."""
+    """Changelog of a store: its full name and the configs that differ from the default."""
 
     name: str
     config: Mapping[str, str] = field(default_factory=dict)
@@ -78,14 +80,14 @@ class ChangelogTopic:
 
 @dataclass(frozen=True, slots=True)
 class SubTopologyTopics:
-    """The topics of one sub-topology.
+    """Topics of a sub-topology.
 
     Args:
-        changelogs: topics that its stores need; not those that reuse a source topic.
+        changelogs: the changelogs of its stores, without stores that reuse a source topic.
         copartitioned: sets of source topics that must have equal partition counts; None puts all
             sources into one set.
-        reused: sources that serve as changelogs too.
-        sinks: external topics that it writes, as far as they have constant names.
+        reused: sources that also serve as changelogs.
+        sinks: external topics that it writes under constant names.
     """
 
     id: int
@@ -99,7 +101,7 @@ class SubTopologyTopics:
 
     @property
     def all_sources(self) -> tuple[str, ...]:
-        """The names of everything that it reads."""
+        """The names of all topics that it reads."""
         return self.sources + tuple(topic.name for topic in self.repartition_sources)
 
     @property
@@ -110,7 +112,7 @@ class SubTopologyTopics:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """The internal topics as they should be, and which of them are to be created."""
+    """Required internal topics, and the topics that must be created."""
 
     sources: tuple[str, ...]
     internal: tuple[NewTopic, ...]
@@ -119,13 +121,13 @@ class TopicPlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every topic of the application."""
+        """The names of all topics of the application."""
         names = (*self.sources, *(topic.name for topic in self.internal), *self.sinks)
         return tuple(dict.fromkeys(names))
 
 
 def topic_names(sub_topologies: Iterable[SubTopologyTopics]) -> tuple[str, ...]:
-    """The topics of which `plan_internal_topics` must know whether and how they exist."""
+    """Return the topics whose facts `plan_internal_topics` requires."""
     names: dict[str, None] = {}
     for sub in sub_topologies:
         names.update(dict.fromkeys(sub.all_sources))
@@ -142,12 +144,12 @@ def plan_internal_topics(
     topic_configs: Mapping[str, str] | None = None,
     names: Iterable[str] = (),
 ) -> TopicPlan:
-    """Decide the internal topics' partition counts and configs, and check what exists.
+    """Determine the partition counts and configs of internal topics, and check existing topics.
 
     Args:
-        existing: those of `topic_names` that exist.
-        replication_factor: replicas of new topics; -1 takes the brokers' default.
-        topic_configs: configs of new topics, under what a store asks for its own.
+        existing: the facts of the topics of `topic_names` that exist.
+        replication_factor: replicas of new topics; -1 is the brokers' default.
+        topic_configs: configs of new topics; a store's own configs override them.
         names: all topics of the cluster, for suggestions.
 
     Raises:
@@ -180,10 +182,10 @@ def plan_internal_topics(
 
 
 def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -> None:
-    """Compare the internal topics that exist with what they should be.
+    """Compare the existing internal topics with the plan.
 
     Raises:
-        MisconfiguredTopicError: naming every difference, and what to do about it.
+        MisconfiguredTopicError: topics differ; the message contains each difference and its fix.
     """
     problems = [
         problem
@@ -200,7 +202,7 @@ def _require_external(
     existing: Mapping[str, TopicFacts],
     names: Iterable[str],
 ) -> None:
-    """Require what the application reads and writes and does not make itself."""
+    """Require that the external topics which the application reads and writes exist."""
     sources = dict.fromkeys(name for sub in sub_topologies for name in sub.sources)
     sinks = dict.fromkeys(name for sub in sub_topologies for name in sub.sinks)
     kinds = {"source": sources, "output": [name for name in sinks if name not in sources]}
@@ -222,7 +224,7 @@ def _require_external(
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """The name of a topic that is not there, with the one that was perhaps meant.
+    """Return the name of a missing topic, with the most similar existing topic as a suggestion.
 
     >>> did_you_mean("oders", ["orders", "users"])
     'oders (did you mean orders?)'
@@ -234,7 +236,7 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
 def _require_rows_to_stay(
     sub_topologies: Iterable[SubTopologyTopics], existing: Mapping[str, TopicFacts]
 ) -> None:
-    """Refuse a source as a changelog that deletes the last record of a key."""
+    """Refuse a source topic as a changelog if it deletes the last record of a key."""
     for name in dict.fromkeys(name for sub in sub_topologies for name in sub.reused):
         policy, kept_ms = existing[name].cleanup_policy, existing[name].retention_ms
         if policy is not None and "delete" in policy and kept_ms is not None and kept_ms >= 0:
@@ -247,7 +249,7 @@ def _require_rows_to_stay(
 
 
 class _Counts:
-    """The partition counts of all sources, external and internal, and where they come from."""
+    """Partition counts of all source topics, and the reason for each internal topic's count."""
 
     def __init__(
         self, sub_topologies: Sequence[SubTopologyTopics], existing: Mapping[str, TopicFacts]
@@ -271,9 +273,10 @@ class _Counts:
         self.because[name] = because
 
     def _derive(self, sub_topologies: Sequence[SubTopologyTopics]) -> None:
-        """Spread the largest count along the repartition topics until nothing changes.
+        """Propagate the largest count along the repartition topics until nothing changes.
 
-        A sub-topology may read what it writes, so there is no order that would need one round.
+        A sub-topology may read its own output, so there is no order in which one round would
+        suffice.
         """
         open_names = [name for name in self._repartition if name not in self.of]
         self.of.update(dict.fromkeys(open_names, 0))
@@ -293,7 +296,7 @@ class _Counts:
                 raise ValueError(f"repartition topic {name} is written by no sub-topology")
 
     def _agree(self, sub_id: int, group: frozenset[str]) -> None:
-        """Give the repartition topics of a co-partitioned group the count that is settled."""
+        """Give the repartition topics of a co-partitioned group the fixed count of the group."""
         free = [name for name in sorted(group) if self._is_free(name)]
         settled = [name for name in sorted(group) if not self._is_free(name)]
         if not settled:
@@ -305,7 +308,7 @@ class _Counts:
                 self._settle(name, self.of[settled[0]], f"co-partitioned with {settled[0]}")
 
     def _is_free(self, name: str) -> bool:
-        """Whether the topic is internal and nobody asked for a partition count."""
+        """Return whether the topic is a repartition topic without a requested partition count."""
         topic = self._repartition.get(name)
         return topic is not None and topic.partitions is None
 
@@ -370,7 +373,7 @@ def _check_names(topics: Iterable[NewTopic]) -> None:
 
 
 def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
-    """What is wrong with an internal topic that exists, and what to do about it."""
+    """Yield each difference between an existing internal topic and the plan, with its fix."""
     if found.partitions != topic.partitions:
         advice = _other_changelog if topic.changelog else _other_repartition
         yield advice(topic, found)

@@ -1,8 +1,8 @@
-"""The topics of an application on a cluster: make the internal ones, check all, look again later.
+"""Topics of an application on a cluster: creation, checks at the start, and repeated checks.
 
-What is needed follows from `headrace.streams.plan.topic_plan`, which is pure; here is the order of
-the calls. Several workers start at once and each does all of this: whoever comes second finds the
-topics there and checks them like topics of long ago.
+The required topics follow from `headrace.streams.plan.topic_plan`, which is pure; this module calls
+the cluster. Several workers start at the same time, and each of them makes all calls: a worker that
+finds a topic already created checks it like any existing topic.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from headrace.topology.context.environment import Send
 from headrace.topology.errors import NoTopicError, type_of
 from headrace.topology.naming import is_legal_topic
 
-# Topics that functions name: each is looked for before the first record goes there.
+# Topics named by user functions: each is checked before the first record is sent.
 
 
 def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
-    """Send to a topic only after it was found.
+    """Wrap a send function so that it checks each topic before the first record.
 
-    A client would keep records for a topic that does not exist, and say so of none of them.
+    A client would queue records for a topic that does not exist without reporting an error.
 
     Args:
-        find: raises what is to be raised for a topic that does not exist.
+        find: raises an error if the topic does not exist.
 
     Raises:
-        NoTopicError: a function returned something else than a name.
+        NoTopicError: a user function returned something that is not a topic name.
     """
     known: set[str] = set()
 
@@ -79,64 +79,67 @@ BeforeCreate = Callable[[TopicPlan, Mapping[str, TopicFacts]], None]
 
 
 class TopicAdmin(Protocol):
-    """What the runtime asks of a cluster about topics; the live one is
-    `headrace.streams.kafka.admin.LiveAdmin`.
+    """Admin client of the runtime (live: `headrace.streams.kafka.admin.LiveAdmin`).
 
-    Every call repeats itself after temporary errors and raises one of `headrace.streams.errors`
-    after others, or when its time is up.
+    Every call is retried after temporary errors. It raises an error of `headrace.streams.errors`
+    after other errors, or after its time limit.
     """
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the facts of the topics that exist."""
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
-        """Ask for the ids of those topics that exist; returns what waits so long for the answer.
+        """Request the ids of topics, and return a function that waits for the response.
 
-        None is no answer. Nothing is repeated or raised.
+        Its argument is the time to wait in seconds, and it returns None without a response. Topics
+        that do not exist are missing in the result. Nothing is retried or raised.
         """
 
     def names(self) -> frozenset[str]:
-        """All topics that this client may see, for suggestions; empty when that cannot be told."""
+        """Return all topics visible to this client, for suggestions; empty if unknown."""
 
     def groups(self) -> frozenset[str]:
-        """All groups that this client may see; empty when that cannot be told."""
+        """Return all groups visible to this client; empty if unknown."""
 
     def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left as it is."""
+        """Create topics, and leave existing topics unchanged."""
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last record, committed or not: the high watermark."""
+        """Return the high watermarks: the offset after the last record, committed or not."""
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offset: behind everything whose transaction is decided."""
+        """Return the last stable offsets: no transaction before them is open."""
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
+        """Return the offset of the first record that still exists."""
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records before these offsets."""
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set some configs of a topic and leave the others; None goes back to the default."""
+        """Set some configs of a topic and leave the rest; None restores the default."""
 
     def broker_configs(self, name: str) -> Sequence[str]:
-        """What the brokers have for a setting, asked once."""
+        """Return each broker's value of a setting, without retries."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """The partitions that a group's members have, or None while the group is not stable."""
+        """Return the partitions assigned to a group's members, or None in an unstable group."""
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """What a group has committed, with the text beside it; without what it never has."""
+        """Return a group's committed offsets with their metadata, where an offset was committed."""
 
     def group_state(self, group: str) -> GroupState:
-        """The state of a group, and what its members were given."""
+        """Return the state of a group and the assignment of its members."""
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What a group has committed, whatever is about to be; without what it never has."""
+        """Return a group's committed offsets, without waiting for open transactions.
+
+        Partitions without a committed offset are left out.
+        """
 
 
 def prepare_topics(
@@ -148,21 +151,21 @@ def prepare_topics(
     timeout_s: float,
     before_create: BeforeCreate = lambda _, __: None,
 ) -> dict[str, TopicFacts]:
-    """Make the cluster ready for a topology, before the first record is read.
+    """Check the external topics and create the internal topics, before the first record is read.
 
     Args:
-        timeout_s: how long new topics may take to appear, in seconds.
-        before_create: called with what is to be created, which may be nothing, and what is there
-            of the topology's topics; it may refuse.
+        timeout_s: the maximum time in seconds until new topics appear.
+        before_create: called with the plan, even if it creates nothing, and with the facts of the
+            topology's existing topics; it may raise.
 
     Returns:
-        The facts of every topic of the application that has a constant name.
+        The facts of each topic of the application that has a constant name.
 
     Raises:
         MissingTopicError: a source or an output topic does not exist.
         MisconfiguredTopicError: topics do not fit each other or the topology.
-        ConfigError: an internal topic cannot be made with these settings.
-        FatalClientError: the cluster does not answer, or does not permit it.
+        ConfigError: an internal topic cannot be created with these settings.
+        FatalClientError: the cluster does not respond, or denies access.
     """
     given = {name for sub in sub_topologies for name in (*sub.sources, *sub.sinks)}
     sinks = {name for sub in sub_topologies for name in sub.sinks}
@@ -179,10 +182,10 @@ def prepare_topics(
 
 
 def ensure_topics(admin: TopicAdmin, plan: TopicPlan, *, timeout_s: float) -> dict[str, TopicFacts]:
-    """Create what the plan says is to be created, and return the facts of all its topics.
+    """Create the missing topics of a plan, and return the facts of all its topics.
 
     Raises:
-        MisconfiguredTopicError: someone else made one of the topics otherwise in the meantime.
+        MisconfiguredTopicError: another client has created a topic differently in the meantime.
         FatalClientError: a new topic did not appear in time.
     """
     if plan.create:
@@ -200,7 +203,7 @@ def ensure_topics(admin: TopicAdmin, plan: TopicPlan, *, timeout_s: float) -> di
                 f"topics {', '.join(absent)} were created but did not appear within {timeout_s:g} "
                 "s; look into the brokers' logs, or raise task.timeout.ms"
             )
-        # A broker hears of a new topic a moment after the controller has made it.
+        # A broker learns of a new topic shortly after the controller has created it.
         time.sleep(_LOOK_AGAIN_S)
     check_internal_topics(plan, facts)
     return facts
@@ -214,18 +217,18 @@ def recheck_topics(
     """Check the topics of a running application; nothing is created.
 
     Args:
-        admin: the cluster; with a short time-out, as records wait while it is asked.
-        before: what `prepare_topics` or the last call returned.
+        admin: the admin client; its time-out should be short, because processing waits.
+        before: the result of `prepare_topics` or of the last call.
 
     Returns:
-        The facts as they are now; the partition count of a source without state may have grown.
+        The current facts; the partition count of a source without state may have grown.
 
     Raises:
-        MissingTopicError: a source topic was deleted, or one that is written.
-        TopicReplacedError: a source topic was deleted and created anew.
-        MisconfiguredTopicError: an internal topic was deleted, or deleted and created anew, or a
-            source grew past its changelog.
-        FatalClientError: the cluster does not answer, so nothing is known.
+        MissingTopicError: a source topic or an output topic was deleted.
+        TopicReplacedError: a source topic was deleted and re-created.
+        MisconfiguredTopicError: an internal topic was deleted, or deleted and re-created, or a
+            source has more partitions than its changelog.
+        FatalClientError: the cluster does not respond.
     """
     names = (*topic_names(sub_topologies), *before)
     read = {name for sub in sub_topologies for name in sub.all_sources}
@@ -246,7 +249,7 @@ def recheck_topics(
     require_same(known, {name: facts[name].topic_id for name in sources if name in facts})
     other = {n for n, f in facts.items() if n in known and not same_topic(f.topic_id, known[n])}
     for name in sorted(other & written):
-        # What was in the old one is gone, and what comes next is complete.
+        # The old records are lost, but the output is complete from here on.
         _log.warning("output_replaced", topic=name)
     anew = sorted(other - written)
     for changed, what in ((deleted, "deleted"), (anew, "deleted and created anew")):
@@ -263,12 +266,12 @@ def recheck_topics(
 def recheck_global_topics(
     admin: TopicAdmin, names: Sequence[str], before: Mapping[str, TopicFacts]
 ) -> dict[str, TopicFacts]:
-    """Check the topics of global tables; their partitions may have grown.
+    """Check the topics of global tables; their partition counts may have grown.
 
     Raises:
-        MissingTopicError: one was deleted.
-        GlobalTableLostError: one was deleted and created anew.
-        FatalClientError: the cluster does not answer, so nothing is known.
+        MissingTopicError: a topic was deleted.
+        GlobalTableLostError: a topic was deleted and re-created.
+        FatalClientError: the cluster does not respond.
     """
     facts = admin.describe(names) if names else {}
     if len(facts) < len(names):
@@ -294,16 +297,17 @@ def describe_twice(
     *,
     written: AbstractSet[str] = frozenset(),
 ) -> dict[str, TopicFacts]:
-    """Describe topics, and look twice before one that is expected counts as missing.
+    """Describe topics, and retry once before an expected topic counts as missing.
 
-    The broker that answers may hear a moment later than others of a topic that is new.
+    The broker that responds may learn of a new topic later than other brokers.
 
     Args:
-        expected: those that are to be there.
-        written: those that are written and not read: where one is denied, that right is missing.
+        expected: the topics that must exist.
+        written: the topics that are written and not read: if access is denied, the Write ACL is
+            missing.
 
     Raises:
-        AccessError: one is denied (see `describe_as`).
+        AccessError: access is denied (see `describe_as`).
     """
     asked = tuple(dict.fromkeys(names))
     facts = describe_as(admin, asked, written=written)
@@ -314,19 +318,19 @@ def describe_twice(
 
 
 class _Describes(Protocol):
-    """A cluster, as much of it as is asked for topics."""
+    """Admin client that can describe topics."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the facts of the topics that exist."""
 
 
 def describe_as(
     admin: _Describes, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
 ) -> dict[str, TopicFacts]:
-    """Describe topics that are read, but for those that are written.
+    """Describe topics; if access is denied, name the ACL that is missing.
 
     Raises:
-        AccessError: one is denied; it names the right to read or to write, which includes looking.
+        AccessError: access is denied; it names Write for topics in `written`, otherwise Read.
     """
     try:
         return admin.describe(names)

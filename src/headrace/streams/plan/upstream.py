@@ -1,6 +1,6 @@
-"""Which inputs bound stream time after a repartition topic: those of the tasks that write it.
+"""Inputs that bound stream time after a repartition topic: the inputs of the tasks that write it.
 
-Only repartition topics have any, and only where an operator in the sub-topology that reads them, or
+Only repartition topics are bounded, and only if an operator in the sub-topology that reads them, or
 downstream of it, depends on stream time.
 """
 
@@ -17,14 +17,14 @@ from headrace.topology.graph.graph import Node, by_name
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The tasks that write a repartition topic.
+    """Tasks that write a repartition topic.
 
     Args:
-        topics: their input topics whose records reach it.
-        all_topics: all that each sub-topology of them reads.
-        holders: the nodes of each sub-topology between these inputs and the topic.
-        processors: those of these nodes that choose the times of their results.
-        name: of the topic in the numbers that are committed for it.
+        topics: the input topics of these tasks whose records reach the repartition topic.
+        all_topics: all input topics of each sub-topology of these tasks.
+        holders: by sub-topology, the nodes between these inputs and the topic.
+        processors: the processors among these nodes, which can set the timestamps of their results.
+        name: the topic's name in the committed numbers.
     """
 
     topics: tuple[str, ...]
@@ -34,7 +34,7 @@ class Writers:
     name: str
 
     def inputs(self, partitions: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-        """The partitions of their inputs."""
+        """Return the partitions of their input topics."""
         return tuple(
             TopicPartition(topic, partition)
             for topic in self.topics
@@ -42,7 +42,7 @@ class Writers:
         )
 
     def are_many(self, partitions: Mapping[str, int]) -> bool:
-        """Return whether there is more than one task: what a single one writes is in order."""
+        """Return whether several tasks write the topic; the output of a single task is in order."""
         return sum(max(partitions[t] for t in topics) for topics in self.all_topics) > 1
 
 
@@ -51,23 +51,23 @@ class Upstream:
     """Inputs whose tasks bound stream time after a repartition topic.
 
     Args:
-        writers: by repartition topic.
+        writers: the tasks that write each repartition topic.
     """
 
     writers: Mapping[str, Writers] = field(default_factory=dict)
 
     @property
     def bounded(self) -> frozenset[int]:
-        """The sub-topologies whose times others wait for."""
+        """The sub-topologies whose stream time bounds the time of downstream sub-topologies."""
         return frozenset(sub for writers in self.writers.values() for sub in writers.holders)
 
     def written(self, sub: int) -> Mapping[str, Writers]:
-        """The repartition topics that a sub-topology writes and whose readers follow its times."""
+        """Return the bounded repartition topics that a sub-topology writes."""
         return {topic: w for topic, w in self.writers.items() if sub in w.holders}
 
 
 def upstream_of(plans: Sequence[SubPlan]) -> Upstream:
-    """Follow the repartition topics of an application upstream."""
+    """Determine the writers of the repartition topics whose readers depend on stream time."""
     by_id = {plan.id: plan for plan in plans}
     downstream = _downstream(plans)
     followed = {
@@ -119,7 +119,7 @@ def _writers(plans: Sequence[SubPlan], topic: str) -> Writers:
 
 
 def _above(plan: SubPlan, topic: str) -> Iterator[str]:
-    """The nodes whose records reach a repartition topic; tables that are looked up are none."""
+    """Yield the nodes whose records reach a repartition topic, without looked-up tables."""
     sub = plan.program.sub_topology
     nodes = by_name(sub.nodes)
     waiting: list[Node] = [
