@@ -1,9 +1,9 @@
-"""`check_sink`: whether a sink of one's own keeps what is asked of it, by seeds.
+"""Check of a custom external sink: exactly-once writes under faults, by seeds.
 
-What a worker, its successor and a zombie do to a sink is done here in a random order: batches,
-batches once more because an answer was lost, batches by one who believes in a position of before,
-empty batches, connections that end, and processes that are killed while they write. Each record
-must be there once in the end, and the positions where they were moved.
+`check_sink` does in random order what workers, their successors and zombies do to a sink: it writes
+batches, repeats batches because a response was lost, writes batches with an outdated position,
+writes empty batches, closes connections, and kills processes while they write. In the end each
+record must exist once, and each position must be the last position that was written.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _value(key: Any, value: Any) -> Any:  # noqa: ARG001
 
 
 class SinkCheckError(AssertionError):
-    """A sink does not do what is asked of it; the text says what, and with which seed."""
+    """Raised if a sink violates its contract; the message contains the violation and the seed."""
 
 
 def check_sink(
@@ -54,22 +54,22 @@ def check_sink(
     kills: int = 3,
     start: Literal["fork", "spawn"] = "fork",
 ) -> None:
-    """Check a sink: it is written to, so give it a table of its own that is empty.
+    """Check that a sink writes each row exactly once; the sink needs a separate, empty table.
 
     Args:
-        sink: to be checked.
-        records: keys and values to write; one with a key should get some of them again, and some
-            deleted.
-        read: returns what the sink has: all rows.
-        as_read: a record as `read` returns it, called as ``as_read(key, value)``.
-        seeds: how many random orders are tried.
-        kills: how many processes are killed while they write; 0 where the sink is in memory.
-        start: how they are started. A library with threads of its own may not work in one that is
-            forked: spawn them then, for which the sink must be picklable.
+        sink: the sink to check.
+        records: keys and values to write; for a keyed sink, some keys should occur several times,
+            and some should be deleted.
+        read: returns all rows of the sink.
+        as_read: converts a record to a row of `read`, called as ``as_read(key, value)``.
+        seeds: number of random orders.
+        kills: number of processes that are killed while they write; 0 if the sink is in memory.
+        start: start method of these processes. A library with its own threads may not work in a
+            forked process: use "spawn" then, which requires that the sink is picklable.
 
     Raises:
-        SinkCheckError: a row is missing, doubled or torn from its position, or a writer that is
-            wrong about the position was not refused.
+        SinkCheckError: a row is missing or duplicated or inconsistent with the position, or a write
+            from a wrong position was not refused.
 
     Example:
         >>> from headrace import MemorySink
@@ -90,7 +90,7 @@ def check_sink(
 
 @dataclass(slots=True)
 class _Run:
-    """One order of events, on a source of its own."""
+    """Events in a random order, for a separate source."""
 
     sink: ExternalSink
     name: str
@@ -104,15 +104,14 @@ class _Run:
     def __post_init__(self) -> None:
         for key, value in self.records:
             log = self._logs.setdefault(crc32(repr(key).encode()) % PARTITIONS, [])
-            # Marks of transactions have offsets, too.
+            # Transaction markers have offsets, too.
             offset = (log[-1].offset + 1 if log else 0) + self.dice.randrange(2)
             log.append(SinkRow(key, value, 1_700_000_000_000 + offset, offset))
         self.written = [(row.key, row.value) for log in self._logs.values() for row in log]
 
-    # -- what is done to it --------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     def go(self) -> None:
-        """Write everything, with what may come between."""
         for partition in self._logs:
             self._fill(partition)
 
@@ -143,7 +142,7 @@ class _Run:
             connection.close()
 
     def _as_zombie(self, batch: SinkBatch, stale: int | None) -> None:
-        """One who was given up writes on, from where he believes to be."""
+        """Write from an outdated position, as a fenced worker does."""
         zombie = self._open()
         try:
             late = SinkBatch(self.source, batch.partition, stale, batch.next + 2, batch.rows)
@@ -152,7 +151,7 @@ class _Run:
             zombie.close()
 
     def be_killed(self, start: Literal["fork", "spawn"]) -> None:
-        """Let processes write, and kill them."""
+        """Start processes that write, and kill them."""
         context: Any = multiprocessing.get_context(start)
         for _ in range(3):
             is_open = context.Event()
@@ -165,12 +164,12 @@ class _Run:
             process.join()
 
     def _go_on(self, is_open: Any) -> None:
-        """Write in a process of its own, which says when all that it needs is loaded."""
+        """Write in a separate process, and set the event after all imports are done."""
         self._open().close()
         is_open.set()
         self.go()
 
-    # -- its calls -----------------------------------------------------------------------------
+    # -- calls of the sink ---------------------------------------------------------------------
 
     def _open(self) -> SinkConnection:
         return _insisting(lambda: self.sink.open(self.name))
@@ -209,7 +208,7 @@ class _Run:
 
 
 def _insisting(ask: Callable[[], T]) -> T:
-    """Ask until there is an answer: who was killed may have left a lock behind."""
+    """Retry until the sink is available, because a killed process may have left a lock."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

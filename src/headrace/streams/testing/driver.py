@@ -1,4 +1,4 @@
-"""`TopologyTestDriver`: a whole topology without a broker, run by the code that runs it live.
+"""`TopologyTestDriver`: run a topology without a broker, with the production code.
 
 It needs neither a Kafka client nor RocksDB.
 """
@@ -59,20 +59,20 @@ V = TypeVar("V", default=Any)
 
 CommitMode = Literal["each_record", "manual"]
 MAX_TURNS = 1_000_000
-"""How long a topology may go on after one call; one that feeds itself would never end."""
+"""Maximum number of iterations in one call; a topology that reads its own output never ends."""
 
 _NEVER_MS = 1 << 60
 _DEFAULTS = {"application.id": "test", "bootstrap.servers": "nowhere:1"}
 
 
 class TopologyTestDriver:
-    """Runs a topology on a cluster in memory, one step after another, in the calling thread.
+    """Test driver that runs a topology on an in-memory cluster, in the calling thread.
 
-    Everything between the topics is the code that runs live: the compiled topology, tasks, state,
-    the commit with its changelogs, restore. Time passes only when the driver is told so, and the
-    same calls give the same results.
+    Everything between the topics is production code: the compiled topology, tasks, state, commits
+    with changelogs, and restore. Time advances only if the test advances it, and the same calls
+    give the same results.
 
-    A word count, of three partitions, with the repartition topic that its ``group_by`` needs:
+    A word count with three partitions, and the repartition topic that its ``group_by`` needs:
 
     >>> from headrace import serdes
     >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -83,17 +83,17 @@ class TopologyTestDriver:
     >>> by_word.count(store="counts").to_stream().to("word-counts")
     >>> topology = builder.build()
 
-    Records go in with `input` and come out with `output`. Each of them uses the serdes of the
-    topology unless it is given others:
+    Write records with `input` and read them with `output`. Both use the serdes of the topology
+    by default:
 
     >>> with TopologyTestDriver(topology, partitions=3) as driver:
     ...     driver.input("lines").send(None, "to be or not to be")
     ...     sorted(driver.output("word-counts").as_dict().items())
     [('be', 2), ('not', 1), ('or', 1), ('to', 2)]
 
-    Every record is committed before the next one is read, so each update comes out. With
-    ``commit="manual"`` the test decides; until then nothing is visible to a reader of committed
-    records, and each key comes out once a commit (``statestore.cache.max.bytes`` is not 0):
+    Each record is committed before the next record is read, so each update is emitted. With
+    ``commit="manual"`` the test commits. Until then nothing is visible to a read_committed reader,
+    and each commit emits each key once (if ``statestore.cache.max.bytes`` is not 0):
 
     >>> exactly_once = {"processing.guarantee": "exactly_once_v2"}
     >>> driver = TopologyTestDriver(topology, exactly_once, commit="manual")
@@ -105,16 +105,16 @@ class TopologyTestDriver:
     >>> [(record.key, record.value) for record in counts.read_all()]
     [('to', 2), ('be', 2), ('not', 1), ('or', 1)]
 
-    The order is that of each key; between keys of several partitions it is the seed's choice, as
-    live it is nobody's. Stores are read like a mapping, with what is not committed yet or without
-    it:
+    The order of each key's records is fixed. The order between keys of several partitions depends
+    on the seed; in production it is arbitrary. Stores are read like a mapping, with or without
+    uncommitted changes:
 
     >>> driver.store("counts")["to"]
     2
 
-    An `abort` makes everything since the last commit void, and a `crash` kills the worker, at once
-    or at a step of its next commit. What follows begins from what is committed, so under
-    exactly-once the counts are the same:
+    An `abort` rolls back everything since the last commit, and a `crash` kills the worker,
+    immediately or at a step of its next commit. Processing restarts from the committed state, so
+    under exactly-once the counts are the same:
 
     >>> lines.send(None, "to do")
     >>> driver.abort()
@@ -126,27 +126,28 @@ class TopologyTestDriver:
     [('to', 3), ('do', 1)]
 
     Args:
-        topology: what ``StreamsBuilder().build()`` returned.
-        settings: the application's own, which ``headrace settings`` lists. ``application.id`` and
-            ``bootstrap.servers`` may be left out; `commit` takes the place of
-            ``commit.interval.ms`` and ``commit.interval.min.ms``.
-        partitions: partition count of the topics that the application does not make itself: for
-            all, or by name with 1 for the others. None is 4 where the topology repartitions, so
-            that keys which do not meet are seen, and 1 where it does not.
-        now: the time at the start: a datetime with a time zone, or milliseconds since 1970.
-        commit: "each_record" commits after each record of each topic, reads each row back from its
-            bytes, and combines nothing before a repartition topic; "manual" commits when `commit`
-            is called, or earlier where ``statestore.uncommitted.max.bytes`` is reached.
-        state_dir: keep local state in RocksDB there, as live; None keeps it in memory.
-        real_sinks: write to the tables outside of Kafka that the topology names; one that does
-            not answer is an error at the end of the ``with`` block. False keeps the rows in
-            memory, where `sink` shows them.
-        seed: decides where records without a key go, and in which order partitions are read.
+        topology: the result of ``StreamsBuilder().build()``.
+        settings: the application's settings, which ``headrace settings`` lists. ``application.id``
+            and ``bootstrap.servers`` may be left out; `commit` replaces ``commit.interval.ms`` and
+            ``commit.interval.min.ms``.
+        partitions: partition count of the external topics: one number for all, or counts by name,
+            with 1 for topics that are not named. None is 4 if the topology repartitions, so that
+            keys which do not match are detected, and otherwise 1.
+        now: the initial time: a datetime with a time zone, or milliseconds since 1970.
+        commit: "each_record" commits after each record of each topic, decodes each row from its
+            bytes, and writes no partial aggregates to repartition topics; "manual" commits when
+            `commit` is called, or earlier if ``statestore.uncommitted.max.bytes`` is reached.
+        state_dir: directory for local state in RocksDB, as in production; None keeps state in
+            memory.
+        real_sinks: whether to write to the external sinks of the topology; a sink that does not
+            respond raises at the end of the ``with`` block. False keeps the rows in memory, where
+            `sink` returns them.
+        seed: seed for the partition of records without a key, and for the order of partitions.
 
     Raises:
         ConfigError: the settings are wrong.
         TopologyError: the topology cannot run.
-        MisconfiguredTopicError: topics that are joined have unequal partition counts.
+        MisconfiguredTopicError: joined topics have different partition counts.
     """
 
     def __init__(
@@ -197,19 +198,19 @@ class TopologyTestDriver:
 
     @property
     def cluster(self) -> MemoryCluster:
-        """What the topology runs on."""
+        """The in-memory cluster that the topology runs on."""
         return self._worker.cluster
 
-    # -- the ends of the topology --------------------------------------------------------------
+    # -- inputs and outputs --------------------------------------------------------------------
 
     @property
     def input_topics(self) -> Sequence[str]:
-        """The topics that the topology reads, without those that it makes itself."""
+        """The external topics that the topology reads."""
         return self._names.inputs
 
     @property
     def output_topics(self) -> Sequence[str]:
-        """The topics that it writes, with those so far that functions and handlers named."""
+        """The external topics that it writes, including topics that functions have named so far."""
         return self._names.outputs(self.cluster.topics)
 
     def input(
@@ -220,13 +221,13 @@ class TopologyTestDriver:
         value: Serde[V] | None = None,
         step: timedelta = timedelta(milliseconds=1),
     ) -> TestInput[K, V]:
-        """Write to a source topic.
+        """Return the writer of a source topic.
 
         Args:
-            topic: one that the topology reads.
-            key: serde of keys; None takes the one that the topology reads it with.
-            value: serde of values; None takes the one that the topology reads it with.
-            step: how much later each record is than the one sent before it.
+            topic: a topic that the topology reads.
+            key: serde of keys; None is the serde with which the topology reads the topic.
+            value: serde of values; None is the serde with which the topology reads the topic.
+            step: the time between the timestamps of consecutive records.
 
         Raises:
             LookupError: the topology does not read the topic.
@@ -250,13 +251,15 @@ class TopologyTestDriver:
         value: Serde[V] | None = None,
         isolation: Isolation = "read_committed",
     ) -> TestOutput[K, V]:
-        """Read a topic from its beginning: an output, or an internal topic by its full name.
+        """Return the reader of an output topic, or of an internal topic by its full name.
+
+        It starts at the beginning of the topic.
 
         Args:
             topic: the topic.
-            key: serde of keys; None takes the one that the topology writes it with.
-            value: serde of values; None takes the one that the topology writes it with.
-            isolation: "read_uncommitted" shows records of open and aborted transactions too.
+            key: serde of keys; None is the serde with which the topology writes the topic.
+            value: serde of values; None is the serde with which the topology writes the topic.
+            isolation: "read_uncommitted" includes records of open and aborted transactions.
 
         Raises:
             LookupError: the topology does not write the topic.
@@ -274,13 +277,11 @@ class TopologyTestDriver:
     # -- running -------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Process until nothing is left to do; what an abort or a crash undid is done again.
-
-        `send`, `advance` and `commit` do so by themselves.
+        """Process until nothing is left to do, including work that an abort or crash rolled back.
 
         Raises:
-            StreamsError: what stopped the worker. The next call starts it again from what is
-                committed, as a supervisor would.
+            StreamsError: the error that stopped the worker. The next call starts it again from the
+                committed state, as a supervisor would.
         """
         for _ in range(MAX_TURNS):
             before = self._worker.activity()
@@ -292,25 +293,25 @@ class TopologyTestDriver:
         )
 
     def advance(self, duration: timedelta) -> None:
-        """Let time pass, then run.
+        """Advance the time, then run.
 
         Args:
-            duration: how much.
+            duration: the time to advance by.
         """
         self._clock.pass_ms(step_to_ms(duration))
         self.run()
 
     def commit(self, *, rounds: int | None = None) -> None:
-        """Run and commit until everything that went in has gone through the whole topology.
+        """Run and commit until all input has been processed by the whole topology.
 
-        Under exactly-once a sub-topology reads a repartition topic only after the commit of what
-        was written there, so this takes as many commits as there are sub-topologies in a row.
+        Under exactly-once a sub-topology reads a repartition topic only after the commit of its
+        records, so this takes as many commits as there are consecutive sub-topologies.
 
         Args:
-            rounds: commit so often at most, and leave the rest for later.
+            rounds: maximum number of commits; the rest is left for later. None is no limit.
 
         Raises:
-            StreamsError: what stopped the worker; nothing that it was doing is committed.
+            StreamsError: the error that stopped the worker; its uncommitted work is rolled back.
         """
         self.run()
         while rounds is None or rounds > 0:
@@ -324,31 +325,31 @@ class TopologyTestDriver:
             self.run()
 
     def abort(self) -> None:
-        """Abort the open transaction: everything since the last commit is void.
+        """Abort the open transaction, which rolls back everything since the last commit.
 
-        It is processed again, from committed facts, by the next call that runs the topology.
+        It is processed again, from the committed state, by the next call that runs the topology.
         """
         self._worker.abort()
 
     def crash(self, at: CrashPoint | SinkPoint | None = None, *, keep: bool = True) -> None:
-        """Kill the worker without a word; the next call that runs the topology starts another.
+        """Kill the worker without a shutdown; the next call that runs the topology starts another.
 
         Args:
-            at: the step of the next commit or restore after which it dies; None is now. Several
-                tasks may be in one commit, and "state_written" comes after the first of them.
-            keep: whether local state survives; without it all state comes from the changelogs.
+            at: the step of the next commit or restore after which it is killed; None is now. A
+                commit may contain several tasks, and "state_written" comes after the first of them.
+            keep: whether local state survives; otherwise all state is restored from changelogs.
 
         Raises:
-            ValueError: there is no such step.
+            ValueError: the step does not exist.
         """
         self._worker.crash(at, keep=keep)
 
     def restart(self) -> None:
-        """Stop the worker cleanly, committing what was processed, and start another when needed."""
+        """Commit and stop the worker cleanly; the next call that needs a worker starts another."""
         self._worker.finish()
 
     def close(self) -> None:
-        """End; what is not committed is forgotten."""
+        """Close the driver; uncommitted work is discarded."""
         self._worker.close()
 
     def __enter__(self) -> Self:
@@ -367,9 +368,10 @@ class TopologyTestDriver:
             self.close()
 
     def _require_answers(self) -> None:
-        """See that sinks have their rows: a test is not to pass without them.
+        """Raise if an external sink has not received its rows: a test must not pass without them.
 
-        Those that collect rows get the time for it, and those that did not answer are asked again.
+        Time advances so that sinks which collect rows write them, and so that failed sinks are
+        retried.
         """
         if held_s := self._held_s():
             self.advance(timedelta(seconds=held_s))
@@ -379,7 +381,7 @@ class TopologyTestDriver:
             raise SinkFailedError(node, f"does not answer: {reason}", "its rows are not written")
 
     def _held_s(self) -> float:
-        """For how long rows are collected yet, at most."""
+        """Return the maximum time for which sinks still collect rows."""
         tasks = () if self._worker.worker is None else self._worker.worker.tasks.running
         held = [task.facts.outbox.batching.every_s for task in tasks if task.facts.is_held]
         return max(held, default=0.0)
@@ -388,31 +390,31 @@ class TopologyTestDriver:
         worker = self._worker.worker
         return {} if worker is None else worker.tasks.unanswered_sinks()
 
-    # -- looking inside ------------------------------------------------------------------------
+    # -- inspection ----------------------------------------------------------------------------
 
     def store(self, name: str, *, committed: bool = False) -> StoreView[Any, Any]:
-        """Read a store, over all partitions.
+        """Return a read-only view of a store over all partitions.
 
         Args:
             name: the store's name.
-            committed: leave out what is not committed.
+            committed: whether to show committed rows only.
 
         Returns:
-            A mapping that shows the rows as they are at each moment.
+            A mapping that shows the current rows on each access.
 
         Raises:
-            LookupError: there is no such store.
+            LookupError: the store does not exist.
         """
         return self._stores.view(name, committed=committed)
 
     def sink(self, name: str) -> MemorySink:
-        """What was written to a table outside of Kafka.
+        """Return the rows written to an external sink.
 
         Args:
-            name: that of the step.
+            name: the name of the sink's operator.
 
         Raises:
-            LookupError: there is no such step.
+            LookupError: the operator does not exist.
         """
         try:
             return self._sinks[name]
@@ -427,34 +429,34 @@ class TopologyTestDriver:
         return self._sinks[name.rpartition("/")[2]].open(name)
 
     def committed_offsets(self, topic: str) -> dict[int, int]:
-        """The application's committed offset of each partition that has one."""
+        """Return the application's committed offset of each partition that has an offset."""
         group = self.cluster.offsets.get(self._config.application_id, {})
         return {p.partition: c.offset for p, c in sorted(group.items()) if p.topic == topic}
 
     @property
     def crashes(self) -> int:
-        """How often the worker has died."""
+        """The number of crashes of the worker."""
         return self._worker.crashes
 
     @property
     def processed(self) -> int:
-        """How many records of all topics were processed and committed."""
+        """The number of records of all topics that were processed and committed."""
         return self._worker.counts.processed
 
     @property
     def restored(self) -> int:
-        """How many changelog records were restored."""
+        """The number of restored changelog records."""
         return self._worker.counts.restored
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:
-        """How many records the present worker left out, by node and reason."""
+        """The number of records dropped by the present worker, by node and reason."""
         worker = self._worker.worker
         return {} if worker is None else {**worker.tasks.dropped, **worker.global_tables.dropped}
 
     @property
     def events(self) -> Sequence[Mapping[str, Any]]:
-        """What the runtime has logged."""
+        """The log events of the runtime."""
         return self._log.events
 
 
@@ -465,8 +467,8 @@ def _in_memory(node: Node) -> MemorySink:
 
 def _paced(config: StreamsConfig, commit: CommitMode) -> StreamsConfig:
     if commit == "each_record":
-        # Rows are read back from their bytes each time, as after a restart, and each record that
-        # follows from another comes on its own.
+        # Rows are decoded from their bytes each time, as after a restart, and each resulting record
+        # is emitted on its own.
         return replace(
             config,
             commit_interval_ms=0,

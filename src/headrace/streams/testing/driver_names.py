@@ -1,4 +1,4 @@
-"""What a topology reads, writes and keeps, by name, and the serdes that it does so with."""
+"""Lookup of topics, stores and serdes of a topology under test by name."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.topology.processors.store import Store
 from headrace.topology.serdes.partials import Take
 
 Serdes = tuple[AnySerde, AnySerde]
-"""Of keys and of values."""
+"""Key serde and value serde."""
 
 
 class Names:
-    """Looks up topics and stores of an application by the names that its users know."""
+    """Topics and stores of an application, by the names that its users know."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Names:
         self._stores = [(p, s) for p in plans for s in p.program.sub_topology.stores]
 
     def read(self, topic: str) -> Serdes:
-        """The serdes that a topic is read with.
+        """Return the serdes with which a topic is read.
 
         Raises:
-            LookupError: the topology does not read it.
+            LookupError: the topology does not read the topic.
         """
         for source in self._sources:
             if topic in source.topics:
@@ -52,12 +52,12 @@ class Names:
 
     @property
     def inputs(self) -> list[str]:
-        """The topics that it reads, without its own internal ones."""
+        """The external topics that it reads."""
         sources = {name for source in self._sources for name in source.topics}
         return sorted(sources | {plan.topic for plan in self._globals})
 
     def outputs(self, existing: Iterable[str]) -> list[str]:
-        """The topics that it writes for others, with those that functions and handlers named.
+        """Return the external topics that it writes, including topics that functions have named.
 
         Args:
             existing: the cluster's topics.
@@ -68,13 +68,13 @@ class Names:
         return sorted(named | {t for t in existing if t not in inputs and not t.startswith(own)})
 
     def written(self, topic: str, existing: Container[str]) -> Serdes:
-        """The serdes that a topic is written with; internal ones go by their full names.
+        """Return the serdes with which a topic is written; internal topics have their full names.
 
         Args:
-            existing: topics that may be asked for, whoever writes them.
+            existing: topics that may be read, regardless of their writer.
 
         Raises:
-            LookupError: the topology does not write it.
+            LookupError: the topology does not write the topic.
         """
         writers = self._writers()
         if topic in writers:
@@ -94,7 +94,7 @@ class Names:
         return sorted(topic for topic in self._writers() if topic.startswith(own))
 
     def partials(self, topic: str) -> Take | None:
-        """What takes the partial results in a repartition topic, if there may be any."""
+        """Return the decoder of partial aggregates in a repartition topic, or None."""
         for sub in self._subs:
             for source in sub.sources:
                 if source.internal and topic == f"{self._config.application_id}-{source.topics[0]}":
@@ -102,14 +102,14 @@ class Names:
         return None
 
     def global_table(self, store: str) -> GlobalPlan | None:
-        """The global table with a store of this name, if there is one."""
+        """Return the global table with a store of this name, or None."""
         return next((plan for plan in self._globals if plan.store.name == store), None)
 
     def store(self, name: str) -> tuple[SubPlan, Store]:
-        """A store, and the sub-topology that keeps it.
+        """Return a store and the sub-topology that owns it.
 
         Raises:
-            LookupError: there is none of this name.
+            LookupError: the store does not exist.
         """
         for plan, store in self._stores:
             if store.name == name:
@@ -119,7 +119,7 @@ class Names:
         raise LookupError(f"the topology has no store {name!r}; there are: {names}")
 
     def _writers(self) -> dict[str, Sink | Store]:
-        """What writes each topic, by the topic's full name."""
+        """Return the sink or store that writes each topic, by the topic's full name."""
         writers: dict[str, Sink | Store] = {}
         for sink in self._sinks:
             if isinstance(sink.topic, str):

@@ -1,4 +1,4 @@
-"""The stores of a topology under test, read from outside."""
+"""Worker and stores of a topology under test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 
-# The worker of a topology under test, across its lives: started, turned, killed, started again.
+# The worker of a topology under test, across its restarts.
 
 
 CrashPoint = Literal[
@@ -36,18 +36,18 @@ CrashPoint = Literal[
     "records_restored",
     "restore_ended",
 ]
-"""The steps of a commit and of a restore after which a worker can die."""
+"""The steps of a commit and of a restore after which a worker can crash."""
 SinkPoint = Literal["sink_written"]
-"""The same of what goes to tables outside of Kafka, which comes before the commit."""
+"""The steps of a write to an external sink, which happens before the commit."""
 _POINTS = (*get_args(CrashPoint), *get_args(SinkPoint))
 
 
 class _CrashError(BaseException):
-    """The worker dies here. No reaction of the runtime may catch it, so it is no Exception."""
+    """Simulated crash of the worker; not an Exception, so that the runtime cannot catch it."""
 
 
 class DriverWorker:
-    """Worker of the test driver: started, stepped, killed and started again."""
+    """Worker of the test driver, which can be started, stepped, killed and started again."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class DriverWorker:
         self.counts = Counts()
         self.crashes = 0
         self.deployed: Deployment | None = None
-        """What was deployed before, where the cluster is another driver's."""
+        """The previously deployed topology, if another driver has used the cluster."""
         self.worker: Worker | None = None
-        """The present one, if there is one."""
+        """The present worker, or None."""
         self.consumer: MemoryConsumer | None = None
-        """That of the last one."""
+        """The consumer of the last worker."""
         self.armed: CrashPoint | SinkPoint | None = None
-        """The step after which it dies."""
+        """The step after which the worker crashes."""
 
     def present(self) -> Worker:
-        """The worker; started where there is none."""
+        """Return the worker, and start it if necessary."""
         if self.worker is None:
             self.consumer = MemoryConsumer(
                 self.cluster,
@@ -113,7 +113,7 @@ class DriverWorker:
         return self.worker
 
     def turn(self) -> None:
-        """Go once around the worker's loop."""
+        """Run an iteration of the worker's loop."""
         self._let(Worker.turn)
 
     def finish(self) -> None:
@@ -124,24 +124,24 @@ class DriverWorker:
             self.disk.process_ended()
 
     def close(self) -> None:
-        """End it; what is not committed is forgotten."""
+        """Stop the worker; uncommitted work is discarded."""
         if self.worker is not None:
             worker, self.worker = self.worker, None
             worker.give_up()
         self.disk.process_ended()
 
     def abort(self) -> None:
-        """Have the open transaction aborted."""
+        """Abort the open transaction through an error of the consumer."""
         self.present()
         assert self.consumer is not None
         self.consumer.fail(AbortableError("the test driver was told to abort"))
         self.turn()
 
     def crash(self, at: CrashPoint | SinkPoint | None, *, keep: bool) -> None:
-        """Kill the worker, now or after a step; local state survives if it is kept.
+        """Kill the worker, now or after a step; `keep` decides whether local state survives.
 
         Raises:
-            ValueError: there is no such step.
+            ValueError: the step does not exist.
         """
         if at is not None and at not in _POINTS:
             raise ValueError(f"no step {at!r}; there are {', '.join(_POINTS)}")
@@ -150,13 +150,13 @@ class DriverWorker:
             self._die()
 
     def activity(self) -> tuple[object, ...]:
-        """What differs after a turn that did something."""
+        """Return a value that changes if an iteration has done any work."""
         tasks = self.worker.tasks if self.worker is not None else None
         queued = sum(task.queued() for task in tasks.running) if tasks is not None else 0
         return self.worker, self.cluster.changes, queued
 
     def _let(self, act: Callable[[Worker], None]) -> None:
-        """Let the worker do something, which may be the last that it does."""
+        """Run an action of the worker, which may be its last."""
         worker, crashed = self.present(), False
         try:
             act(worker)
@@ -176,7 +176,7 @@ class DriverWorker:
 
     def _die(self) -> None:
         worker, self.worker = self.present(), None
-        worker.tasks.rebuild()  # lets go of what it held, and writes nothing
+        worker.tasks.rebuild()  # releases its resources and writes nothing
         self.armed = None
         self.disk.process_ended()
         if not self._keep:
@@ -194,7 +194,7 @@ P = TypeVar("P")
 
 
 class StoreView(Mapping[K, V], Generic[K, V]):
-    """The rows of a store over all partitions, as they are when it is asked, by the key's bytes."""
+    """Rows of a store over all partitions, read on each access, in the order of encoded keys."""
 
     def __init__(self, key: Serde[K], value: Serde[V], rows: Rows) -> None:
         self._key = key
@@ -202,31 +202,31 @@ class StoreView(Mapping[K, V], Generic[K, V]):
         self._rows = rows
 
     def rows(self) -> Iterator[tuple[K, V, int]]:
-        """Yield key, value and timestamp in milliseconds, in the order of the keys' bytes."""
+        """Yield key, value and timestamp in milliseconds, in the order of the encoded keys."""
         return self._between(None, None)
 
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
-        """The values of keys in their order, None for each that has none."""
+        """Return the values of keys in their order, and None for missing keys."""
         return [self.get(key) for key in keys]
 
     def range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V, int]]:
-        """Yield key, value and timestamp from one key to another, both inclusive, by their bytes.
+        """Yield key, value and timestamp of a range of keys, both ends inclusive, by encoded key.
 
         Args:
-            start: None for the first.
-            end: None for the last.
+            start: the first key; None is the store's first.
+            end: the last key; None is the store's last.
         """
         low = None if start is None else self._key.serialize(start)
-        # The first key behind the last one.
+        # The first key after `end`.
         high = None if end is None else self._key.serialize(end) + b"\0"
         return self._between(low, high)
 
     def prefix_scan(self, prefix: P, serde: Serde[P] | None = None) -> Iterator[tuple[K, V, int]]:
-        """Yield key, value and timestamp of the rows whose key's bytes begin with a prefix's.
+        """Yield key, value and timestamp of the rows whose encoded key starts with a prefix.
 
         Args:
             prefix: such as the first letters.
-            serde: turns the prefix into bytes; None takes that of keys.
+            serde: serde of the prefix; None is the key serde.
         """
         coder: Serde[Any] = serde or self._key
         low = coder.serialize(prefix)
@@ -253,7 +253,7 @@ class StoreView(Mapping[K, V], Generic[K, V]):
         return f"StoreView({{{inside}}})"
 
     def _private(self, value: Any) -> V:
-        # A test that changes what it got must not change the store.
+        # A test that changes a returned value must not change the store.
         if self._value.immutable:
             kept: V = value
             return kept
@@ -261,7 +261,7 @@ class StoreView(Mapping[K, V], Generic[K, V]):
 
 
 class Stores:
-    """Finds stores by their names: in tasks that run, and on the disk where none does."""
+    """Stores by name: of running tasks, or on disk if the task does not run."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ class Stores:
         """Return the view of a store.
 
         Raises:
-            LookupError: there is no such store.
+            LookupError: the store does not exist.
         """
         table = self._names.global_table(name)
         if table is not None:

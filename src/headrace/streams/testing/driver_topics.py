@@ -1,4 +1,4 @@
-"""The ends of a topology under test: what goes in, and what comes out."""
+"""Inputs and outputs of a topology under test."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ V = TypeVar("V")
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 Time = datetime | int
-"""A moment: a datetime with a time zone, or milliseconds since 1970."""
+"""A datetime with a time zone, or milliseconds since 1970."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_ms(time: Time, name: str = "timestamp") -> int:
-    """Return milliseconds since 1970.
+    """Convert a time to milliseconds since 1970.
 
     Args:
-        time: the moment.
-        name: of the argument that it was given as.
+        time: a datetime with a time zone, or milliseconds since 1970.
+        name: the name of the argument, for error messages.
 
     Raises:
-        TypeError: it is neither a datetime nor an int.
+        TypeError: the time is neither a datetime nor an int.
         ValueError: a datetime has no time zone.
 
     >>> to_ms(datetime(1970, 1, 2, tzinfo=UTC))
@@ -54,7 +54,7 @@ def to_ms(time: Time, name: str = "timestamp") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Record(Generic[K, V]):
-    """A record that came out of a topology; the timestamp is in milliseconds since 1970."""
+    """Output record of a topology; the timestamp is in milliseconds since 1970."""
 
     key: K | None
     value: V | None
@@ -65,10 +65,10 @@ class Record(Generic[K, V]):
 
 
 class TestInput(Generic[K, V]):
-    """Writes to one source topic; made by ``TopologyTestDriver.input``.
+    """Writer of a source topic; created by ``TopologyTestDriver.input``.
 
-    A record without a timestamp of its own gets the driver's time, and each one sent here is `step`
-    later than the one before it.
+    A record without an explicit timestamp gets the driver's time, and each such record is `step`
+    later than the record before it.
     """
 
     __test__: ClassVar = False  # the name begins as pytest's classes do
@@ -105,18 +105,18 @@ class TestInput(Generic[K, V]):
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> None:
-        """Write one record, and run the topology.
+        """Write a record, and run the topology.
 
         Args:
             key: None is a null key.
             value: None is a null value.
-            timestamp: a datetime or milliseconds since 1970; None takes the driver's time.
+            timestamp: a datetime or milliseconds since 1970; None is the driver's time.
             headers: pairs of a name and bytes.
-            partition: None takes the key's, for a null key each in turn.
+            partition: None is the partition of the key, and round-robin for a null key.
 
         Raises:
             SerdeError: the serdes refuse the key or the value; nothing was written.
-            StreamsError: what stopped the worker.
+            StreamsError: the error that stopped the worker.
         """
         self.append(
             *self._encoded(key, value), timestamp=timestamp, headers=headers, partition=partition
@@ -124,7 +124,7 @@ class TestInput(Generic[K, V]):
         self._run()
 
     def send_many(self, records: Iterable[tuple[K | None, V | None]]) -> None:
-        """Write several records before the topology is run: it may get them as one batch.
+        """Write several records before the topology runs, so that it can receive them as a batch.
 
         Args:
             records: pairs of a key and a value.
@@ -142,18 +142,18 @@ class TestInput(Generic[K, V]):
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> None:
-        """Write one record of bytes that no serde has made, and run the topology."""
+        """Write a record of encoded bytes, and run the topology."""
         self.append(key, value, timestamp=timestamp, headers=headers, partition=partition)
         self._run()
 
     @property
     def key_serde(self) -> Serde[K]:
-        """What keys are written with."""
+        """The serde with which keys are written."""
         return self._key
 
     @property
     def value_serde(self) -> Serde[V]:
-        """What values are written with."""
+        """The serde with which values are written."""
         return self._value
 
     def append(
@@ -165,13 +165,13 @@ class TestInput(Generic[K, V]):
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> tuple[TopicPartition, int]:
-        """Write one record of bytes, and leave the topology as it is; `run` then takes all.
+        """Write a record of encoded bytes without running the topology; the next `run` reads it.
 
         Returns:
-            Where the record stands: its partition and its offset.
+            The partition and the offset of the record.
 
         Raises:
-            ValueError: there is no such partition.
+            ValueError: the partition does not exist.
         """
         count = len(self._cluster.topics[self._topic].logs)
         if partition is not None and not 0 <= partition < count:
@@ -200,10 +200,10 @@ class TestInput(Generic[K, V]):
 
 
 class TestOutput(Generic[K, V]):
-    """Reads one topic; made by ``TopologyTestDriver.output``.
+    """Reader of a topic; created by ``TopologyTestDriver.output``.
 
-    Records of one partition come in the order of their offsets, those of several in the order in
-    which they were written.
+    Records of a partition are in the order of their offsets, and records of several partitions in
+    the order in which they were written.
     """
 
     __test__: ClassVar = False  # the name begins as pytest's classes do
@@ -231,19 +231,19 @@ class TestOutput(Generic[K, V]):
 
     @property
     def key_serde(self) -> Serde[K]:
-        """What keys are read with."""
+        """The serde with which keys are read."""
         return self._key
 
     @property
     def value_serde(self) -> Serde[V]:
-        """What values are read with."""
+        """The serde with which values are read."""
         return self._value
 
     def read(self) -> Record[K, V]:
         """Return the next record.
 
         Raises:
-            LookupError: there is none.
+            LookupError: no record is left.
         """
         found = self._after(self._next, limit=1)
         if not found:
@@ -255,16 +255,16 @@ class TestOutput(Generic[K, V]):
         return self._record(found[0])
 
     def read_all(self) -> list[Record[K, V]]:
-        """Return all records that were not read yet."""
+        """Return all unread records."""
         found = self._after(self._next)
         for message in found:
             self._next[message.place] = message.offset() + 1
         return [self._record(message) for message in found]
 
     def as_dict(self) -> dict[K | None, V]:
-        """Return the last value of each key in the whole topic; a null value takes it out.
+        """Return the last value of each key in the whole topic; a null value removes the key.
 
-        What `read` returns next stays as it is.
+        This does not change which record `read` returns next.
         """
         last: dict[K | None, V] = {}
         for message in self._after({}):
@@ -277,13 +277,13 @@ class TestOutput(Generic[K, V]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything was read."""
+        """Whether all records were read."""
         return not self._after(self._next, limit=1)
 
     def _after(
         self, offsets: dict[TopicPartition, int], limit: int = 1 << 62
     ) -> list[MemoryMessage]:
-        """The records from these offsets on, `limit` of each partition, in the order of writing."""
+        """Return the records from these offsets on, up to `limit` per partition, in write order."""
         if self._topic not in self._cluster.topics:
             return []
         found: list[MemoryMessage] = []
@@ -296,7 +296,7 @@ class TestOutput(Generic[K, V]):
     def _record(self, message: MemoryMessage) -> Record[K, V]:
         key_bytes, value_bytes = message.key(), message.value()
         headers = message.headers() or ()
-        # A partial result is shown as what it is: for a count a number.
+        # Show a partial aggregate by its value: a number for a count.
         result = None if self._take is None else self._take(headers, value_bytes)[0]
         value: Any = None
         try:
@@ -331,10 +331,10 @@ def _of_letter(headers: Headers) -> str:
 
 
 def step_to_ms(step: timedelta) -> int:
-    """Return a step in milliseconds.
+    """Convert a duration to milliseconds.
 
     Raises:
-        ValueError: it is negative.
+        ValueError: the duration is negative.
     """
     if step < timedelta(0):
         raise ValueError(f"step {step} is negative; time goes on only")

@@ -1,4 +1,4 @@
-"""Topics that are objects of this process: what the admins of such clusters have in common."""
+"""Admin client base for clusters whose topics are objects of this process."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from headrace.streams.testing.partition_log import PartitionLog
 
 
 class LocalTopic(Protocol):
-    """A topic with its configs."""
+    """Topic with its configs."""
 
     name: str
     config: Any
 
     @property
     def id(self) -> str:
-        """Another one for each topic that has the name."""
+        """The topic id, which differs for each topic created with the same name."""
 
     @property
     def logs(self) -> Sequence[PartitionLog[Any, Any]]:
-        """Its partitions."""
+        """The logs of its partitions."""
 
 
 class LocalCluster(Protocol):
-    """What has the topics."""
+    """Cluster with topics in this process."""
 
     @property
     def topics(self) -> Mapping[str, LocalTopic]:
-        """All topics by their names."""
+        """All topics by name."""
 
     def create(self, name: str, partitions: int, config: Mapping[str, str], /) -> object:
-        """Create a topic, unless it is there."""
+        """Create a topic if it does not exist."""
 
     def log(self, place: TopicPartition) -> PartitionLog[Any, Any]:
-        """One partition's log."""
+        """Return the log of a partition."""
 
     def delete_before(self, place: TopicPartition, offset: int) -> None:
         """Delete the records before an offset."""
@@ -53,42 +53,42 @@ class LocalAdmin(Generic[ClusterT]):
         self._cluster = cluster
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the facts of the topics that exist."""
         found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
         return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
-        """The ids of those topics that exist; there is nothing to wait for."""
+        """Return a function that returns the ids of existing topics immediately."""
         found = {name: facts.topic_id for name, facts in self.describe(topics).items()}
         return lambda _: found
 
     def names(self) -> frozenset[str]:
-        """All topics."""
+        """Return all topics."""
         return frozenset(self._cluster.topics)
 
     def broker_configs(self, name: str) -> Sequence[str]:
-        """What the brokers have for a setting: Kafka's default."""
+        """Return Kafka's default of a setting."""
         return [_BROKER_DEFAULTS[name]]
 
     def groups(self) -> frozenset[str]:
-        """None: who else uses the cluster does not matter here."""
+        """Return no groups, because other users of the cluster are not simulated."""
         return frozenset()
 
     def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left as it is."""
+        """Create topics, and leave existing topics unchanged."""
         for topic in topics:
             self._cluster.create(topic.name, topic.partitions, topic.config)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The high watermarks."""
+        """Return the high watermarks."""
         return {place: self._cluster.log(place).end for place in partitions}
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offsets."""
+        """Return the last stable offsets."""
         return {place: self._cluster.log(place).last_stable for place in partitions}
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
+        """Return the offset of the first record that still exists."""
         return {place: self._cluster.log(place).start for place in partitions}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
@@ -97,7 +97,7 @@ class LocalAdmin(Generic[ClusterT]):
             self._cluster.delete_before(place, offset)
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set some configs of a topic and leave the others; None goes back to the default."""
+        """Set some configs of a topic and leave the rest; None restores the default."""
         found = self._cluster.topics[topic]
         kept = {name: value for name, value in found.config.items() if name not in config}
         set_now = {name: value for name, value in config.items() if value is not None}

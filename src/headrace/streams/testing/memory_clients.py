@@ -1,7 +1,8 @@
-"""The consumer, the producers and the admin client of a `MemoryCluster`.
+"""Consumer, producers and admin client of a `MemoryCluster`.
 
-They keep the promises of `headrace.streams.kafka.protocols` as the live ones do, at once and
-without waiting: a poll returns what is there, a send is in the log when it returns.
+They implement the protocols of `headrace.streams.kafka.protocols` like the live clients, but
+without waiting: a poll returns the available records, and a sent record is in the log when the call
+returns.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _TIME_CONFIGS = ("message.timestamp.after.max.ms", "message.timestamp.before.max
 
 
 class MemoryConsumer:
-    """Reads a memory cluster; the only member of its group, if it has one.
+    """Consumer of an in-memory cluster; the only member of its group.
 
     Args:
-        cluster: where from.
-        group: whose offsets it commits; None for a consumer without a group.
-        committed: whether records of open and aborted transactions are left out.
+        cluster: the cluster to read.
+        group: the group whose offsets it commits; None for a consumer without a group.
+        committed: whether to skip records of open and aborted transactions.
     """
 
     def __init__(self, cluster: MemoryCluster, *, group: str | None, committed: bool) -> None:
@@ -67,20 +68,20 @@ class MemoryConsumer:
         self._joining = topics, listener
 
     def ask_for_rebalance(self) -> None:
-        """There is nobody to share with."""
+        """Do nothing, because the group has no other members."""
 
     def hasten(self) -> None:
-        """It joins at once."""
+        """Do nothing, because it joins immediately."""
 
     def keep_in_touch(self) -> None:
-        """Nobody else is there to be heard of."""
+        """Do nothing, because the group has no other members."""
 
     def hear_of_partitions(self) -> bool:
-        """There is nothing to hear: a topic has the partitions that it was made with."""
+        """Return True, because partition counts of topics never change."""
         return True
 
     def rejoin(self) -> None:
-        """Join the group anew."""
+        """Leave the group and join it again."""
         assert self._assigned is not None, "rejoin before the first assignment"
         _, listener = self._assigned
         self._joining, self._assigned = (self._topics, listener), None
@@ -93,7 +94,7 @@ class MemoryConsumer:
         max_records: int,
         timeout_s: float,  # noqa: ARG002
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
-        """Return what is there; the partitions take turns in an order that the seed decides."""
+        """Return the available records; the seed determines the order of the partitions."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -127,7 +128,7 @@ class MemoryConsumer:
         return found
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Start to read these partitions at these offsets; as with a real client, not again."""
+        """Start to read partitions at these offsets; as in a real client, they must be new."""
         if read := self._next.keys() & offsets.keys():
             raise RuntimeError(f"{min(read)} is already part of the current assignment")
         self._next.update(offsets)
@@ -135,18 +136,18 @@ class MemoryConsumer:
         self._cluster.changes += 1
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop to read these partitions."""
+        """Stop reading these partitions."""
         for place in list(partitions):
             del self._next[place]
             self._paused.discard(place)
             self._heard.discard(place)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until they are resumed."""
+        """Return no records of these partitions until they are resumed."""
         self._paused.update(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of paused partitions again."""
+        """Return records of paused partitions again."""
         self._paused.difference_update(partitions)
 
     def committed(
@@ -154,7 +155,7 @@ class MemoryConsumer:
         partitions: Sequence[TopicPartition],
         timeout_s: float,  # noqa: ARG002
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
-        """Return the group's committed offsets, or None while they are undecided."""
+        """Return the group's committed offsets, or None while an open transaction contains them."""
         assert self._group is not None, "a consumer without a group has no offsets"
         if self._cluster.is_undecided(self._group, partitions):
             return None
@@ -162,11 +163,11 @@ class MemoryConsumer:
         return {place: known.get(place) for place in partitions}
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after what was handed out last, control records passed over."""
+        """Return the offset after the last returned record; control records are skipped."""
         return {place: self._next[place] for place in partitions if place in self._heard}
 
     def lag(self, place: TopicPartition, next_offset: int) -> int | None:
-        """Return how many offsets there are from `next_offset` on, decided or not."""
+        """Return the number of offsets from `next_offset` to the high watermark."""
         return max(0, self._cluster.log(place).end - next_offset)
 
     def member_id(self) -> str:
@@ -174,7 +175,7 @@ class MemoryConsumer:
         return "member"
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the group's name: it has no other members to be told apart from."""
+        """Return the group metadata, which contains only the group's name."""
         return _Member(self._group)
 
     def commit(self, offsets: Offsets) -> None:
@@ -183,7 +184,7 @@ class MemoryConsumer:
         self._cluster.commit_offsets(self._group, offsets)
 
     def close(self, *, leave: bool) -> None:  # noqa: ARG002
-        """Stop; as with a real client, what was assigned is revoked first."""
+        """Stop; as in a real client, assigned partitions are revoked first."""
         if self._assigned is not None:
             (assigned, listener), self._assigned = self._assigned, None
             listener.on_revoked(assigned)
@@ -192,14 +193,14 @@ class MemoryConsumer:
 
 
 class _Member:
-    """The group metadata of a memory cluster."""
+    """Group metadata of an in-memory cluster."""
 
     def __init__(self, group: str | None) -> None:
         self.group = group
 
 
 class _MemoryProducer:
-    """What both guarantees share."""
+    """Common base of the producers of both processing guarantees."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -255,7 +256,7 @@ class _MemoryProducer:
         return message.offset()
 
     def _require_time(self, topic: str, timestamp: int) -> None:
-        """Refuse a time by the limits that were given to the topic: by default it has none."""
+        """Refuse a timestamp outside of the topic's limits; by default a topic has no limits."""
         found = self._cluster.create(topic)
         if any(name in found.config for name in _TIME_CONFIGS):
             facts = TopicFacts(topic, len(found.logs), found.id, found.config)
@@ -263,14 +264,14 @@ class _MemoryProducer:
             TimeLimits.of({topic: facts}).require(topic, max(timestamp, 1), now_ms)
 
     def _check(self) -> None:
-        """Refuse to write where a real producer could not."""
+        """Raise if a real producer could not write now."""
 
     def limit_of(self, topic: str) -> int:
-        """Return the bytes of the largest record that a topic takes."""
+        """Return the maximum record size of a topic in bytes."""
         return int(self._cluster.create(topic).config.get("max.message.bytes", MAX_MESSAGE_BYTES))
 
     def settle(self) -> None:
-        """What was sent is there at once."""
+        """Do nothing, because records are sent immediately."""
 
     def send_changelog(
         self,
@@ -278,7 +279,7 @@ class _MemoryProducer:
         rows: Sequence[tuple[bytes, bytes | None, int]],
         last_headers: Headers | None = None,
     ) -> None:
-        """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends."""
+        """Write a store's delta of ``(key, value, timestamp)``, and record its end offset."""
         limit = self.limit_of(place.topic)
         for number, (key, value, timestamp) in enumerate(rows, start=1):
             if value is not None and len(value) > limit:
@@ -288,18 +289,18 @@ class _MemoryProducer:
             self._ends[place] = offset + 1
 
     def pressure(self, timeout_s: float) -> None:
-        """Nothing is ever under way."""
+        """Do nothing, because no record is ever in flight."""
 
     def close(self) -> None:
-        """Let go; an open transaction is left to the successor."""
+        """Do nothing; an open transaction is left to the successor."""
 
 
 class MemoryTransactionalProducer(_MemoryProducer):
-    """Exactly-once: everything between `begin` and `commit` becomes visible together.
+    """Exactly-once producer: records between `begin` and `commit` become visible together.
 
     Args:
-        cluster: where to.
-        transactional_id: its identity; `init` takes it over from the last producer that had it.
+        cluster: the cluster to write to.
+        transactional_id: its transactional id; `init` fences the last producer with the same id.
     """
 
     def __init__(self, cluster: MemoryCluster, transactional_id: str) -> None:
@@ -307,7 +308,7 @@ class MemoryTransactionalProducer(_MemoryProducer):
         self._id = transactional_id
 
     def init(self) -> None:
-        """Abort what an earlier producer of the same identity left open, and fence it."""
+        """Fence an earlier producer with the same id, and abort its open transaction."""
         self._cluster.own(self._id, self)
 
     def begin(self) -> None:
@@ -331,11 +332,11 @@ class MemoryTransactionalProducer(_MemoryProducer):
         self._transaction.offsets[metadata.group] = dict(offsets)
 
     def commit(self) -> None:
-        """Make everything since `begin` final."""
+        """Commit everything since `begin`."""
         self._end(TransactionOutcome.COMMITTED)
 
     def abort(self) -> None:
-        """Make everything since `begin` void."""
+        """Abort everything since `begin`."""
         self._end(TransactionOutcome.ABORTED)
 
     def _end(self, fate: TransactionOutcome) -> None:
@@ -346,15 +347,15 @@ class MemoryTransactionalProducer(_MemoryProducer):
         self._cluster.end(transaction, fate)
 
     def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offsets behind the last records of changelogs in the last transaction."""
+        """Return the offsets after the last records of changelogs in the last transaction."""
         return {place: self._ends[place] for place in places}
 
 
 class MemoryPlainProducer(_MemoryProducer):
-    """At-least-once: each record is visible at once, and offsets follow.
+    """At-least-once producer: each record is visible immediately, and offsets follow.
 
     Args:
-        cluster: where to.
+        cluster: the cluster to write to.
         commit_offsets: commits the input offsets.
     """
 
@@ -364,13 +365,13 @@ class MemoryPlainProducer(_MemoryProducer):
         self._offsets: Offsets = {}
 
     def init(self) -> None:
-        """Nothing to decide without transactions."""
+        """Do nothing without transactions."""
 
     def begin(self) -> None:
-        """Nothing to begin without transactions."""
+        """Do nothing without transactions."""
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
-        """Keep the offsets for `commit`."""
+        """Store the offsets for `commit`."""
         self._offsets = offsets
 
     def commit(self) -> None:
@@ -379,34 +380,34 @@ class MemoryPlainProducer(_MemoryProducer):
         self._offsets = {}
 
     def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the changelogs' end offsets."""
+        """Return the end offsets of changelogs."""
         return {place: self._cluster.log(place).end for place in places}
 
     def abort(self) -> None:
-        """What was sent stays sent."""
+        """Discard the offsets; records already sent remain."""
         self._offsets = {}
 
 
 class MemoryAdmin(LocalAdmin[MemoryCluster]):
-    """The topics of a memory cluster."""
+    """Admin client of an in-memory cluster."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
-        """All of them: the only member has everything."""
+        """Return all partitions, because the group has a single member."""
         return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
 
     def group_state(self, group: str) -> GroupState:  # noqa: ARG002
-        """No members: there is one worker, which nobody asks for."""
+        """Return an empty group, because the single worker needs no member information."""
         return GroupState("empty", {})
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What a group has committed."""
+        """Return a group's committed offsets."""
         return {place: c.offset for place, c in self.committed_offsets(group, partitions).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What a group has committed, with the text beside each offset."""
+        """Return a group's committed offsets with their metadata."""
         known = self._cluster.offsets.get(group, {})
         return {place: known[place] for place in partitions if place in known}

@@ -1,12 +1,12 @@
-"""A Kafka cluster in memory: topics, partitions, transactions and committed offsets.
+"""Kafka cluster in memory: topics, partitions, transactions and committed offsets.
 
-What a reader can tell apart on a real broker is told apart here too: records of an open transaction
-end what `read_committed` sees (the last stable offset), a commit or an abort takes one offset in
-each partition that it touches, aborted records stay in the log and are passed over, and offsets
-that are committed in a transaction are undecided until its end.
+Readers observe the same effects as on a real broker: an open transaction limits `read_committed`
+readers (the last stable offset), a commit or an abort takes an offset in each partition of the
+transaction, aborted records stay in the log and are skipped, and offsets committed in a transaction
+are undecided until it ends.
 
-Who owns what: only `append` and `end` write to logs, only `delete_before` moves a log's start, only
-`commit_offsets` and `end` change a group's offsets. `changes` counts all of it.
+Responsibilities: only `append` and `end` write to logs, only `delete_before` changes a log's start,
+only `commit_offsets` and `end` change a group's offsets. `changes` counts all changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.topology.errors import TopologyError
 from headrace.topology.naming import legal
 
 CREATE_TIME = 1
-"""Kafka's mark for a timestamp that the producer set."""
+"""Kafka's type of a timestamp that the producer has set."""
 
 
 class TransactionOutcome(Enum):
@@ -40,7 +40,7 @@ class TransactionOutcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction: where it wrote, and the offsets that it commits, by group."""
+    """Transaction: the partitions that it wrote to, and the offsets that it commits, by group."""
 
     fate: TransactionOutcome = TransactionOutcome.OPEN
     places: list[TopicPartition] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Transaction:
 
     @property
     def committed(self) -> bool | None:
-        """What was decided; None while it is open."""
+        """Whether it was committed; None while it is open."""
         return (
             None
             if self.fate is TransactionOutcome.OPEN
@@ -58,9 +58,9 @@ class Transaction:
 
 @dataclass(slots=True, eq=False)
 class MemoryMessage:
-    """A record of a log, with the methods of a client's message.
+    """Record of a log, with the methods of a client's message.
 
-    `number` orders the records of all partitions by when they were written.
+    `number` orders the records of all partitions by the time of writing.
     """
 
     place: TopicPartition
@@ -72,31 +72,31 @@ class MemoryMessage:
     number: int
 
     def topic(self) -> str:
-        """The topic."""
+        """Return the topic."""
         return self.place.topic
 
     def partition(self) -> int:
-        """The partition."""
+        """Return the partition."""
         return self.place.partition
 
     def offset(self) -> int:
-        """The offset in the partition."""
+        """Return the offset in the partition."""
         return self._offset
 
     def key(self) -> bytes | None:
-        """The key's bytes."""
+        """Return the encoded key."""
         return self._key
 
     def value(self) -> bytes | None:
-        """The value's bytes."""
+        """Return the encoded value."""
         return self._value
 
     def timestamp(self) -> tuple[int, int]:
-        """The kind of the timestamp and its milliseconds since 1970."""
+        """Return the timestamp type and the milliseconds since 1970."""
         return CREATE_TIME, self._timestamp_ms
 
     def headers(self) -> Headers | None:
-        """The headers, or None where there are none."""
+        """Return the headers, or None if the record has none."""
         return self._headers
 
 
@@ -109,7 +109,7 @@ def _new_id() -> str:
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic: an id that no other has, its configs and its partitions."""
+    """Topic with a unique id, its configs and its partitions."""
 
     name: str
     logs: list[Log]
@@ -121,10 +121,10 @@ class MemoryCluster:
     """Kafka cluster in memory: topics, partitions, transactions and committed offsets.
 
     Args:
-        partitions: partition count of topics that nobody created explicitly, for all or by name;
-            names that are not there have one.
-        seed: decides where records without a key go, and which partitions are read first.
-        now_ms: returns the brokers' clock, for topics that limit timestamps.
+        partitions: partition count of topics that are created implicitly: one number for all, or
+            counts by name, with 1 for topics that are not named.
+        seed: seed for the partition of records without a key, and for the order of partitions.
+        now_ms: returns the brokers' time, for topics that limit timestamps.
 
     Example:
         >>> cluster = MemoryCluster()
@@ -153,15 +153,15 @@ class MemoryCluster:
         self.topics: dict[str, Topic] = {}
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.owners: dict[str, object] = {}
-        """The producer that has each transactional id now."""
+        """The current producer of each transactional id."""
         self.open: dict[object, Transaction] = {}
-        """The open transaction of each producer that has one."""
+        """The open transactions by producer."""
         self.changes = 0
 
     # -- topics --------------------------------------------------------------------------------
 
     def default_partitions(self, name: str) -> int:
-        """How many partitions a topic gets that nobody created explicitly."""
+        """Return the partition count of a topic that is created implicitly."""
         if isinstance(self._partitions, int):
             return self._partitions
         return self._partitions.get(name, 1)
@@ -169,7 +169,7 @@ class MemoryCluster:
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
     ) -> Topic:
-        """Create a topic, or return the one that is there.
+        """Create a topic, or return the existing topic.
 
         Raises:
             TopologyError: brokers would refuse the name.
@@ -191,7 +191,7 @@ class MemoryCluster:
             )
 
     def delete(self, name: str) -> None:
-        """Delete a topic, and what groups have committed for it, as a broker does."""
+        """Delete a topic and its committed offsets, as a broker does."""
         del self.topics[name]
         for offsets in self.offsets.values():
             for place in [place for place in offsets if place.topic == name]:
@@ -199,11 +199,11 @@ class MemoryCluster:
         self.changes += 1
 
     def log(self, place: TopicPartition) -> Log:
-        """One partition's log."""
+        """Return the log of a partition."""
         return self.topics[place.topic].logs[place.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic."""
+        """Return the partitions of a topic."""
         return [TopicPartition(topic, p) for p in range(len(self.topics[topic].logs))]
 
     # -- records -------------------------------------------------------------------------------
@@ -218,19 +218,19 @@ class MemoryCluster:
         headers: Headers | None,
         transaction: Transaction | None = None,
     ) -> MemoryMessage:
-        """Write a record; a topic that is not there is created.
+        """Write a record, and create the topic if it does not exist.
 
         Args:
-            topic: where to.
+            topic: the topic to write to.
             value: None is a null value.
             key: None is a null key.
-            partition: -1 takes the key's, and for a null key each in turn.
+            partition: -1 is the partition of the key, and round-robin for a null key.
             timestamp_ms: milliseconds since 1970.
-            headers: in order.
-            transaction: what it belongs to, if anything.
+            headers: the headers in their order.
+            transaction: the transaction of the record, if any.
 
         Raises:
-            TypeError: a timestamp or headers that Kafka's own producer refuses.
+            TypeError: Kafka's own producer refuses the timestamp or the headers.
         """
         _refuse_as_clients_do(timestamp_ms, headers)
         logs = self.create(topic).logs
@@ -271,7 +271,7 @@ class MemoryCluster:
     # -- transactions and offsets --------------------------------------------------------------
 
     def end(self, transaction: Transaction, fate: TransactionOutcome) -> None:
-        """Decide a transaction: markers in each partition that it wrote to, then its offsets."""
+        """End a transaction: write markers to each of its partitions, then commit its offsets."""
         assert transaction.fate is TransactionOutcome.OPEN, transaction
         transaction.fate = fate
         for place in transaction.places:
@@ -282,7 +282,7 @@ class MemoryCluster:
         self.changes += 1
 
     def own(self, transactional_id: str, producer: object) -> None:
-        """Give an identity to a producer; what its last owner left open is aborted."""
+        """Give a transactional id to a producer, and abort its last owner's open transaction."""
         before = self.owners.get(transactional_id)
         self.owners[transactional_id] = producer
         left_open = self.open.pop(before, None)
@@ -295,7 +295,7 @@ class MemoryCluster:
         self.changes += 1
 
     def is_undecided(self, group: str, places: Sequence[TopicPartition]) -> bool:
-        """Whether an open transaction commits offsets of these partitions."""
+        """Return whether an open transaction contains offsets of these partitions."""
         return any(
             place in transaction.offsets.get(group, {})
             for transaction in self.open.values()
@@ -304,7 +304,7 @@ class MemoryCluster:
 
 
 def _refuse_as_clients_do(timestamp_ms: object, headers: Sequence[object] | None) -> None:
-    """Raise what confluent-kafka does, so that no test passes with what fails live."""
+    """Raise the errors of confluent-kafka, so that a test does not pass with invalid arguments."""
     operator.index(timestamp_ms)  # type: ignore[arg-type]
     for header in headers or ():
         if not isinstance(header, tuple) or len(header) != 2:

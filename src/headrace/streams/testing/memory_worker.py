@@ -1,6 +1,6 @@
-"""Makes a worker of a cluster in memory: the production worker, with seams of its own.
+"""Construction of a production worker on an in-memory cluster.
 
-What lies between them is wired as it is live (`headrace.streams.worker.wiring`).
+Everything else is wired as in production (`headrace.streams.worker.wiring`).
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from headrace.streams.worker.worker import Worker
 
 
 class ManualClock:
-    """Time that passes when it is told to (see `headrace.streams.kafka.protocols.Clock`)."""
+    """Clock that advances only on request (see `headrace.streams.kafka.protocols.Clock`)."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
         self._passed_ms = 0
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since 1970."""
         return self._now_ms
 
     def monotonic_s(self) -> float:
-        """Seconds that passed."""
+        """Return the elapsed time in seconds."""
         return self._passed_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.pass_ms(int(seconds * 1000))
 
     def pass_ms(self, duration_ms: int) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         assert duration_ms >= 0, duration_ms
         self._now_ms += duration_ms
         self._passed_ms += duration_ms
@@ -64,20 +64,20 @@ class ManualClock:
 
 @dataclass(slots=True)
 class EventLog:
-    """Keeps what the runtime logs (see `headrace.streams.kafka.protocols.Log`)."""
+    """Log that stores the events of the runtime (see `headrace.streams.kafka.protocols.Log`)."""
 
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """Keep an event."""
+        """Store an info event."""
         self._keep("info", event, fields)
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """Keep an event."""
+        """Store a warning event."""
         self._keep("warning", event, fields)
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Keep an event."""
+        """Store an error event."""
         self._keep("error", event, fields)
 
     def _keep(self, level: str, event: str, fields: dict[str, Any]) -> None:
@@ -86,7 +86,7 @@ class EventLog:
 
 @dataclass(slots=True)
 class Counts(SilentListener, SilentRestoreListener):
-    """What a worker did, across restarts."""
+    """Counters of a worker, across restarts."""
 
     processed: int = 0
     commits: int = 0
@@ -105,13 +105,14 @@ class Counts(SilentListener, SilentRestoreListener):
 
 
 REPARTITIONED = 4
-"""How many partitions topics have where the topology repartitions and nobody says how many."""
+"""Default partition count of topics if the topology repartitions."""
 
 
 def default_partitions(plans: Sequence[SubPlan]) -> int:
-    """How many partitions topics have where nobody says how many.
+    """Return the partition count of topics if the test does not set it.
 
-    Several where keys are partitioned anew: with one, all keys meet whatever their bytes are.
+    It is greater than 1 if keys are repartitioned: with a single partition all keys match, however
+    they are encoded.
     """
     return REPARTITIONED if any(plan.topics.repartition_sources for plan in plans) else 1
 
@@ -122,7 +123,7 @@ def create_topics(
     config: StreamsConfig,
     global_plans: Sequence[GlobalPlan] = (),
 ) -> None:
-    """Create the topics that the plans read and write, those of its own as they are made live.
+    """Create the topics that the plans read and write; internal topics as in production.
 
     Raises:
         MisconfiguredTopicError: topics do not fit each other or the topology.
@@ -133,7 +134,7 @@ def create_topics(
         cluster.create(name)
     for sink in (sink for plan in plans for sink in plan.program.sub_topology.sinks):
         if isinstance(sink.topic, str) and not sink.internal:
-            cluster.create(sink.topic)  # a windowed key asks how many partitions there are
+            cluster.create(sink.topic)  # a windowed key requires the partition count
     if config.handlers.dead_letter_topic is not None:
         cluster.create(config.handlers.dead_letter_topic)
     planned = plan_internal_topics(
@@ -146,14 +147,14 @@ def create_topics(
 
 @dataclass(frozen=True, slots=True)
 class _MemoryFacts(ClusterFacts):
-    """Answers for a cluster in memory, where topics that functions name are made."""
+    """Facts of an in-memory cluster, where topics named by functions are created on demand."""
 
     create: Callable[[str], object] = str
 
     def partitions_of(self, topic: str) -> int:
-        """The partition count of a topic."""
+        """Return the partition count of a topic, and create the topic if necessary."""
         self.create(topic)
-        # By its own name: a dataclass with slots is another class than the one of `super()`.
+        # Not super(): a dataclass with slots is not the class that `super()` refers to.
         return ClusterFacts.partitions_of(self, topic)
 
 
@@ -172,7 +173,7 @@ def make_memory_worker(
     deployed: Deployment | None = None,
     open_sink: OpenSink = open_sink,
 ) -> Worker:
-    """Make a worker of a cluster in memory; its topics are there already."""
+    """Create a worker on an in-memory cluster whose topics already exist."""
     admin = MemoryAdmin(cluster)
     topics = admin.describe(admin.names())
     application = Application(
@@ -201,8 +202,8 @@ def make_memory_worker(
         first_commit_id=cluster.random.getrandbits(30) << 32,
         log=log,
         open_sink=open_sink,
-        times_interval_s=0,  # time passes only when it is told to
-        first_records=sys.maxsize,  # nothing is slow here, and tests see each commit
+        times_interval_s=0,  # the clock advances only on request
+        first_records=sys.maxsize,  # no limit is needed here, and tests observe each commit
     )
     return wire(application, seams)
 

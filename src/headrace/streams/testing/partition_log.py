@@ -7,11 +7,11 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Decided(Protocol):
-    """A transaction, as far as a reader of its records asks."""
+    """Transaction with the properties that a reader of its records needs."""
 
     @property
     def committed(self) -> bool | None:
-        """What was decided; None while it is open."""
+        """Whether it was committed; None while it is open."""
 
 
 MessageT = TypeVar("MessageT")
@@ -19,7 +19,7 @@ TransactionT = TypeVar("TransactionT", bound=Decided)
 
 
 class PartitionLog(Generic[MessageT, TransactionT]):
-    """At each offset a record of a transaction or of none, or None for a marker."""
+    """Log of a partition: each offset has a record, with or without a transaction, or a marker."""
 
     __slots__ = ("_writers", "entries", "open", "start")
 
@@ -28,7 +28,7 @@ class PartitionLog(Generic[MessageT, TransactionT]):
         self._writers: list[TransactionT | None] = []
         self.start = 0
         self.open: dict[TransactionT, int] = {}
-        """The first offset of each transaction without a marker here, the lowest first."""
+        """The first offset of each transaction without a marker in this log, the lowest first."""
 
     @property
     def end(self) -> int:
@@ -37,7 +37,7 @@ class PartitionLog(Generic[MessageT, TransactionT]):
 
     @property
     def last_stable(self) -> int:
-        """The offset behind everything that is decided here."""
+        """The last stable offset: the first offset of the oldest open transaction, or the end."""
         return next(iter(self.open.values()), self.end)
 
     def append(self, message: MessageT, transaction: TransactionT | None) -> None:
@@ -48,31 +48,31 @@ class PartitionLog(Generic[MessageT, TransactionT]):
         self._writers.append(transaction)
 
     def mark(self, transaction: TransactionT) -> None:
-        """Write a transaction's marker, unless the topic was made anew since it wrote there."""
+        """Write a transaction's marker, if the transaction has written to this log."""
         if self.open.pop(transaction, None) is not None:
             self.entries.append(None)
             self._writers.append(transaction)
 
     def cut(self, entries: Sequence[MessageT | None], start: int) -> None:
-        """Go back to what the log had before, when no transaction was open."""
+        """Reset the log to earlier contents, from a time when no transaction was open."""
         self.entries[:] = entries
         del self._writers[len(entries) :]
         self.start = start
         self.open.clear()
 
     def writer(self, offset: int) -> TransactionT | None:
-        """The transaction that wrote what is there."""
+        """Return the transaction that wrote at an offset, or None."""
         return self._writers[offset]
 
     def is_final(self, offset: int) -> bool:
-        """Whether what is there was written for good, below the last stable offset."""
+        """Return whether the record at an offset is committed, or not part of a transaction."""
         writer = self._writers[offset]
         return writer is None or writer.committed is True
 
     def read(self, offset: int, limit: int, *, committed: bool) -> tuple[list[MessageT], int]:
-        """Return up to `limit` records from `offset` on, and the offset to go on from.
+        """Return up to `limit` records from `offset` on, and the next offset to read.
 
-        Markers are passed over, with `committed` aborted records too, also behind the last record.
+        Markers are skipped, and with `committed` also aborted records, even after the last record.
         """
         end = self.last_stable if committed else self.end
         found: list[MessageT] = []
