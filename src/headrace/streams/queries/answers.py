@@ -1,4 +1,4 @@
-"""What queries give: rows, and from where they are. Times are milliseconds since 1970."""
+"""Results of queries: rows and their partitions. Times are milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row(Generic[K, V]):
-    """A committed row.
+    """Committed row of a store.
 
     Args:
-        key: of a window or session store a `Windowed`.
-        timestamp: that of the record which the value comes from; of a version, since when it holds.
-        partition: of the task that keeps it; None in a global table.
+        key: the key; a `Windowed` in a window or session store.
+        timestamp: the timestamp of the record that the value comes from; in a versioned store the
+            time from which the version is valid.
+        partition: the partition of the task that owns the row; None in a global table.
     """
 
     key: K
@@ -28,23 +29,22 @@ class Row(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One partition of a store on this host, and how far its rows are.
+    """Partition of a store on this host, with the position of its rows.
 
     Args:
-        partition: of the task that keeps it; None for a global table.
-        offset: of the changelog, or of the topic that takes its place: what is before is in the
-            rows. 0 for a store without a changelog.
-        max_offset: no row has a change at this offset or a later one. It is above `offset` if the
-            rows were read at several moments, with commits between them.
-        commit_id: of the task's last commit.
-        committed_ms: when the store was written last.
-        age_ms: for how long a change may be missing here. Where no worker of this host has the
-            task, or nobody told, that is the time since the last commit.
-        state: of the task here: "running", "restoring" or "waiting"; None where no worker of this
-            host has it, or nobody told.
-        inputs: up to where the task's inputs are committed, as the worker told last.
-        host: where that is, as other hosts reach it; None where the setting application.server does
-            not say.
+        partition: the partition of the task that owns the store; None for a global table.
+        offset: offset of the changelog, or of the source topic that replaces it: the rows contain
+            all changes before it. 0 for a store without a changelog.
+        max_offset: no row contains a change at this offset or a later offset. It is larger than
+            `offset` if the rows were read in several steps, with commits between them.
+        commit_id: the id of the task's last commit.
+        committed_ms: the time of the last write to the store.
+        age_ms: the time for which changes may be missing. If no worker of this host has the task,
+            or no worker reports, it is the time since the last commit.
+        state: the state of the task on this host: "running", "restoring" or "waiting"; None if no
+            worker of this host has it, or no worker reports.
+        inputs: the committed offsets of the task's inputs, as last reported by the worker.
+        host: the address of this host for other hosts; None without the setting application.server.
     """
 
     partition: int | None
@@ -60,12 +60,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[K, V]):
-    """Some rows of a range.
+    """Page of the rows of a range.
 
     Args:
-        after: to be given for the next page; None where this is the last.
-        cursors: to be given to go on behind each of the rows.
-        places: where the rows are from.
+        after: the cursor of the next page; None on the last page.
+        cursors: the cursor after each row, to continue from that row.
+        places: the partitions that the rows were read from.
     """
 
     rows: tuple[Row[K, V], ...]
@@ -76,11 +76,11 @@ class Page(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found(Generic[K, V]):
-    """What a key has.
+    """Result of a query for a key.
 
     Args:
-        row: None where there is none.
-        places: where it is from, or all that were looked at.
+        row: the row of the key, or None.
+        places: the partition of the row, or all partitions that were searched.
     """
 
     row: Row[K, V] | None

@@ -1,4 +1,4 @@
-"""Questions as text, from a command line or a URL: keys, times and positions."""
+"""Queries in text form, from a command line or a URL: keys, times and positions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from headrace.topology.serdes import Serde
 from headrace.topology.serdes.documents import TOO_DEEP, to_bytes, to_document
 
 ReadKey = Callable[[str, Serde[Any], str], bytes]
-"""Makes the bytes of a key of its text, by a serde; the last is the name of its store."""
+"""Encodes a key given as text, with a serde; the last argument is the store's name."""
 _MEANT = {
     "string": "ask for a text",
     "integer": "ask for a whole number from -2147483648 to 2147483647",
     "long": "ask for a whole number of at most 64 bits",
     "double": "ask for a number",
 }
-"""What keys are, by the name of their serde."""
+"""The advice for an invalid key, by the name of the key serde."""
 _LIKE_ITS_ROWS = "ask for a key as its rows show them in JSON"
 _FOR_PROGRAMS = ("pass ", "or pass ", "convert it first", "write serdes.")
 _POSITION = re.compile(
@@ -35,13 +35,16 @@ _POSITION = re.compile(
 
 
 def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
-    """The bytes of a key that is written as text.
+    """Encode a key given as text.
 
-    Where keys are text, it is the key; else it is JSON: a number, or an object for JSON and Avro. A
-    text that is no JSON stands for itself.
+    If the store's keys are text, the text is the key; otherwise it is JSON: a number, or an object
+    for JSON and Avro. Text that is not valid JSON is used as a string.
 
     Raises:
-        WrongQueryError: it is no key of the store.
+        WrongQueryError: the text is not a key of the store.
+
+    Raises:
+        WrongQueryError: the text is not a key of the store.
 
     >>> from headrace import serdes
     >>> key_of_text("7", serdes.string, "s"), key_of_text("7", serdes.integer, "s")
@@ -52,7 +55,7 @@ def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
         if serde.serialize(text) == data:
             return data
     except SerdeError:
-        pass  # it takes no text
+        pass  # the serde does not accept text
     try:
         document = json.loads(text)
     except ValueError:
@@ -63,10 +66,10 @@ def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
 
 
 def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
-    """The bytes of a key that is written as JSON.
+    """Encode a key given as a JSON document.
 
     Raises:
-        WrongQueryError: it is no key of the store.
+        WrongQueryError: the document is not a key of the store.
     """
     if document is None:
         raise WrongQueryError(f"store {store!r} has no key null")
@@ -80,7 +83,7 @@ def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
 
 
 def _without_advice(error: SerdeError) -> str:
-    """What it says to who writes a program is nothing for who asks."""
+    """Remove the parts of an error message that are advice for programmers."""
     parts = str(error).split("; ")
     return "; ".join(part for part in parts if not part.startswith(_FOR_PROGRAMS))
 
@@ -90,10 +93,10 @@ def _too_deep(store: str) -> WrongQueryError:
 
 
 def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:
-    """The bytes of a key that is written as JSON, as a text.
+    """Encode a key given as JSON text.
 
     Raises:
-        WrongQueryError: it is none, or no key of the store.
+        WrongQueryError: the text is not JSON, or not a key of the store.
 
     >>> from headrace import serdes
     >>> key_of_json('"7"', serdes.json, "s")
@@ -117,17 +120,17 @@ def scan_of(
     reverse: bool = False,
     read: ReadKey = key_of_text,
 ) -> Scan:
-    """What a range is, as text says it: from one key to another, or of windows by time.
+    """Return the scan of a range given as text: a range of keys, or of times for windows.
 
     Args:
-        begin: the first, inclusive; None for the store's first.
-        end: the last, inclusive; None for the store's last.
-        prefix: with what keys begin, in place of both.
-        reverse: whether to begin with the last.
-        read: makes bytes of the keys.
+        begin: the first key or time, inclusive; None is the store's first.
+        end: the last key or time, inclusive; None is the store's last.
+        prefix: the prefix of the keys, instead of `begin` and `end`.
+        reverse: whether to start at the end.
+        read: encodes the keys.
 
     Raises:
-        WrongQueryError: it is no range of this store.
+        WrongQueryError: the range is not valid for this store.
     """
     if isinstance(reader, WindowReader | SessionReader):
         if reverse or prefix is not None:
@@ -155,15 +158,15 @@ def scan_of(
     low, high = (
         None if text is None else read(text, reader.key_serde, reader.name) for text in (begin, end)
     )
-    # The first key behind the last one.
+    # The first key after `end`.
     return Scan(low, None if high is None else high + b"\0", reverse)
 
 
 def time_of(text: str, name: str) -> int:
-    """A time: milliseconds since 1970, or as ISO 8601 has it, in UTC unless it says otherwise.
+    """Parse a time: milliseconds since 1970, or ISO 8601, which is UTC by default.
 
     Raises:
-        WrongQueryError: it is none.
+        WrongQueryError: the text is not a time.
 
     >>> time_of("1500", "from"), time_of("1970-01-01T00:00:02Z", "from")
     (1500, 2000)
@@ -183,7 +186,7 @@ def time_of(text: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MinPosition:
-    """How far a partition is to be: behind which offset of its changelog, or of an input."""
+    """Minimum position of a partition, as an offset of its changelog or of an input."""
 
     topic: str | None
     partition: int
@@ -191,10 +194,10 @@ class MinPosition:
 
     @classmethod
     def parse(cls, text: str) -> MinPosition:
-        """Read ``PARTITION:OFFSET`` of the changelog, or ``TOPIC-PARTITION:OFFSET`` of an input.
+        """Parse ``PARTITION:OFFSET`` of the changelog, or ``TOPIC-PARTITION:OFFSET`` of an input.
 
         Raises:
-            WrongQueryError: it is neither.
+            WrongQueryError: the text has neither form.
 
         >>> MinPosition.parse("words-3:17")
         MinPosition(topic='words', partition=3, offset=17)
@@ -213,19 +216,19 @@ class MinPosition:
 
     @property
     def is_reached(self) -> Callable[[Place], bool]:
-        """Tells whether a place is so far."""
+        """A function that returns whether a partition has reached the position."""
         if self.topic is None:
             return lambda place: place.offset >= self.offset
         name = f"{self.topic}-{self.partition}"
-        # The offset of a record is committed once the next one is what comes next.
+        # A record is committed if the committed offset, which is the next to read, is larger.
         return lambda place: place.inputs.get(name, -1) > self.offset
 
 
 def row_document(row: Row[Any, Any]) -> dict[str, Any]:
-    """A row as JSON has it.
+    """Convert a row to a JSON document.
 
     Raises:
-        QueryError: it is nested too deeply.
+        QueryError: the row is nested too deeply.
     """
     try:
         key, value = to_document(row.key), to_document(row.value)

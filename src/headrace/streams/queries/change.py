@@ -1,4 +1,4 @@
-"""A change of a row, as JSON has it: made once, however many follow it."""
+"""Change of a row as JSON, which is encoded once for all followers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headrace.streams.queries.origin import Origin
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.documents import as_base64, to_document
 
-# How far somebody has been told of a store's changes, as text: ``0:1500,1:1498``.
+# Position of a follower in a store's changes, as text: ``0:1500,1:1498``.
 #
-# For each partition the offset of the changelog that comes next: what is before was told. It is the
-# number that a `Place` of a query has, so that changes can be followed from an answer on.
+# For each partition it contains the next offset of the changelog: earlier changes were sent. It is
+# the same number as in the `Place` of a query result, so a client can follow changes after a query.
 
 
 LENGTH_MAX = 20_000
@@ -25,7 +25,7 @@ _ONE = re.compile(r"(\d{1,6}):(\d{1,18})", re.ASCII)
 
 
 def text_of(positions: Mapping[int, int]) -> str:
-    """Positions as text.
+    """Format positions as text.
 
     >>> text_of({1: 7, 0: 12})
     '0:12,1:7'
@@ -34,10 +34,10 @@ def text_of(positions: Mapping[int, int]) -> str:
 
 
 def positions_of(text: str) -> dict[int, int]:
-    """Read positions.
+    """Parse positions.
 
     Raises:
-        WrongQueryError: they are none.
+        WrongQueryError: the text is not a list of positions.
 
     >>> positions_of("0:12,1:7")
     {0: 12, 1: 7}
@@ -55,11 +55,11 @@ def positions_of(text: str) -> dict[int, int]:
 
 
 class Change:
-    """A record of a changelog.
+    """Record of a changelog.
 
     Args:
-        origin: how its bytes are read.
-        record: what was read.
+        origin: decodes the record.
+        record: the record.
     """
 
     __slots__ = ("_data", "_error", "_origin", "key", "offset", "partition", "timestamp", "value")
@@ -75,7 +75,7 @@ class Change:
         self.timestamp = record.timestamp()[1]
         try:
             row = origin.read(record)
-        except Exception as error:  # a serde of the user's may raise anything
+        except Exception as error:  # a custom serde may raise anything
             self.key, self.value = record.key(), record.value()
             self._error = f"{type(error).__name__}: {error}"
         else:
@@ -83,18 +83,21 @@ class Change:
 
     @property
     def bare_key(self) -> bytes:
-        """Whose row it is: the key without its window or session."""
+        """The key of the row without its window or session."""
         return self._origin.bare_key(self.key or b"")
 
     @property
     def data(self) -> bytes:
-        """The JSON of it."""
+        """The change as JSON."""
         if self._data is None:
             self._data = msgspec.json.encode(self.document())
         return self._data
 
     def document(self) -> dict[str, Any]:
-        """What is told of it; what a serde refuses is told as it is, with the reason."""
+        """Return the change as a JSON document.
+
+        If a serde cannot decode the key or value, it is shown in base64, with the error.
+        """
         store, errors = self._origin.store, [self._error] if self._error else []
         found = {
             "key": _shown(self.key, store.key, errors),

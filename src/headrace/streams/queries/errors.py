@@ -1,4 +1,4 @@
-"""What a query may be refused with: one class for each answer that whoever asks can act on."""
+"""Errors of queries, with a class for each reaction of the caller."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from headrace.streams.tasks.failures import is_ours
 
 
 class QueryError(StreamsError):
-    """A query cannot be answered; the message says why, and what to do."""
+    """Raised if a query cannot be answered; the message contains the reason and the fix."""
 
 
 class NoSuchStoreError(QueryError):
-    """The application has no store of this name; correct the name."""
+    """Raised if the application has no store of this name; correct the name."""
 
 
 class StoreInMemoryError(QueryError):
-    """The rows are in the memory of workers, and none can be asked here; ask where they run."""
+    """Raised if the rows are in the memory of workers that cannot be queried from this process."""
 
 
 class WrongQueryError(QueryError):
-    """The store cannot be asked so: a key of another type, a question for another kind of store."""
+    """Raised if the query does not fit the store, such as a key of another type."""
 
 
 class WrongKindError(WrongQueryError, AttributeError):
-    """Stores of another kind are asked so; the message says what this one is asked with."""
+    """Raised if the method belongs to another kind of store; the message names the right method."""
 
 
 class NotReadableError(QueryError):
-    """The rows cannot be read now: they are restored, or not on this host; ask again later.
+    """Raised if rows cannot be read now: the store is restored or on another host; try again later.
 
     Args:
-        remaining: offsets of changelogs that are still to be read, where that is known.
-        unreached: the host that does not answer the one that was asked; None where it is not that.
+        remaining: the number of changelog offsets left to restore, if known.
+        unreached: the host that did not respond to the queried host; None for other causes.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class NotReadableError(QueryError):
 
 
 class ApplicationFailedError(NotReadableError):
-    """The application in this process has failed; correct the cause and start a new one."""
+    """Raised if the application in this process has failed; correct the cause and restart it."""
 
     def __init__(self, application: str, reason: str) -> None:
         super().__init__(
@@ -55,26 +55,26 @@ class ApplicationFailedError(NotReadableError):
 
 
 class UnfinishedError(NotReadableError):
-    """The files are of a restore that has not come to its end; its worker goes on with it."""
+    """Raised if the files belong to an unfinished restore, which their worker continues."""
 
 
 class TooOldError(NotReadableError):
-    """The rows are older than whoever asks accepts, or not as far as he waits for."""
+    """Raised if the rows are older than the caller accepts, or before its required position."""
 
 
 class StoppingError(NotReadableError):
-    """What answers here stops; ask again once it is back, or another host."""
+    """Raised if the queried process stops; try again after its restart, or query another host."""
 
     def __init__(self) -> None:
         super().__init__("this host stops: ask again in a moment, or ask another host")
 
 
 class NotHereError(NotReadableError):
-    """Another host has the task; ask that one.
+    """Raised if another host has the task; query that host.
 
     Args:
-        partition: which is not here.
-        host: who has it, as other hosts reach it; None where that is not known.
+        partition: the partition that is not on this host.
+        host: the address of the owner for other hosts; None if unknown.
     """
 
     def __init__(self, message: str, *, partition: int, host: str | None = None) -> None:
@@ -84,12 +84,12 @@ class NotHereError(NotReadableError):
 
 
 class UnreachedHostError(NotReadableError):
-    """A host does not answer; ask again later, or another one.
+    """Raised if a host does not respond; try again later, or query another host.
 
     Args:
-        host: which.
-        is_silent: whether it may be there, and said nothing for as long as was waited.
-        is_other: whether something else is there, so that asking again does not help.
+        host: the address of the host.
+        is_silent: whether the host may exist and has not responded in time.
+        is_other: whether something else responds at this address, so that a retry does not help.
     """
 
     def __init__(
@@ -102,33 +102,33 @@ class UnreachedHostError(NotReadableError):
 
 
 class UnknownTokenError(QueryError):
-    """The application wants a token, and this is not the one; give the right one."""
+    """Raised if the application requires a token, and the given token is wrong."""
 
 
 class ClosedConnectionError(QueryError):
-    """The connection to the application was closed, here, before there was an answer."""
+    """Raised if the connection to the application was closed locally before the response."""
 
 
 class PositionGoneError(QueryError):
-    """What comes behind a position is not there any more; begin with the rows (``snapshot=true``).
+    """Raised if changes after a position no longer exist; start with the rows (``snapshot=true``).
 
-    When retention deleted it, or the topic was made anew.
+    Retention has deleted them, or the topic was re-created.
     """
 
 
-# What whoever wants to follow changes may be refused with, beside the errors of queries.
+# Additional errors of change feeds.
 
 
 class NoChangelogError(QueryError):
-    """The store keeps no changelog, so nobody can be told of its changes; have it keep one."""
+    """Raised if the store has no changelog, so that it has no change feed; enable logging."""
 
 
 class TooManyFollowersError(NotReadableError):
-    """So many follow changes here already; ask again later."""
+    """Raised if the maximum number of followers is reached; try again later."""
 
 
 def said_of(error: Exception) -> str:
-    """What is told of an error: its text, unless that may quote a record.
+    """Return the description of an error: its message, unless it may contain data of a record.
 
     >>> said_of(NotReadableError("it is restored")), said_of(ValueError("the value 5"))
     ('it is restored', 'ValueError')

@@ -1,7 +1,7 @@
-"""Who follows the changes of which store: one reader a store, from the first follower to the last.
+"""Change feeds of stores, with a shared reader per store while it has followers.
 
-Changes come from the cluster, not from this host: whoever asks anywhere is told those of all
-partitions. They are read in the process that is asked, beside the workers.
+Changes are read from the cluster, not from local files, so every host serves the changes of all
+partitions. They are read in the process that serves the followers, in separate threads.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from headrace.streams.queries.rows_first import Rows, RowsFirst, RowsHere
 from headrace.streams.queries.subscription import Subscription, Turns, shares
 from headrace.streams.queries.walk import Scan
 
-# The one reader of a store's changes, shared by all who follow them.
+# The single reader of a store's changes, shared by all followers.
 #
-#     catches up: reads alone ─► is as far as the tail ─► joins ─► is handed what the tail reads
+#     catch up: own reader ─► reaches the tail's offset ─► joins ─► receives what the tail reads
 #
-# Whoever joins a partition has been told everything before the place where the tail is there, and
-# the
-# tail hands on nothing meanwhile, so that nothing is told twice or left out.
+# A follower that joins a partition has received all changes before the tail's offset, and the tail
+# sends nothing in the meantime, so no change is sent twice or lost.
 
 
 POLL_RECORDS = 1_000
@@ -51,8 +50,8 @@ class Tail:
     """Single reader of a store's changes, shared by all followers.
 
     Args:
-        make_consumer: makes one without a group that reads committed records.
-        begins: where to begin in each partition.
+        make_consumer: creates a consumer without a group that reads committed records.
+        begins: the start offset in each partition.
     """
 
     def __init__(
@@ -75,19 +74,19 @@ class Tail:
 
     @property
     def partitions(self) -> list[int]:
-        """Those of the topic."""
+        """The partitions of the topic."""
         return list(self._members)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it hands out nothing any more."""
+        """Whether the reader has ended."""
         return self._ended is not None
 
     def join_now(self, follower: Subscription) -> None:
-        """Hand a follower what comes in all partitions.
+        """Send a follower the new changes of all partitions.
 
         Raises:
-            StreamsError: it has ended.
+            StreamsError: the reader has ended.
         """
         with self._lock:
             if self._ended is not None:
@@ -97,10 +96,13 @@ class Tail:
                 members.append(follower)
 
     def join(self, follower: Subscription, partition: int) -> bool:
-        """Hand a follower what comes in a partition, if he has been told all before it.
+        """Send a follower the new changes of a partition, if it has received all earlier changes.
+
+        Returns:
+            Whether the follower has joined.
 
         Raises:
-            StreamsError: it has ended.
+            StreamsError: the reader has ended.
         """
         with self._lock:
             if self._ended is not None:
@@ -111,14 +113,14 @@ class Tail:
             return True
 
     def leave(self, follower: Subscription) -> None:
-        """Hand a follower nothing more."""
+        """Send no more changes to a follower."""
         with self._lock:
             for members in self._members.values():
                 if follower in members:
                     members.remove(follower)
 
     def end(self, reason: str = "nobody follows any more") -> None:
-        """Read no more; those who still follow are told why."""
+        """Stop reading, and close the remaining followers with the reason."""
         with self._lock:
             if self._ended is None:
                 self._ended = reason
@@ -142,7 +144,7 @@ class Tail:
                     self._turn(consumer)
             finally:
                 consumer.close(leave=False)
-        except Exception as error:  # whatever it is: those who follow are to hear of it
+        except Exception as error:  # any error must be reported to the followers
             reason = said_of(error)
             self._log.warning("changes_failed", reason=reason)
             self.end(f"the changes cannot be read: {reason}")
@@ -151,7 +153,7 @@ class Tail:
     def _turn(self, consumer: Consumer) -> None:
         batches = consumer.poll(POLL_RECORDS, POLL_S)
         places = [TopicPartition(self.origin.topic, partition) for partition in self._members]
-        # What markers and aborted records take is passed only once all before it was handed out.
+        # Markers and aborted records are passed only after all records before them were returned.
         positions = consumer.positions(places)
         with self._lock:
             for place, records in batches.items():
@@ -166,22 +168,22 @@ class Tail:
                         member.reach(place.partition, offset)
 
 
-# Telling one follower what came before he could join the tail: rows, and changes since then.
+# Catch-up of a follower before it joins the tail: rows, and the changes since then.
 
 
 _GAP_MIN = 5
-"""The marker of a transaction takes one offset, and where workers were killed some lie side by
-side: of transactions that were to write here and had not yet. Fewer that are missing say nothing.
+"""Minimum number of consecutive missing offsets that counts as a gap. A transaction marker takes an
+offset, and several markers can be adjacent if workers were killed before they wrote any record.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Make consumers without a group.
+    """Factories of consumers without a group.
 
     Args:
-        committed: of committed records.
-        all: of those of aborted transactions, too.
+        committed: creates a consumer of committed records.
+        all: creates a consumer that also reads records of aborted transactions.
     """
 
     committed: Callable[[], Consumer]
@@ -192,11 +194,12 @@ class CatchUp:
     """Thread that sends a follower the changes before it joins the tail.
 
     Args:
-        follower: knows where to begin, unless there are rows first.
-        turns: those of all who catch up.
-        rows: what to tell before; None for nothing.
-        tells_gaps: whether to say where compaction has taken changes away: not to him who asked
-            for what there is.
+        follower: the follower, which has its start positions unless rows are sent first.
+        turns: the lock shared by all threads that catch up.
+        rows: the rows to send first, or None.
+        tells_gaps: whether to report changes removed by compaction; False for followers that start
+            at the beginning, because they request only existing changes.
+        done: called at the end.
     """
 
     def __init__(
@@ -221,7 +224,7 @@ class CatchUp:
         self._looking: Consumer | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="headrace-changes-since", daemon=True).start()
 
     def _run(self) -> None:
@@ -232,7 +235,7 @@ class CatchUp:
             self._follower.close(f"{error}; begin anew, with snapshot=true")
         except StreamsError as error:
             self._follower.close(str(error))
-        except Exception as error:  # whatever it is: he who follows is to hear of it
+        except Exception as error:  # any error must be reported to the follower
             reason, origin = said_of(error), self._tail.origin
             get_logger().warning(
                 "changes_failed", store=origin.store.name, topic=origin.topic, reason=reason
@@ -275,13 +278,13 @@ class CatchUp:
                 return
 
     def _made(self, records: Sequence[ReceivedMessage]) -> Iterator[Change]:
-        """The changes that records are, with the JSON of those that are wanted."""
+        """Decode records, and encode the wanted changes as JSON."""
         for some in shares(records):
             with self._turns.one():
                 made = [Change(self._tail.origin, record) for record in some]
                 for change in made:
                     if self._follower.wants(change):
-                        _ = change.data  # it is kept
+                        _ = change.data  # encode and cache it
             yield from made
 
     def _place(self, partition: int) -> TopicPartition:
@@ -290,10 +293,10 @@ class CatchUp:
     # -- what compaction took away ---------------------------------------------------------------
 
     def _tell_gap(self, partition: int, begin: int, end: int) -> None:
-        """Say that there were changes between two offsets that are not there any more.
+        """Report that compaction has removed changes between two offsets.
 
-        Records of aborted transactions are no changes, and still there; one who reads them, too,
-        sees which offsets hold nothing at all.
+        Records of aborted transactions are not changes, but still take offsets. A consumer that
+        also reads them finds the offsets that contain nothing at all.
         """
         if not self._tells_gaps or partition in self._told_gaps or end - begin < _GAP_MIN:
             return
@@ -314,7 +317,7 @@ class CatchUp:
         if self._looking is None:
             self._looking = self._readers.all()
         self._looking.add({place: begin})
-        # Brokers may be away for any time, and what was not read is not missing.
+        # Brokers may be unavailable for a long time, and unread offsets are not missing.
         while self._looking.positions([place]).get(place, -1) < end:
             if self._follower.is_over:
                 found = list(range(begin, end))
@@ -326,7 +329,7 @@ class CatchUp:
 
 
 def _is_missing(offsets: Iterable[int], begin: int, end: int) -> bool:
-    """Whether so many offsets side by side hold nothing that they are no markers.
+    """Return whether more consecutive offsets are missing than transaction markers can explain.
 
     >>> _is_missing([5, 7], 5, 9), _is_missing([5], 5, 10), _is_missing([5], 5, 11)
     (False, False, True)
@@ -341,26 +344,26 @@ def _is_missing(offsets: Iterable[int], begin: int, end: int) -> bool:
 
 FOLLOWERS_MAX = 32
 CATCHING_UP_MAX = 8
-"""So many may catch up at once: each reads with a client of its own."""
+"""Maximum number of followers that catch up at the same time, each with its own client."""
 
 
 class Cluster(Protocol):
-    """How changes are reached."""
+    """Access to the cluster that has the changes."""
 
     @property
     def admin(self) -> TopicAdmin:
-        """Tells of topics."""
+        """The admin client."""
 
     @property
     def readers(self) -> Readers:
-        """Read them."""
+        """The factories of consumers."""
 
     def reach(self) -> None:
-        """See that it answers."""
+        """Check that the cluster responds."""
 
 
 class LiveCluster:
-    """The cluster that an application names in its settings; see `Cluster`."""
+    """Cluster of an application's settings; see `Cluster`."""
 
     def __init__(self, config: StreamsConfig) -> None:
         from headrace.streams.kafka.admin import LiveAdmin
@@ -377,7 +380,7 @@ class LiveCluster:
         self._admin_config = config.admin_config()
 
     def reach(self) -> None:
-        """See that it answers."""
+        """Check that the cluster responds."""
         from headrace.streams.kafka.connectivity import reach
 
         reach(self._admin_config)
@@ -385,11 +388,11 @@ class LiveCluster:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin.
+    """Start position of a follower.
 
     Args:
-        kind: at the end, at the beginning, at positions, or with the rows.
-        positions: the offsets that come next; partitions that are not named begin at their ends.
+        kind: the end, the beginning, given positions, or the rows of the store.
+        positions: the next offsets; partitions that are not named start at their ends.
     """
 
     kind: Literal["end", "beginning", "positions", "rows"] = "end"
@@ -400,7 +403,7 @@ class Feeds:
     """Change feeds of the stores of an application. Thread-safe.
 
     Args:
-        connect: reaches the cluster, once somebody wants to follow; None does so live.
+        connect: connects to the cluster for the first follower; None is the live cluster.
     """
 
     def __init__(
@@ -433,17 +436,18 @@ class Feeds:
         """Follow the changes of a store.
 
         Args:
-            name: the store's.
-            key: the bytes of the one key that is followed; None follows all of them.
+            name: the store's name.
+            key: the encoded key to follow; None follows all keys.
             wake: see `Subscription`.
-            rows: to begin with, where that is wanted; None takes those of this host.
+            rows: the rows to start with, if `start` requires rows; None reads the rows of this
+                host.
 
         Returns:
-            What there is to be told; to be given to `leave` in the end.
+            The subscription, which must be passed to `leave` in the end.
 
         Raises:
-            QueryError: that store, or that position, cannot be followed.
-            StreamsError: the cluster does not answer, or refuses it.
+            QueryError: the store or the position cannot be followed.
+            StreamsError: the cluster does not respond, or denies access.
         """
         store = store_of(self._queries.stores, self._queries.application, name)
         origin = origin_of(store, self._queries.plans, self._queries.global_plans)
@@ -465,15 +469,15 @@ class Feeds:
         return follower
 
     def reach(self) -> None:
-        """See that the cluster answers, for somebody who would wait at a terminal.
+        """Check that the cluster responds, so that a command fails early instead of waiting.
 
         Raises:
-            StreamsError: it does not, or does not let this client in.
+            StreamsError: the cluster does not respond, or denies access to this client.
         """
         self._reached().reach()
 
     def leave(self, follower: Subscription) -> None:
-        """Follow no more; the reader of a store ends with its last follower."""
+        """Remove a follower; the reader of a store ends with its last follower."""
         follower.close("it was left")
         with self._lock:
             tail = self._followers.pop(follower, None)
@@ -488,7 +492,7 @@ class Feeds:
         tail.end()
 
     def close(self, reason: str = "what serves the changes stops") -> None:
-        """End all of it, and say why."""
+        """Close all followers and readers with a reason."""
         with self._lock:
             self._closed = reason
             followers, tails = list(self._followers), list(self._tails.values())
@@ -576,7 +580,7 @@ class Feeds:
                 if tail is not None and not tail.has_ended:
                     self._followers[follower] = tail
                     return tail
-            # Not with the lock: the cluster may take its time.
+            # Without the lock, because the cluster may be slow.
             ends = cluster.admin.stable_offsets(places)
 
     def _rows(
@@ -601,10 +605,10 @@ def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
 def _checked(
     admin: TopicAdmin, places: list[TopicPartition], wanted: Mapping[int, int]
 ) -> dict[int, int]:
-    """Positions in all partitions, those that were given being there.
+    """Return the start positions of all partitions, after a check that the given positions exist.
 
     Raises:
-        PositionGoneError: one is not there any more.
+        PositionGoneError: a position no longer exists.
     """
     if over := wanted.keys() - {place.partition for place in places}:
         raise WrongQueryError(

@@ -1,9 +1,9 @@
-"""The files of tasks on this host, followed while somebody asks.
+"""Read-only access to the files of tasks on this host, while queries use them.
 
-    asked ─► opened (some 10 ms) ─► follows, each `FOLLOW_EVERY_S` or more ─► idle ─► closed
+    query ─► open (about 10 ms) ─► update, at intervals of `FOLLOW_EVERY_S` or more ─► idle ─► close
 
-One thread at a time reads a task's files, so that what it reads is of one moment: the rows and what
-is said of their position. A task whose worker has begun anew is opened again.
+A task's files are read by one thread at a time, so that the rows and their position are consistent.
+If a task's worker has re-created the files, they are opened again.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from headrace.streams.queries.errors import NotReadableError, UnfinishedError
 from headrace.streams.queries.kept import KINDS, Kind
 
 FOLLOW_EVERY_S = 0.02
-"""So old may what is read be, beyond what a commit takes to be on disk: longer where it takes long
-to follow, so that queries take a small part of a processor from the workers."""
+"""Minimum time between two updates in seconds, which adds to the age of the rows. It is longer if
+updates are slow, so that queries take little CPU time from the workers."""
 FOLLOW_SHARE = 50
-"""For one part of the time it follows, and for so many it does not."""
+"""The time between updates as a multiple of an update's duration."""
 FOLLOW_ROWS_S = 0.1
-"""Longer pauses save nothing where it is rows that take the time: there are the more then, and
-whoever asks first waits for all of them."""
+"""Limit of the time between updates in seconds, because an update whose duration depends on the
+number of new rows takes longer after a longer pause, and the next query waits for it."""
 FOLLOW_SHARE_MAX = 5
-"""For one part of the time it follows at least so many it does not, whatever takes long."""
+"""The limit is at least this multiple of an update's duration."""
 FOLLOW_EVERY_MAX_S = 1.0
 LOOK_EVERY_S = 0.25
-"""How often is looked which tasks have files here."""
+"""Interval in seconds between checks which tasks have files on this host."""
 IDLE_S = 60.0
-"""So long a task's files stay open after the last query: what is deleted takes space until then."""
+"""Seconds for which files stay open after the last query; deleted files take space until then."""
 _TRIES = 4
 _CACHE_BYTES = 32 << 20
 _WRITE_BUFFER_BYTES = 64 << 20
 
 
 class Follower:
-    """The files of one task.
+    """Read-only view of the files of a task.
 
     Args:
-        families: the stores in them.
+        families: the stores in the files.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Follower:
     def read(
         self, family: str, kind: Kind, *, fresh: bool = False
     ) -> Iterator[tuple[CommittedStore, Position, float]]:
-        """Read a store: its rows, its position, and how long ago that was looked at, in seconds.
+        """Read a store: its rows, its position, and the age of the view in seconds.
 
         Args:
-            kind: what the application has the store as.
-            fresh: look now, and not only where the last look is some time ago.
+            kind: the kind of the store in the application.
+            fresh: update the view even if the last update was recent.
 
         Raises:
-            NotReadableError: there is nothing that may be read.
+            NotReadableError: the rows cannot be read now.
         """
         with self._lock:
             self.used_s = self._monotonic_s()
@@ -98,7 +98,7 @@ class Follower:
                 raise NotReadableError(f"its files cannot be read: {error}") from error
 
     def _require_reached(self, family: str, position: Position) -> None:
-        """Nobody is to see rows that are older than those he has seen: restored from the begin."""
+        """Raise if rows are older than rows read before, because they are being restored."""
         before = self._reached.get(family)
         if (
             before is not None
@@ -128,7 +128,7 @@ class Follower:
     def _follows(self) -> bool:
         try:
             return self._secondary is not None and self._secondary.follow()
-        except StateError:  # it was replaced at this very moment
+        except StateError:  # it was replaced during the update
             return False
 
     def _opened(self) -> RocksSecondary:
@@ -138,7 +138,7 @@ class Follower:
         return RocksSecondary(self.path, self._families, memory=self._memory)
 
     def close(self) -> None:
-        """Let go of the files; what is being read is read to its end first."""
+        """Close the files after a running read has finished."""
         with self._lock:
             self._is_over = True
             self._close()
@@ -150,7 +150,7 @@ class Follower:
 
 
 def _pause_s(took_s: float) -> float:
-    """How long not to follow after a look that took so long.
+    """Return the minimum time until the next update, from the duration of the last update.
 
     >>> [round(_pause_s(took_s), 3) for took_s in (0.0001, 0.001, 0.01, 0.1, 1.0)]
     [0.02, 0.05, 0.1, 0.5, 1.0]
@@ -160,7 +160,7 @@ def _pause_s(took_s: float) -> float:
 
 
 def _require_kind(kind: Kind, layout: str | None) -> None:
-    """See that rows lie as those of such a store: others would not be found, or read wrongly."""
+    """Raise if the files contain another kind of store, whose rows would be misread."""
     if layout is not None and KINDS.get(layout, layout) != kind:
         raise NotReadableError(
             f"its files hold a {KINDS.get(layout, layout)} store, and the application that was "
@@ -169,7 +169,7 @@ def _require_kind(kind: Kind, layout: str | None) -> None:
 
 
 class Followers:
-    """The tasks and global tables of an application on this host.
+    """Tasks and global tables of an application on this host.
 
     Args:
         base: ``<state.dir>/<application.id>``.
@@ -188,11 +188,11 @@ class Followers:
         self._is_closed = False
 
     def of_tasks(self, sub_topology: int, families: tuple[str, ...]) -> dict[int, Follower]:
-        """The tasks of a sub-topology that have files here, by their partitions."""
+        """Return the tasks of a sub-topology that have files on this host, by partition."""
         begin = f"{sub_topology}_"
         with self._lock:
             now_s = self._monotonic_s()
-            # Where there was nothing is looked at once: a worker may just have begun.
+            # If nothing was found before, check immediately: a worker may have started since.
             known = any(task.startswith(begin) for task in self._files)
             if not known or now_s - self._looked_s >= LOOK_EVERY_S:
                 self._files, self._looked_s = task_files(self.base), now_s
@@ -205,21 +205,21 @@ class Followers:
             return {n: self._follower(path, families) for n, path in sorted(here.items())}
 
     def of_tables(self, families: tuple[str, ...]) -> list[Follower]:
-        """The global tables of the workers that had some."""
+        """Return the global tables of all workers that have had files on this host."""
         with self._lock:
             return [self._follower(path, families) for path in global_files(self.base)]
 
     def is_left(self, follower: Follower) -> bool:
-        """Whether workers run on this host, and none of them holds the files."""
+        """Return whether workers run on this host, but none of them holds the files."""
         held = self._held_locks()
         return bool(held) and lock_of(follower.path) not in held
 
     def is_held(self, follower: Follower) -> bool:
-        """Whether a worker of this host holds the files."""
+        """Return whether a worker of this host holds the files."""
         return lock_of(follower.path) in self._held_locks()
 
     def are_at_work(self) -> bool:
-        """Whether a worker runs on this host."""
+        """Return whether a worker runs on this host."""
         return bool(self._held_locks())
 
     def _held_locks(self) -> frozenset[Path]:
@@ -243,7 +243,7 @@ class Followers:
         return found
 
     def _drop_others(self) -> None:
-        """Let go of tasks that have left, and of directories that newer ones took the place of."""
+        """Close tasks that have left this host, and directories that were replaced."""
         for path in self._open.keys() - set(self._files.values()):
             if path.parent.parent.name == "tasks":
                 self._open.pop(path).close()
@@ -265,7 +265,7 @@ class Followers:
                 self._sweep_later()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all files."""
         with self._lock:
             self._is_closed = True
             if self._sweeper is not None:

@@ -1,4 +1,4 @@
-"""Which stores an application keeps, and what is needed to read them."""
+"""Descriptors of the stores of an application."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class StoreDescriptor:
-    """A store of an application.
+    """Description of a store, with everything that is needed to read it.
 
     Args:
-        family: its name among the stores of a RocksDB.
-        sub_topology: which keeps it; None for a global table.
-        key: serde of the rows' keys; of a window or session store that of its windowed keys.
-        in_memory: whether its rows are in the workers' memory alone.
-        is_placed: whether the key of a row says which partition has it: the rows follow records
-            that the application itself has written to the partitions of their keys. Others may have
-            put records elsewhere, and processors may keep any key in any of their tasks.
+        family: its column family in RocksDB.
+        sub_topology: the sub-topology that owns it; None for a global table.
+        key: the serde of row keys; in a window or session store the serde of windowed keys.
+        in_memory: whether its rows are only in the memory of workers.
+        is_placed: whether the key of a row determines its partition: true if the store is built
+            from records that the application itself has partitioned by key. Other producers may
+            partition differently, and processors may store any key in any task.
         together: the families of the same RocksDB.
     """
 
@@ -54,8 +54,8 @@ class StoreDescriptor:
 
     @property
     def key_name(self) -> str:
-        """The serde of its keys, as people give it: of windows that of the keys in topics."""
-        # Rows have a sequence number behind the window, which nobody asks for.
+        """The name of the serde of keys in queries; for windows the serde of keys in topics."""
+        # Row keys have a sequence number after the window, which users do not specify.
         serde = self.key.windowed if isinstance(self.key, WindowStoreSerde) else self.key
         return serde.name
 
@@ -63,7 +63,7 @@ class StoreDescriptor:
 def kept_stores(
     plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan], config: StreamsConfig
 ) -> dict[str, StoreDescriptor]:
-    """The stores of an application by their names."""
+    """Return the stores of an application by name."""
     found = [*_of_tasks(plans, config), *_of_tables(global_plans)]
     return {store.name: store for store in found}
 
@@ -116,10 +116,10 @@ def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[StoreDescriptor]:
 
 
 def store_of(stores: Mapping[str, StoreDescriptor], application: str, name: str) -> StoreDescriptor:
-    """Find a store.
+    """Return a store by name.
 
     Raises:
-        NoSuchStoreError: there is none of this name.
+        NoSuchStoreError: the store does not exist.
     """
     if name not in stores:
         there = ", ".join(sorted(stores)) or "none"

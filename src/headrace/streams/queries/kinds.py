@@ -1,4 +1,4 @@
-"""What a store is asked with, said to whoever asks it in the words of another kind of store."""
+"""Errors for methods that belong to another kind of store, with the right method."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SESSIONS = frozenset({"find_sessions", "find_sessions_by_end"})
 
 
 class OfOneKind:
-    """Refuses the words of other kinds of stores; `hasattr` has none of them.
+    """Base class that refuses the methods of other kinds of stores; `hasattr` is False for them.
 
     Args:
-        store: which one.
+        store: the store.
     """
 
     def __init__(self, store: StoreDescriptor) -> None:
@@ -39,7 +39,12 @@ class OfOneKind:
 
 
 def wrong_kind(name: str, kind: str, word: str) -> WrongKindError | None:
-    """Say what to ask with instead; None where no kind of store has this word.
+    """Return the error that names the right method, or None if no kind of store has this method.
+
+    Args:
+        name: the store's name.
+        kind: the store's kind.
+        word: the method, or `as_of`, which the kind does not have.
 
     Args:
         name: the store's.

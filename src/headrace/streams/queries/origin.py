@@ -1,4 +1,4 @@
-"""Where the changes of a store are read from, and how records become changes."""
+"""Origin of a store's changes: the topic, and the conversion of records to changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.streams.queries.kept import Kind, StoreDescriptor
 from headrace.streams.tasks.global_state import row_of
 
 Raw = tuple[bytes, bytes | None, int]
-"""The key of a row, its value or None where it was deleted, and the timestamp."""
+"""The key of a row, its value or None if the row was deleted, and its timestamp."""
 
 _TIMES_BYTES: Mapping[Kind, int] = {
     "key-value": TIMES_BYTES["plain"],
@@ -25,7 +25,7 @@ _TIMES_BYTES: Mapping[Kind, int] = {
     "window": TIMES_BYTES["window"],
     "session": TIMES_BYTES["session"],
 }
-"""So many bytes of a row's key are no part of the key itself."""
+"""Number of bytes at the end of a row's key that do not belong to the key itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Origin:
     """Topic that the changes of a store are read from, and their decoding.
 
     Args:
-        topic: the changelog, or the topic that takes its place.
-        read: makes a change of a record; None where it is none. It raises what serdes raise.
+        topic: the changelog, or the source topic that replaces it.
+        read: converts a record to a change, or to None; raises the errors of serdes.
     """
 
     store: StoreDescriptor
@@ -42,7 +42,7 @@ class Origin:
     read: Callable[[ReceivedMessage], Raw | None]
 
     def bare_key(self, row_key: bytes) -> bytes:
-        """The key of a row without its window, version or session."""
+        """Return the key of a row without its window, version or session."""
         times = _TIMES_BYTES[self.store.kind]
         return row_key[: len(row_key) - times]
 
@@ -50,10 +50,10 @@ class Origin:
 def origin_of(
     store: StoreDescriptor, plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan]
 ) -> Origin:
-    """Where the changes of a store are.
+    """Return the origin of a store's changes.
 
     Raises:
-        NoChangelogError: nowhere.
+        NoChangelogError: the store has no changelog.
     """
     for plan in plans:
         if plan.id != store.sub_topology:

@@ -1,4 +1,4 @@
-"""The stores of an application, to be read beside its workers."""
+"""Stores of an application, readable while its workers run."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _LOOK_AGAIN_S = 0.01
 
 
 class Queries:
-    """Stores of an application on this host, readable beside its workers. Thread-safe.
+    """Stores of an application on this host, readable while its workers run. Thread-safe.
 
     Args:
-        plans: what runs, as it was compiled.
+        plans: the compiled sub-topologies of the application.
         global_plans: its global tables.
-        facts: what the workers of this host tell of themselves; None where nobody tells.
-        workers: asks the workers of this host about rows in their memory.
-        cluster: makes what is asked who has which task; None takes the live one.
-        monotonic_s: seconds of the clock of the facts.
+        facts: returns the reports of this host's workers; None without reports.
+        workers: queries the workers of this host for rows in their memory.
+        cluster: creates the client that looks up the group's assignment; None is the live client.
+        monotonic_s: the clock of the reports, in seconds.
         now_ms: the wall clock.
         require_working: raises if the application has failed in this process.
     """
@@ -92,14 +92,14 @@ class Queries:
         return self._told[1]
 
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
-        """A store to be read, as its kind has it (see `headrace.streams.queries.readers`).
+        """Return the reader of a store, by its kind (see `headrace.streams.queries.readers`).
 
         Args:
-            max_age: for how long changes may be missing; None refuses what a task has left behind
-                here more than a minute ago (see `headrace.streams.queries.source`).
+            max_age: the maximum age of rows; None refuses rows that a task has left on this host
+                more than a minute ago (see `headrace.streams.queries.source`).
 
         Raises:
-            NoSuchStoreError: the application has none of this name.
+            NoSuchStoreError: the store does not exist.
         """
         most_ms = None if max_age is None else round(max_age.total_seconds() * 1000)
         return self.reader(name, age=AgeLimit(most_ms))
@@ -112,18 +112,18 @@ class Queries:
         partitions: int | None = None,
         age: AgeLimit | None = None,
     ) -> StoreReader[Any, Any]:
-        """The same, for whoever asks its kind first.
+        """Return the reader of a store, with more options than `store`.
 
         Args:
-            only: the partitions that are meant; None for all that are here.
-            partitions: how many the store has, where that is known.
-            age: how old its rows may be; None leaves that to whoever asks.
+            only: the partitions to read; None for all partitions on this host.
+            partitions: the partition count of the store, if known.
+            age: the maximum age of rows; None does not limit it.
         """
         store = store_of(self.stores, self.application, name)
         return READERS[store.kind](store, lambda: self._source(store, only, partitions, age))
 
     def are_at_work(self) -> bool:
-        """Whether a worker of the application runs on this host."""
+        """Return whether a worker of the application runs on this host."""
         return self._followers.are_at_work()
 
     def _source(
@@ -147,7 +147,7 @@ class Queries:
         )
 
     def told(self, store: StoreDescriptor) -> dict[int, Told]:
-        """The partitions of a store that a worker of this host has, as it told last."""
+        """Return the last reports of this host's workers on the tasks of a store, by partition."""
         sub = store.sub_topology
         return {
             one.task.partition: one
@@ -158,14 +158,14 @@ class Queries:
     def require_read(
         self, name: str, topic: str | None, partition: int, partitions: int | None
     ) -> None:
-        """See that a position is one that the tasks which keep a store can come to.
+        """Raise if the tasks that own a store can never reach a position.
 
         Args:
-            topic: an input; None for the store's own changelog.
-            partitions: how many the store has; None where that is not known.
+            topic: an input topic; None for the store's own changelog.
+            partitions: the partition count of the store, or None if unknown.
 
         Raises:
-            WrongQueryError: they never do.
+            WrongQueryError: the position can never be reached.
         """
         store = store_of(self.stores, self.application, name)
         read = {t for p in self.plans if p.id == store.sub_topology for t in p.topics.all_sources}
@@ -192,19 +192,20 @@ class Queries:
         is_earlier: bool = False,
         ended: threading.Event | None = None,
     ) -> None:
-        """Wait until a partition of a store is as far as one's own writes.
+        """Wait until a partition of a store contains the caller's own writes.
 
         Args:
-            is_there: tells it of how far the partition is.
-            fresh: look into the files first, as what is told may be ahead of what was read; else
-                they are looked into only where what was read last is not so far.
-            is_earlier: whether an earlier answer was so far, and none is to go back behind it.
-            ended: set where whoever answers stops.
+            is_there: returns whether a partition has reached the position.
+            fresh: update the view of the files first, because reports may be ahead of the view;
+                otherwise it is updated only if the last view has not reached the position.
+            is_earlier: whether the position comes from an earlier result, which later results must
+                not precede; changes the error message.
+            ended: set when the process that answers stops.
 
         Raises:
-            TooOldError: it is not in time.
+            TooOldError: the position was not reached in time.
             ApplicationFailedError: the application has failed in this process.
-            StoppingError: whoever answers stops.
+            StoppingError: the process that answers stops.
         """
         store = store_of(self.stores, self.application, name)
         give_up_s = self._monotonic_s() + timeout_s
@@ -212,7 +213,7 @@ class Queries:
         while True:
             try:
                 source = self._source(store)
-                # What is told first is in the rows that are looked at then.
+                # Rows that are read after a report contain everything in the report.
                 part = next(p for p in source.parts() if p.shown_partition in (partition, None))
                 with source.read(part, fresh=fresh) as look:
                     pass
@@ -245,7 +246,7 @@ class Queries:
                 raise StoppingError
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._followers.close()
 
     def __enter__(self) -> Self:

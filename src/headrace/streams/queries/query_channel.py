@@ -1,11 +1,11 @@
-"""Questions from the supervisor to a worker's process, over a socket of their own.
+"""Queries from the supervisor to a worker's process, over their own socket.
 
     supervisor ── length (4), msgpack of [number, question] ─► worker
                ◄─ length (4), msgpack of [number, outcome] ───
 
-Each end has a thread that reads and one that writes, begun when somebody asks first; neither the
-worker's thread nor who asks waits for the socket. A question whose answer nobody waits for any more
-is answered all the same, and the answer dropped by its number.
+Each end has a reader thread and a writer thread, started with the first query. Neither the worker's
+thread nor the caller waits for the socket. A query whose caller has given up is still answered, and
+its response is dropped by its number.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from headrace.streams.queries.query_queue import (
 
 _LENGTH = struct.Struct(">I")
 FRAME_MAX = 64 << 20
-"""A row may be as large as a record can be; what is larger ends the line."""
+"""Maximum size of a frame, as large as a record can be; a larger frame closes the channel."""
 UNSENT_MAX = 64
-"""So many questions wait to be written to a worker that reads none."""
+"""Maximum number of queries in the queue for a worker that does not read."""
 _ENDED = Refused("its worker has ended; ask again later")
 _FULL = Refused("its worker reads no questions now; ask again later")
 
@@ -53,12 +53,12 @@ class _Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 def question_channel() -> tuple[socket.socket, socket.socket]:
-    """Make the supervisor's end and the worker's."""
+    """Return the supervisor's socket and the worker's socket."""
     return socket.socketpair()
 
 
 class _Writer:
-    """Writes messages in a thread of its own, in their order."""
+    """Writer of messages in their order, in its own thread."""
 
     def __init__(self, ours: socket.socket, name: str) -> None:
         self._socket = ours
@@ -68,7 +68,7 @@ class _Writer:
         self._thread: threading.Thread | None = None
 
     def send(self, message: object) -> bool:
-        """Have a message written; returns whether there was room."""
+        """Enqueue a message; return False if the queue is full."""
         if self._messages.qsize() >= UNSENT_MAX:
             return False
         self._messages.put(message)
@@ -79,7 +79,6 @@ class _Writer:
         return True
 
     def end(self) -> None:
-        """End the thread."""
         self._messages.put(None)
 
     def _run(self) -> None:
@@ -92,7 +91,7 @@ class _Writer:
 
 
 def _frame(ours: socket.socket) -> bytes | None:
-    """Read a frame; None where there are no more."""
+    """Read a frame, or None at the end."""
     head = _exactly(ours, _LENGTH.size)
     if head is None:
         return None
@@ -117,7 +116,7 @@ class QueryChannel:
     """Supervisor side of the query channel. Thread-safe.
 
     Args:
-        ours: the socket, which belongs to this from now on.
+        ours: the socket; the channel closes it.
     """
 
     def __init__(self, ours: socket.socket) -> None:
@@ -130,10 +129,10 @@ class QueryChannel:
         self._is_over = False
 
     def ask(self, question: StateQueryRequest, within_s: float) -> StateQueryResponse:
-        """Ask the worker, and wait for the answer.
+        """Query the worker, and wait for the response.
 
         Raises:
-            UnansweredError: there is none.
+            UnansweredError: the worker did not answer in time, or refused the query.
         """
         awaited = Awaited()
         number = self._send(question, awaited.bring)
@@ -180,7 +179,7 @@ class QueryChannel:
         self._writer.end()
 
     def close(self) -> None:
-        """Let go of the socket; who waits is told that the worker has ended."""
+        """Close the socket; waiting callers get an error that the worker has ended."""
         self._end()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # the thread that reads notices
@@ -188,7 +187,7 @@ class QueryChannel:
 
 
 def serve_questions(desk: QueryQueue, theirs: socket.socket) -> None:
-    """Have a desk's worker answer what comes over a socket, from a thread of its own."""
+    """Answer the queries from a socket through a worker's queue, in a separate thread."""
     writer = _Writer(theirs, "headrace-answers")
 
     def answer(number: int, outcome: Outcome) -> None:

@@ -1,6 +1,6 @@
-"""Answers questions in a worker's thread, from committed rows alone.
+"""Queue of state queries, which a worker answers in its thread from committed rows only.
 
-What is not committed is in the buffers of tasks, which nothing here looks at.
+Uncommitted rows are in the buffers of tasks, which are not read here.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from headrace.streams.tasks.global_tables import GlobalTables
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.tasks import Tasks
 
-# What a worker is asked about the rows of one store of one of its tasks, and what it says.
+# Requests and responses about the rows of one store of one task.
 #
-# A question is about the rows as they lie in the store (see `headrace.state.layout`), and as little
-# at a time as a worker does beside its work: some keys, or some rows of a range. Who asks makes of
-# the answers what people ask for.
+# A request is about rows in their stored form (see `headrace.state.layout`), and small enough for a
+# worker to answer between batches: some keys, or some rows of a range. The caller decodes the
+# responses.
 
 
 NO_PARTITION = -1
-"""Stands for the partition of a global table, which has all."""
+"""Partition number of a global table, which contains all partitions."""
 KEYS_MAX = 500
 ROWS_MAX = 500
 BYTES_MAX = 256 << 10
-"""So many bytes of keys, or of rows, are in a question or an answer; one row may be larger."""
+"""Maximum bytes of keys or rows in a request or response; a single row may be larger."""
 
 
 class StateQueryRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Query for rows of one store of one task.
+    """Query for rows of a task's store.
 
     Args:
-        store: its name, or that of the family of a global table.
-        sub_topology: which keeps it; None for a global table.
-        keys: those whose rows are wanted; without any, how far the store is.
-        start: the first key of a scan; None for the store's first.
-        end: behind the last key of a scan; None for beyond the last.
+        store: its name, or the column family of a global table.
+        sub_topology: the sub-topology that owns it; None for a global table.
+        keys: the keys of the wanted rows; without keys the response has the position only.
+        start: the first key of a scan; None is the store's first.
+        end: the first key after a scan; None is after the store's last.
     """
 
     store: str
@@ -59,14 +59,14 @@ class StateQueryRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StateQueryResponse(msgspec.Struct, frozen=True, array_like=True):
-    """Response of a worker, consistent at one moment.
+    """Response of a worker, from a single moment.
 
     Args:
-        topic_id: of the changelog; with the next three the store's position.
-        values: what the first keys have, in their order; of all unless that is too much.
-        rows: those of a scan.
-        after: the last key that a scan looked at, to go on behind; None at the end.
-        count: how many rows there are.
+        topic_id: the id of the changelog; with the next three fields it is the store's position.
+        values: the values of the first keys in their order; of all keys unless they are too large.
+        rows: the rows of a scan.
+        after: the last key that a scan has read, to continue after it; None at the end.
+        count: the number of rows.
     """
 
     topic_id: str
@@ -80,11 +80,11 @@ class StateQueryResponse(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True):
-    """Why a worker does not say it.
+    """Reason why a worker does not answer a query.
 
     Args:
-        is_elsewhere: whether the task is not this worker's.
-        remaining: offsets of changelogs that are still to be read.
+        is_elsewhere: whether the worker does not own the task.
+        remaining: the number of changelog offsets left to restore.
     """
 
     reason: str
@@ -96,10 +96,10 @@ Outcome = StateQueryResponse | Refused
 
 
 class UnansweredError(StreamsError):
-    """A worker does not answer a question; ask again later.
+    """Raised if a worker does not answer a query; try again later.
 
     Args:
-        refused: why.
+        refused: the reason.
     """
 
     def __init__(self, refused: Refused) -> None:
@@ -108,13 +108,13 @@ class UnansweredError(StreamsError):
 
 
 Ask = Callable[[StateQueryRequest, float], StateQueryResponse]
-"""Asks one worker, and waits for so many seconds; raises `UnansweredError`."""
+"""Queries a worker, and waits for a number of seconds; raises `UnansweredError`."""
 Workers = Callable[[], "dict[int, Ask] | None"]
-"""The workers that can be asked now, by number; None where none is to run here."""
+"""Returns the workers that can be queried now, by number; None if no worker runs here."""
 
 
 def silent(within_s: float) -> Refused:
-    """What is said where nothing is."""
+    """Return the refusal for a worker that did not respond in time."""
     return Refused(
         f"its worker did not answer within {within_s:g} s: a batch, a commit or a function takes "
         "that long, or the worker stands still; ask again later"
@@ -122,23 +122,23 @@ def silent(within_s: float) -> Refused:
 
 
 class Awaited:
-    """An answer that one thread waits for, and another brings."""
+    """Response that a thread waits for and another thread sets."""
 
     def __init__(self) -> None:
         self._outcome: Outcome | None = None
         self._is_there = threading.Event()
 
     def bring(self, outcome: Outcome) -> None:
-        """Have the waiting end; any thread, and only the first counts."""
+        """Set the outcome and wake the waiting thread; the first call wins. Any thread."""
         if self._outcome is None:
             self._outcome = outcome
         self._is_there.set()
 
     def wait(self, within_s: float) -> StateQueryResponse:
-        """Wait for the answer.
+        """Wait for the response.
 
         Raises:
-            UnansweredError: there is none in time, or it is a refusal.
+            UnansweredError: the worker did not answer in time, or refused the query.
         """
         self._is_there.wait(within_s)
         outcome = self._outcome or silent(within_s)
@@ -147,32 +147,31 @@ class Awaited:
         return outcome
 
 
-# Where a worker takes questions: other threads put them there, and its own answers them.
+# Queue between the threads that send queries and the worker's thread, which answers them.
 #
 #     any thread:       ask ─► queue ─┐                         ┌─► answer
 #     worker's thread:  poll ─► process ─► commit ─► answers some ─► poll …
 #
-# The worker answers between two batches, and for `TURN_S` at most, so that it goes on with its
-# work.
-# While it is asked, it waits less long for records, which nobody can interrupt.
+# The worker answers between two batches for at most `TURN_S`, so that processing continues. While
+# queries arrive, it polls with a shorter time-out, because a poll cannot be interrupted.
 
 
 WAITING_MAX = 64
 TURN_S = 0.005
-"""So long a worker answers at a time; what it has begun it ends."""
+"""Maximum seconds that a worker answers queries at a time; a started query is completed."""
 ASKED_S = 1.0
-"""So long after a question the next one is likely."""
+"""Seconds after a query during which another query is likely."""
 POLL_S = 0.005
-"""How long a worker waits for records that is asked."""
+"""Poll time-out in seconds of a worker that receives queries."""
 _CLOSED = Refused("its worker is not at work; ask again later")
 _TOO_MANY = Refused(f"{WAITING_MAX} others wait for this worker's answers; ask again later")
 
 Answer = Callable[[StateQueryRequest], Outcome | None]
-"""Answers a question in the worker's thread; None says that it is to be asked again."""
+"""Answers a query in the worker's thread; None if it must be retried."""
 
 
 class _Waiting:
-    """A question, and who waits for what is said."""
+    """Query in the queue, with the callback for its outcome."""
 
     __slots__ = ("done", "is_left", "question")
 
@@ -180,14 +179,14 @@ class _Waiting:
         self.question = question
         self.done = done
         self.is_left = False
-        """Whether nobody waits any more."""
+        """Whether the caller has given up."""
 
 
 class QueryQueue:
     """Queue of queries for a worker's memory; filled by any thread, answered by the worker.
 
     Args:
-        monotonic_s: seconds of a clock that never goes back.
+        monotonic_s: a monotonic clock in seconds.
     """
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -202,13 +201,13 @@ class QueryQueue:
     def submit(
         self, question: StateQueryRequest, done: Callable[[Outcome], None]
     ) -> _Waiting | None:
-        """Have a question answered.
+        """Enqueue a query.
 
         Args:
-            done: called with what is said, in this thread or in the worker's; not to wait.
+            done: called with the outcome, in this thread or in the worker's; must not block.
 
         Returns:
-            What to `leave` when nobody waits any more; None where it was refused at once.
+            The queue entry, to mark it if the caller gives up; None if the query was refused.
         """
         waiting = _Waiting(question, done)
         with self._lock:
@@ -223,10 +222,10 @@ class QueryQueue:
         return None
 
     def ask(self, question: StateQueryRequest, within_s: float) -> StateQueryResponse:
-        """Ask, and wait for the answer.
+        """Enqueue a query, and wait for the response.
 
         Raises:
-            UnansweredError: there is none.
+            UnansweredError: the worker did not answer in time, or refused the query.
         """
         awaited = Awaited()
         waiting = self.submit(question, awaited.bring)
@@ -239,12 +238,12 @@ class QueryQueue:
     # -- the worker's thread ---------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take questions."""
+        """Accept queries."""
         with self._lock:
             self._is_open = True
 
     def close(self) -> None:
-        """Take none any more, and refuse those that wait."""
+        """Accept no more queries, and refuse the waiting queries."""
         with self._lock:
             self._is_open = False
             left = tuple(self._waiting)
@@ -253,7 +252,7 @@ class QueryQueue:
             one.done(_CLOSED)
 
     def turn(self, answer: Answer) -> None:
-        """Answer some of the questions; the first turn opens."""
+        """Answer some of the waiting queries; the first call opens the queue."""
         if not self._is_open:
             self.open()
         if not self._waiting:
@@ -274,7 +273,7 @@ class QueryQueue:
         self._answered_s = now_s
 
     def bounded(self, wait_s: float) -> float:
-        """How long a worker may wait for records, which would wait so long without questions."""
+        """Limit the time that a worker may wait for records, depending on recent queries."""
         if self._waiting:
             return 0.0
         if self._answered_s is None:
@@ -301,11 +300,11 @@ class QueryHandler:
         self._restorer = restorer
 
     def turn(self) -> None:
-        """Answer some of the questions that there are."""
+        """Answer some of the waiting queries."""
         self._desk.turn(self.answer)
 
     def answer(self, question: StateQueryRequest) -> Outcome | None:
-        """Answer a question; None where there is more to be done first, and it is to come again."""
+        """Answer a query; None if it must be retried because more work is needed first."""
         try:
             if question.sub_topology is None:
                 found = self._global_tables.committed(question.store)
@@ -327,7 +326,7 @@ class QueryHandler:
 
 
 def _bounded(values: list[bytes | None]) -> tuple[bytes | None, ...]:
-    """The first of some values: as many as an answer holds, and one at least."""
+    """Return the first values that fit into a response, and at least the first value."""
     size = 0
     for number, value in enumerate(values, 1):
         size += len(value or b"")

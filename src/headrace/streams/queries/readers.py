@@ -1,8 +1,8 @@
-"""Stores as whoever queries them sees them: key and value objects over committed rows, to be read.
+"""Readers of stores for queries: key and value objects over committed rows.
 
-The words are those of stores in processors. Times are milliseconds since 1970 or datetimes. Rows of
-a range are read some at a time, so that any range takes little memory; what is committed meanwhile
-is in those that follow.
+The methods have the names of the stores in processors. Times are milliseconds since 1970 or
+datetimes. The rows of a range are read in pieces, so a range of any size needs little memory; rows
+committed in the meantime appear in later pieces.
 """
 
 from __future__ import annotations
@@ -27,21 +27,27 @@ from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
 
-# Times as whoever asks gives them: milliseconds since 1970, or datetimes.
+# Times in queries: milliseconds since 1970, or datetimes.
 
 
 Time = int | datetime
-"""A datetime is in UTC unless it says otherwise, as over HTTP."""
+"""Milliseconds since 1970, or a datetime, which is UTC by default, as over HTTP."""
 
 
 def ms_of(time: Time | None, *, otherwise: int = 0) -> int:
-    """A time in milliseconds since 1970.
+    """Convert a time to milliseconds since 1970.
 
     Args:
-        otherwise: what None stands for.
+        otherwise: the value for None.
 
     Raises:
-        WrongQueryError: it is no time.
+        WrongQueryError: the argument is not a time.
+
+    Args:
+        otherwise: the value for None.
+
+    Raises:
+        WrongQueryError: the argument is not a time.
 
     >>> ms_of(datetime(1970, 1, 1, 0, 0, 1)), ms_of(1500), ms_of(None, otherwise=7)
     (1000, 1500, 7)
@@ -64,18 +70,18 @@ P = TypeVar("P")
 
 LAST_MS = 2**63 - 1
 COUNTED_ROWS = 1_000
-"""So few rows of a partition are counted: RocksDB counts each as often as it was written lately."""
+"""Up to this number, rows are counted: RocksDB's estimate counts updated rows repeatedly."""
 _SEQUENCE_BYTES = 4
 _NO_PARTITION = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[K, V]):
-    """Some rows of one partition, in the order of their keys.
+    """Consecutive rows of a partition, in the order of their encoded keys.
 
     Args:
-        offset: up to where they follow their changelog.
-        last: the bytes of the last key that was looked at; None for the partition's last piece.
+        offset: the position of the rows in their changelog.
+        last: the last encoded key that was read; None for the partition's last piece.
     """
 
     partition: int
@@ -85,7 +91,7 @@ class Piece(Generic[K, V]):
 
 
 def _roughly(rows: CommittedStore) -> int:
-    """How many rows there are, as RocksDB estimates it; where there are few, exactly."""
+    """Return the number of rows: an estimate of RocksDB, or exact if the store is small."""
     seen = list(islice(rows.scan(None, None), COUNTED_ROWS + 1))
     if len(seen) <= COUNTED_ROWS:
         return sum(row is not None for _, row in seen)
@@ -93,15 +99,15 @@ def _roughly(rows: CommittedStore) -> int:
 
 
 class StoreReader(OfOneKind, Generic[K, V]):
-    """What the readers of all kinds of stores have in common.
+    """Common base of the readers of all kinds of stores.
 
-    They have the rows of the partitions that this host has, which `places` tells; a key of another
-    host's partition is not found. `headrace.connect` asks all hosts. What another kind of store
-    is asked with raises `WrongKindError`, which says what to ask with instead.
+    A reader has the rows of the partitions on this host, which `places` returns; a key in a
+    partition of another host is not found. `headrace.connect` queries all hosts. A method of
+    another kind of store raises `WrongKindError`, which names the right method.
 
     Args:
-        store: which one.
-        source: makes its rows, for one question each: any thread may ask.
+        store: the store.
+        source: creates a source of rows for each query, so that any thread may query.
     """
 
     def __init__(self, store: StoreDescriptor, source: Callable[[], Source]) -> None:
@@ -118,29 +124,29 @@ class StoreReader(OfOneKind, Generic[K, V]):
 
     @property
     def key_serde(self) -> Serde[Any]:
-        """What a key is asked for with; of a windowed store the key without its window."""
+        """The serde of keys in queries; in a windowed store the serde of keys without windows."""
         return self.store.key
 
     def all(self, *, reverse: bool = False, limit: int | None = None) -> Iterator[Row[K, V]]:
-        """All rows, in the order of the keys' bytes."""
+        """Return all rows, in the order of the encoded keys."""
         return self.rows(Scan(reverse=reverse), limit)
 
     def count(self) -> int:
-        """How many rows there are; all are looked at."""
+        """Return the number of rows; this reads all rows."""
         return self.counted(exact=True)[0]
 
     def approximate_num_entries(self) -> int:
-        """How many rows there are, roughly: rows that were rewritten or deleted may count.
+        """Return the approximate number of rows; updated or deleted rows may be counted, too.
 
-        Of a partition with no more than `COUNTED_ROWS` they are counted.
+        It is exact in partitions with at most `COUNTED_ROWS` rows.
         """
         return self.counted(exact=False)[0]
 
     def counted(self, *, exact: bool) -> tuple[int, tuple[Place, ...]]:
-        """How many rows there are, and where they are.
+        """Return the number of rows, and their partitions.
 
         Args:
-            exact: whether to look at all of them.
+            exact: whether to read all rows.
         """
         found, source = 0, self._source()
         if exact:
@@ -152,7 +158,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
         return found, source.shown_places()
 
     def places(self) -> tuple[Place, ...]:
-        """The partitions that this host has, and how far each is; those that cannot be read not."""
+        """Return the readable partitions on this host with their positions."""
         source = self._source()
         for part in source.parts():
             try:
@@ -165,7 +171,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
     def page(
         self, scan: Scan, *, limit: int, after: str | None = None, with_cursors: bool = False
     ) -> Page[K, V]:
-        """Some of the rows of a scan, and where to go on; behind each of them too if wanted."""
+        """Return a page of a scan, with the cursor of the next page and optional row cursors."""
         source = self._source()
         walk = source.walk(scan, None if after is None else Cursor.of(after))
         steps = list(islice(walk, limit + 1))
@@ -175,20 +181,20 @@ class StoreReader(OfOneKind, Generic[K, V]):
         return Page(rows=rows, after=more, places=source.shown_places(), cursors=cursors)
 
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
-        """The rows of a scan."""
+        """Return the rows of a scan."""
         if limit is not None and limit < 0:
             raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
         return (self._row(step) for step in islice(self._source().walk(scan), limit))
 
     def of_one(self, key: bytes) -> Scan:
-        """The scan of all that is kept of one key."""
+        """Return the scan of all rows of a key."""
         return Scan(key, key + b"\0")
 
     def require_all(self, partitions: AbstractSet[int]) -> None:
-        """See that all partitions can be read here.
+        """Raise if a partition cannot be read on this host.
 
         Raises:
-            NotReadableError: one cannot, or is not on this host.
+            NotReadableError: a partition cannot be read, or is not on this host.
         """
         source = self._source()
         here = {part.partition: part for part in source.parts()}
@@ -202,10 +208,10 @@ class StoreReader(OfOneKind, Generic[K, V]):
                 pass
 
     def pieces(self, scan: Scan, partitions: AbstractSet[int]) -> Iterator[Piece[K, V]]:
-        """The rows of a scan in these partitions, one partition after the other.
+        """Yield the rows of a scan in these partitions, partition by partition.
 
         Raises:
-            NotReadableError: one cannot be read now, or is not on this host.
+            NotReadableError: a partition cannot be read now, or is not on this host.
         """
         self.require_all(partitions)
         source = self._source()
@@ -215,16 +221,16 @@ class StoreReader(OfOneKind, Generic[K, V]):
                 yield Piece(part.partition, place.offset, rows, last)
 
     def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[K, V], str | None]:
-        """The rows of one look into the files of the one partition that is meant.
+        """Return the next piece of the selected partition, which must be the only partition.
 
         Args:
-            after: what the piece before gave; None for the first.
+            after: the cursor returned with the previous piece; None for the first piece.
 
         Returns:
-            The piece, and what to go on with; None behind the last.
+            The piece, and the cursor of the next piece or None.
 
         Raises:
-            NotReadableError: it cannot be read now.
+            NotReadableError: the partition cannot be read now.
         """
         source = self._source()
         (part,) = source.parts()
@@ -254,10 +260,10 @@ class StoreReader(OfOneKind, Generic[K, V]):
         return Row(key=key, value=value, timestamp=timestamp, partition=shown)
 
     def encoded(self, key: object, serde: Serde[Any] | None = None) -> bytes:
-        """The bytes of a key.
+        """Encode a key.
 
         Raises:
-            WrongQueryError: it is no key of this store.
+            WrongQueryError: the key is not a key of this store.
         """
         serde = serde or self.key_serde
         if key is None:
@@ -271,15 +277,15 @@ class StoreReader(OfOneKind, Generic[K, V]):
 
 
 class KeyValueReader(StoreReader[K, V]):
-    """The rows of a key-value store, of a table, or of a global table."""
+    """Reader of a key-value store, a table, or a global table."""
 
     def find(self, key: K | bytes, *, is_encoded: bool = False) -> Found[K, V]:
-        """The row of a key, and where it is from.
+        """Return the row of a key with its partition.
 
-        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
 
         Args:
-            is_encoded: whether the bytes of a key were given.
+            is_encoded: whether the key is given as bytes.
         """
         data = key if is_encoded and isinstance(key, bytes) else self.encoded(key)
         source = self._source()
@@ -288,12 +294,12 @@ class KeyValueReader(StoreReader[K, V]):
         return Found(row=row, places=source.shown_places())
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
-        """The value of a key, or None.
+        """Return the value of a key, or None.
 
-        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
 
         Args:
-            as_of: of a versioned store.
+            as_of: only for versioned stores.
         """
         if as_of is not None:
             raise self._refused("as_of")
@@ -310,12 +316,12 @@ class KeyValueReader(StoreReader[K, V]):
         return self.find(key).row is not None
 
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
-        """The values of keys in their order, None for each that has none."""
+        """Return the values of keys in their order, and None for missing keys."""
         found, _ = self.find_many([self.encoded(key) for key in keys])
         return [None if row is None else row.value for row in found]
 
     def find_many(self, keys: Sequence[bytes]) -> tuple[list[Row[K, V] | None], tuple[Place, ...]]:
-        """The rows of keys that are given as bytes, in their order, and where they are from."""
+        """Return the rows of encoded keys in their order, with their partitions."""
         source = self._source()
         rows = [
             None if found is None else self._decoded(key, found[1], found[0])
@@ -326,43 +332,44 @@ class KeyValueReader(StoreReader[K, V]):
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
-        """The rows from one key to another, both inclusive, in the order of the keys' bytes.
+        """Return the rows of a range of keys, both ends inclusive, in the order of encoded keys.
 
         Args:
-            start: None for the first.
-            end: None for the last.
-            reverse: whether to begin with the last.
-            limit: how many at most; None for all.
+            start: the first key; None is the store's first.
+            end: the last key; None is the store's last.
+            reverse: whether to start at the end.
+            limit: maximum number of rows; None for all.
         """
         return self.rows(self.between(start, end, reverse=reverse), limit)
 
     def between(self, start: K | None, end: K | None, *, reverse: bool = False) -> Scan:
-        """The scan of `range`."""
+        """Return the scan of `range`."""
         low = None if start is None else self.encoded(start)
-        # The first key behind the last one.
+        # The first key after `end`.
         high = None if end is None else self.encoded(end) + b"\0"
         return Scan(low, high, reverse)
 
     def prefix_scan(
         self, prefix: P, serde: Serde[P] | None = None, *, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
-        """The rows whose key's bytes begin with those of a prefix.
+        """Return the rows whose encoded key starts with an encoded prefix.
 
         Args:
-            prefix: such as the first letters of a text. `serdes.list_of` writes a count first, and
-                JSON a quote last: no shorter list or text begins their keys.
-            serde: turns the prefix into bytes; None takes that of keys.
-            limit: how many at most; None for all.
+            prefix: such as the first letters of a text. `serdes.list_of` encodes the length first,
+                and JSON a quote last, so their encoded keys never start with a shorter list or
+                text.
+            serde: serde of the prefix; None is the key serde.
+            limit: maximum number of rows; None for all.
         """
         return self.rows(self.beginning(self.encoded(prefix, serde)), limit)
 
     def beginning(self, prefix: bytes) -> Scan:
-        """The scan of `prefix_scan`."""
+        """Return the scan of `prefix_scan`."""
         return Scan(prefix, prefix_end(prefix))
 
 
 class _TimedReader(StoreReader[K, V]):
-    """What the readers of window and session stores have in common."""
+    """Common base of the readers of window and session stores."""
 
     def __getitem__(self, key: Any) -> V:
         raise self._refused("get")
@@ -372,7 +379,6 @@ class _TimedReader(StoreReader[K, V]):
 
     @property
     def key_serde(self) -> Serde[Any]:
-        """What a key is asked for with: the key without its window."""
         serde = self.store.key
         inner: Serde[Any] | None = None
         if isinstance(serde, WindowStoreSerde):
@@ -383,28 +389,27 @@ class _TimedReader(StoreReader[K, V]):
         return inner
 
     def of_one(self, key: bytes) -> Scan:
-        """The scan of all windows of a key."""
         return self.of_key(key, 0, LAST_MS)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        """The scan of one key's windows."""
+        """Return the scan of a key's windows."""
         raise NotImplementedError
 
     def of_times(self, start: int, end: int) -> Scan:
-        """The scan of all windows between two times, both inclusive."""
+        """Return the scan of all windows between two times, both inclusive."""
         return Scan(times=(start, min(end, LAST_MS - 1) + 1))
 
 
 class WindowReader(_TimedReader[K, V]):
-    """The rows of a window store, or of a windowed table."""
+    """Reader of a window store, or of a windowed table."""
 
     def get(self, key: Any, start: Time | None = None, *, as_of: Time | None = None) -> V | None:
-        """The value of the key's window that begins at `start`, or None.
+        """Return the value of the key's window that starts at `start`, or None.
 
-        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
 
         Raises:
-            WrongKindError: no start was given; `fetch` has all windows of a key.
+            WrongKindError: `start` is missing; `fetch` returns all windows of a key.
         """
         if start is None or as_of is not None:
             raise self._refused("get")
@@ -414,9 +419,9 @@ class WindowReader(_TimedReader[K, V]):
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[Row[K, V]]:
-        """The key's windows that begin between two times, both inclusive, by their start.
+        """Return the key's windows that start between two times, both inclusive, by start.
 
-        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
         """
         bounds = ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
@@ -424,12 +429,12 @@ class WindowReader(_TimedReader[K, V]):
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
-        """All windows that begin between two times, both inclusive, by start, then by key."""
+        """Return all windows that start between two times, both inclusive, by start and key."""
         scan = self.of_times(ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS))
         return self.rows(scan, limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        """The scan of `fetch`."""
+        """Return the scan of `fetch`."""
         size = len(key) + TIMESTAMP.size + _SEQUENCE_BYTES
         low = key + TIMESTAMP.pack(max(start, 0))
         high = key + TIMESTAMP.pack(min(end, LAST_MS)) + b"\xff" * (_SEQUENCE_BYTES + 1)
@@ -437,29 +442,29 @@ class WindowReader(_TimedReader[K, V]):
 
 
 class SessionReader(_TimedReader[K, V]):
-    """The rows of a session store, or of a table of sessions."""
+    """Reader of a session store, or of a table of sessions."""
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[Row[K, V]]:
-        """The sessions of a key, by end, then by start; with times those of `find_sessions`.
+        """Return the sessions of a key, by end and start; times are the bounds of `find_sessions`.
 
-        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
         """
         return self.find_sessions(key, start, end)
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
-        """All sessions that end between two times, both inclusive, by end."""
+        """Return all sessions that end between two times, both inclusive, by end."""
         return self.find_sessions_by_end(start, end, limit=limit)
 
     def find_sessions(
         self, key: Any, earliest_end: Time | None, latest_start: Time | None
     ) -> Iterator[Row[K, V]]:
-        """The sessions of a key that end and begin within bounds, both inclusive, by end.
+        """Return the sessions of a key that end and start within bounds, both inclusive, by end.
 
-        Of the partitions that this host has (`places`); `headrace.connect` asks all hosts.
+        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
         """
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_start, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
@@ -467,12 +472,12 @@ class SessionReader(_TimedReader[K, V]):
     def find_sessions_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
-        """The sessions of all keys that end between two times, both inclusive, by end."""
+        """Return the sessions of all keys that end between two times, both inclusive, by end."""
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_end, otherwise=LAST_MS)
         return self.rows(self.of_times(*bounds), limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        """The scan of `find_sessions`."""
+        """Return the scan of `find_sessions`."""
         size = len(key) + 2 * TIMESTAMP.size
         low = key + TIMESTAMP.pack(max(start, 0))
         high = key + b"\xff" * (2 * TIMESTAMP.size + 1)
@@ -485,13 +490,13 @@ class SessionReader(_TimedReader[K, V]):
 
 
 class VersionedReader(KeyValueReader[K, V]):
-    """The rows of a versioned store: `get` and ranges show the last version of each key."""
+    """Reader of a versioned store: `get` and ranges return the last version of each key."""
 
     def find_as_of(self, key: K | bytes, as_of: int, *, is_encoded: bool = False) -> Found[K, V]:
-        """The version of a key that was valid at a time, and where it is from.
+        """Return the version of a key that was valid at a time, with its partition.
 
         Args:
-            as_of: before the store's history, what is still there.
+            as_of: the time; for times before the store's history, old versions may be missing.
         """
         data = key if is_encoded and isinstance(key, bytes) else self.encoded(key)
         start = prefix(data)
@@ -512,7 +517,7 @@ class VersionedReader(KeyValueReader[K, V]):
         return Found(row=row, places=source.shown_places())
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
-        """The value of a key that is valid now, or was at a time, or None."""
+        """Return the value of a key that is valid now or was valid at a time, or None."""
         when = None if as_of is None else ms_of(as_of, otherwise=0)
         found = self.find(key) if when is None else self.find_as_of(key, when)
         return None if found.row is None else found.row.value
@@ -524,4 +529,4 @@ READERS: dict[str, type[StoreReader[Any, Any]]] = {
     "session": SessionReader,
     "versioned": VersionedReader,
 }
-"""By the kind of store."""
+"""The readers by kind of store."""

@@ -1,7 +1,7 @@
-"""The rows of a store, told before its changes, and which of the changes they hold already.
+"""Snapshot of a store's rows, sent before its changes, and filter of changes contained in it.
 
-Rows are read some at a time, and what is committed meanwhile is in those that follow. So it is kept
-where each piece was read: a change is told if it came behind the piece that its row is in.
+Rows are read in pieces, and rows committed in the meantime appear in later pieces. So the offset of
+each piece is stored: a change is sent if its offset is not before the piece that contains its row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.streams.queries.walk import Scan
 
 @dataclass(slots=True)
 class _Held:
-    """What the rows of a partition hold: up to which key they were read at which offset."""
+    """Pieces of a partition's rows: the last key and the changelog offset of each piece."""
 
     lasts: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -31,7 +31,7 @@ class _Held:
         if self.offsets and self.offsets[-1] == offset:
             self.lasts.pop()
             self.offsets.pop()
-        # Behind the last row there is no key that any piece ends with.
+        # The last piece contains all larger keys.
         self.lasts.append(b"\xff" * 1024 if last is None else last)
         self.offsets.append(offset)
 
@@ -42,12 +42,12 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class ToldPiece:
-    """Some rows of one partition and of one moment, in the order of their keys.
+    """Consecutive rows of a partition at the same time, in the order of their encoded keys.
 
     Args:
-        offset: up to where they follow their changelog.
-        rows: to be made documents of by who gave them.
-        last: the bytes of the last key that was looked at; None for the partition's last piece.
+        offset: the position of the rows in their changelog.
+        rows: the rows, which their source converts to documents.
+        last: the last encoded key that was read; None for the partition's last piece.
     """
 
     partition: int
@@ -57,31 +57,31 @@ class ToldPiece:
 
 
 class Rows(Protocol):
-    """Rows of all partitions, wherever they are."""
+    """Source of the rows of all partitions, on any host."""
 
     def document(self, row: Any) -> Mapping[str, Any]:
-        """A row as JSON has it."""
+        """Convert a row to a JSON document."""
 
     def require_all(self, partitions: frozenset[int]) -> None:
-        """See that all partitions can be read.
+        """Raise if a partition cannot be read.
 
         Raises:
-            NotReadableError: one cannot.
+            NotReadableError: a partition cannot be read.
         """
 
     def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
-        """The rows, one partition after the other.
+        """Yield the rows, partition by partition.
 
         Raises:
-            NotReadableError: one cannot be read now.
+            NotReadableError: a partition cannot be read now.
         """
 
 
 class RowsHere:
-    """The rows of a store that are all on this host.
+    """Source of rows that are all on this host.
 
     Args:
-        scan: which of them.
+        scan: the rows to read.
     """
 
     def __init__(self, reader: StoreReader[Any, Any], scan: Scan) -> None:
@@ -89,15 +89,15 @@ class RowsHere:
         self._scan = scan
 
     def document(self, row: Any) -> Mapping[str, Any]:
-        """A row as JSON has it."""
+        """Convert a row to a JSON document."""
         return row_document(row)
 
     def require_all(self, partitions: frozenset[int]) -> None:
-        """See that all partitions can be read here."""
+        """Raise if a partition cannot be read on this host."""
         self._reader.require_all(partitions)
 
     def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
-        """From the files of this host."""
+        """Yield the rows from the files of this host."""
         for piece in self._reader.pieces(self._scan, partitions):
             yield ToldPiece(piece.partition, piece.offset, piece.rows, piece.last)
 
@@ -106,8 +106,8 @@ class RowsFirst:
     """Rows of a store before its changes, and the changes that they already contain.
 
     Args:
-        partitions: those that the store has on the cluster.
-        turns: those of all who catch up.
+        partitions: the partitions of the store on the cluster.
+        turns: the lock shared by all threads that catch up.
     """
 
     def __init__(self, rows: Rows, partitions: Iterable[int], turns: Turns) -> None:
@@ -117,10 +117,10 @@ class RowsFirst:
         self._held: dict[int, _Held] = {}
 
     def tell(self, follower: Subscription) -> bool:
-        """Tell the rows, and let the changes begin behind them; whether he still follows.
+        """Send the rows, and set the start of the changes; return whether the follower is open.
 
         Raises:
-            NotReadableError: some of the rows cannot be read now, or are not here.
+            NotReadableError: some rows cannot be read now, or are not on this host.
         """
         document = self._rows.document
         for piece in self._rows.pieces(self._partitions):

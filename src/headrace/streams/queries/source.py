@@ -1,4 +1,4 @@
-"""Where the rows of one store are on this host, and how far they are."""
+"""Source of the rows of a store on this host, with their positions."""
 
 from __future__ import annotations
 
@@ -34,17 +34,15 @@ from headrace.streams.queries.query_queue import (
 from headrace.streams.queries.told import Told
 from headrace.streams.queries.walk import Cursor, Scan, Step
 
-# How old rows may be that are given: what a task has left behind is not taken for its rows.
+# Maximum age of rows: files that a task has left behind are not current.
 #
-# A task that moves to another host leaves its files here, and they look like those of one that is
-# at
-# work. So rows which may lack changes of more than a minute are refused, unless a worker of this
-# host
-# holds the task, or none of the application runs here: then they are what there is.
+# A task that moves to another host leaves its files on this host, and they look like the files of a
+# running task. So rows that may lack the changes of more than a minute are refused, unless a worker
+# of this host holds the task, or no worker of the application runs here.
 
 
 AGE_MAX_S = 60.0
-"""Rows that may lack changes of a longer time are given to whoever asks for such."""
+"""Default maximum age in seconds; older rows must be requested explicitly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +50,21 @@ class AgeLimit:
     """Maximum age of rows, so that files of a task that moved are not taken for current.
 
     Args:
-        most_ms: how old rows may be; None for a minute, as the module has it.
-        advice: how to ask for older ones.
+        most_ms: the maximum age of rows; None is a minute, as described in this module.
+        advice: how to request older rows.
     """
 
     most_ms: int | None = None
     advice: str = "take them as they are with max_age="
 
     def require(self, store: str, place: Place, is_left: Callable[[], bool]) -> None:
-        """See that the rows of a place may be given.
+        """Raise if the rows of a partition are too old.
 
         Args:
-            is_left: tells whether workers run here, and none of them holds the place's files.
+            is_left: returns whether workers run on this host, but none of them holds the files.
 
         Raises:
-            TooOldError: they may not.
+            TooOldError: the rows are too old.
         """
         most_ms = AGE_MAX_S * 1000 if self.most_ms is None else self.most_ms
         if place.age_ms <= most_ms or (self.most_ms is None and not is_left()):
@@ -75,10 +73,10 @@ class AgeLimit:
 
 
 def too_old(store: str, place: Place, most_ms: float, *, then: str) -> TooOldError:
-    """What rows are refused with that are older than whoever asks accepts.
+    """Return the error for rows that are older than the caller accepts.
 
     Args:
-        then: what to do.
+        then: the advice at the end of the message.
     """
     which = f"store {store!r}"
     if place.partition is not None:
@@ -107,20 +105,20 @@ def _why(place: Place) -> str:
     return f"its task here is {place.state}"
 
 
-# The committed rows of a store that are in a worker's memory, as if they were here.
+# The committed rows of a store in a worker's memory, with the interface of a local store.
 
 
 ANSWER_WITHIN_S = 3.0
-"""How long one question may wait for a worker."""
+"""Maximum seconds to wait for a worker's response."""
 
 
 class AskedRows:
-    """A `CommittedStore` whose rows are asked for, some at a time.
+    """`CommittedStore` whose rows are in a worker's memory and are queried in pieces.
 
     Args:
-        workers: those that can be asked.
-        likely: tells which of them has the task, as it told last.
-        question: says which store is meant, and nothing else.
+        workers: the workers that can be queried.
+        likely: returns the number of the worker that last reported the task.
+        question: identifies the store; its other fields are ignored.
     """
 
     def __init__(
@@ -131,13 +129,13 @@ class AskedRows:
         self._store = question
         self._first: _asked_rows_Told | None = None
         self.max_offset = 0
-        """How far no row is beyond that was given."""
+        """The largest position of the returned rows."""
         self.has_moved = False
-        """Whether a commit came between two answers."""
+        """Whether the task has committed between two responses."""
 
     @property
     def position(self) -> Position:
-        """How far all rows are at least that were given."""
+        """The position that all returned rows have at least."""
         told = self._first or self._ask()
         return Position(told.topic_id, told.offset, told.commit_id, told.wall_ms)
 
@@ -146,7 +144,7 @@ class AskedRows:
         return self._ask(keys=(key,)).values[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for each that has none."""
+        """Return the values of `keys` in their order, and None for missing keys."""
         found: list[bytes | None] = []
         for some in _divided(keys):
             while some:
@@ -158,7 +156,7 @@ class AskedRows:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows with `start` <= key < `end` in key order, as they are when asked for."""
+        """Yield the current rows with `start` <= key < `end` in key order."""
         while True:
             told = self._ask(what="scan", start=start, end=end, reverse=reverse)
             yield from told.rows
@@ -174,7 +172,7 @@ class AskedRows:
         return self._ask(what="count").count
 
     def approximate_bytes(self) -> int:
-        """Nobody asks for it here."""
+        """Raise NotImplementedError, because queries do not need the size."""
         raise NotImplementedError
 
     def _ask(self, **what: object) -> _asked_rows_Told:
@@ -211,7 +209,7 @@ class AskedRows:
 
 
 def _divided(keys: Sequence[bytes]) -> Iterator[tuple[bytes, ...]]:
-    """Keys in questions of their own, so that none is too large."""
+    """Divide keys into requests of limited size."""
     some: list[bytes] = []
     size = 0
     for key in keys:
@@ -225,12 +223,12 @@ def _divided(keys: Sequence[bytes]) -> Iterator[tuple[bytes, ...]]:
 
 
 _MOVED_MAX = 20
-"""So often a piece of rows is read again, for it to be of one moment."""
+"""Maximum number of attempts to read a piece without a commit in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One partition of a store, as far as it is known here."""
+    """Partition of a store on this host."""
 
     partition: int
     follower: Follower | None
@@ -238,16 +236,16 @@ class Part:
 
     @property
     def shown_partition(self) -> int | None:
-        """The partition for others; a global table has none."""
+        """The partition in results; None for a global table."""
         return None if self.partition == NO_PARTITION else self.partition
 
 
 @dataclass(slots=True)
 class Look:
-    """A look at the rows of one partition.
+    """Read access to the rows of a partition.
 
     Args:
-        place: how far they are; of rows in memory known when the look is over.
+        place: the position of the rows; for rows in memory it is set after the access ends.
     """
 
     rows: CommittedStore
@@ -259,13 +257,13 @@ class Source:
     """Source of a store's committed rows: files of this host or memory of a worker.
 
     Args:
-        told: the tasks of this host by their ids; empty where nobody tells.
+        told: returns the reported tasks of this host by task id; empty without reports.
         now_ms: the wall clock.
-        workers: asks the workers of this host about rows in their memory.
-        host: where this is, as other hosts reach it.
-        only: the partitions that are meant; None for all that are here.
-        partitions: how many the store has, where that is known.
-        age: how old rows may be; None leaves that to whoever asks.
+        workers: queries the workers of this host for rows in their memory.
+        host: the address of this host for other hosts.
+        only: the partitions to read; None for all partitions on this host.
+        partitions: the partition count of the store, if known.
+        age: the maximum age of rows; None does not limit it.
         require_working: raises if the application has failed in this process.
     """
 
@@ -280,17 +278,17 @@ class Source:
     age: AgeLimit | None = None
     require_working: Callable[[], None] = lambda: None
     places: dict[int, Place] = field(default_factory=dict, init=False)
-    """Where what was read was from, by partition."""
+    """The positions of everything that was read, by partition."""
 
     def parts(self, first: bytes | None = None) -> list[Part]:
-        """The partitions that are here.
+        """Return the partitions on this host.
 
         Args:
-            first: have that in front which this key is likely to be in.
+            first: a key, whose likely partition is returned first.
 
         Raises:
-            QueryError: none is, the application has failed in this process, or the rows are in the
-                memory of workers, and none runs here.
+            QueryError: this host has no partition, the application has failed in this process, or
+                the rows are in the memory of workers, and no worker runs in this process.
         """
         self.require_working()
         in_memory = self.store.in_memory
@@ -343,12 +341,12 @@ class Source:
 
     @contextmanager
     def read(self, part: Part, *, fresh: bool = False, any_age: bool = False) -> Iterator[Look]:
-        """Read a partition: its rows as they lie in the store, and how far they are.
+        """Read a partition: its rows in stored form, and their position.
 
         Raises:
-            NotReadableError: it cannot be read now.
+            NotReadableError: the partition cannot be read now.
             ApplicationFailedError: the application has failed in this process.
-            TooOldError: it is older than it may be.
+            TooOldError: the rows are older than the limit.
         """
         self.require_working()
         try:
@@ -393,7 +391,7 @@ class Source:
             ) from error
 
     def _unfinished(self, part: Part) -> str:
-        """What to do about rows that are not whole."""
+        """Return the advice for rows of an unfinished restore."""
         if part.told is not None or (part.follower and self.followers.is_held(part.follower)):
             return "; ask again later"
         return (
@@ -410,7 +408,7 @@ class Source:
         )
 
     def _note(self, part: Part, place: Place) -> None:
-        """Note a read: all rows follow as far as the first one, and none further than the last."""
+        """Record a read: all rows have at least the first offset, and at most the last."""
         first = self.places.setdefault(part.partition, place)
         if place.max_offset > first.max_offset:
             self.places[part.partition] = replace(first, max_offset=place.max_offset)
@@ -418,11 +416,11 @@ class Source:
     def _place(
         self, part: Part, position: Position, age_s: float | None, max_offset: int | None = None
     ) -> Place:
-        """Where rows are from.
+        """Return the position of rows that were read.
 
         Args:
-            age_s: how long ago the files were looked at; None where the worker itself answered.
-            max_offset: how far the last row is; None if all rows are of one moment.
+            age_s: the age of the view of the files; None if the worker itself has answered.
+            max_offset: the offset of the last row; None if all rows are from the same moment.
         """
         told = part.told
         state = None if told is None else told.task.state
@@ -432,7 +430,7 @@ class Source:
         elif told is not None and state == "running":
             age_ms = round(1000 * max(age_s, told.age_s))
         elif self.store.is_global and part.follower is not None:
-            # Whoever holds its files takes every change at once, and tells of none.
+            # The worker that holds the files applies changes immediately, without a report.
             age_ms = round(1000 * age_s) if self.followers.is_held(part.follower) else age_ms
         return Place(
             partition=part.shown_partition,
@@ -447,7 +445,7 @@ class Source:
         )
 
     def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[Step]:
-        """Go through the rows of all partitions in one order; see `headrace.streams.queries.walk`.
+        """Iterate over the rows of all partitions in key order (`headrace.streams.queries.walk`).
 
         Raises:
             NotReadableError: a partition cannot be read now.
@@ -467,13 +465,13 @@ class Source:
     def pieces(
         self, part: Part, scan: Scan, *, is_exact: bool = False
     ) -> Iterator[tuple[Place, list[Step], bytes | None]]:
-        """The rows of a partition, some at a time.
+        """Yield the rows of a partition in pieces.
 
         Args:
-            is_exact: whether no row of a piece may be newer than its place says.
+            is_exact: whether all rows of a piece must be from the same moment.
 
         Returns:
-            Where the rows of a piece are from, the rows, and its last key; None for the last piece.
+            The position of each piece, its rows, and its last key; None for the last piece.
         """
         left: Scan | None = scan
         while left is not None:
@@ -495,21 +493,21 @@ class Source:
         return self.store.layout.view(rows)
 
     def shown_places(self) -> tuple[Place, ...]:
-        """Where everything was from that was read through this."""
+        """Return the positions of everything that was read through this source."""
         return tuple(place for _, place in sorted(self.places.items()))
 
     def get(self, key: bytes) -> tuple[int, bytes] | None:
-        """The row of a key and its partition, wherever it is here.
+        """Return the row of a key and its partition, from any partition on this host.
 
         Raises:
-            NotReadableError: it is in none that can be read, and not all can be.
+            NotReadableError: the key was not found, and a partition cannot be read.
         """
         return self.first(key, lambda rows: self._view(rows).get(key))
 
     def first(
         self, key: bytes, read: Callable[[CommittedStore], bytes | None]
     ) -> tuple[int, bytes] | None:
-        """What is found of a key in the first partition that has something."""
+        """Return the first result of a key that is not None, and its partition."""
         unread: NotReadableError | None = None
         for part in self.parts(key):
             try:
@@ -528,7 +526,7 @@ class Source:
         return None
 
     def get_many(self, keys: Sequence[bytes]) -> list[tuple[int, bytes] | None]:
-        """The rows of keys and their partitions, in the order of the keys."""
+        """Return the rows of keys and their partitions, in the order of the keys."""
         found: list[tuple[int, bytes] | None] = [None] * len(keys)
         parts = self.parts()
         spread = self._spread(parts)
@@ -560,15 +558,19 @@ class Source:
 
 
 def likely_count(here: Iterable[int], known: int | None = None) -> int:
-    """Over how many partitions keys are likely to be spread.
+    """Return the number of partitions over which keys are probably distributed.
 
-    Producers put keys where murmur2 says, over as many partitions as the inputs have. How many that
-    is, the cluster knows; else it is guessed. So it decides where is looked first, and never alone
-    that a key is not there: a processor may keep any key in any of its tasks.
+    Producers choose partitions by murmur2 and the partition count of the inputs. If the count is
+    not known from the cluster, it is guessed. It only determines which partition is searched first,
+    because a processor may store any key in any of its tasks.
 
     Args:
-        here: the partitions that this host has files of.
-        known: how many there are, from whoever has asked the cluster.
+        here: the partitions that have files on this host.
+        known: the partition count, if the cluster was queried.
+
+    Args:
+        here: the partitions that have files on this host.
+        known: the partition count, if the cluster was queried.
 
     >>> likely_count([0, 2]), likely_count([0, 2], 8)
     (3, 8)

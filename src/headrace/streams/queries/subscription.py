@@ -1,9 +1,9 @@
-"""What one follower is still to be told: a bounded queue between those who read and him.
+"""Bounded queue of events between the readers of changes and a follower.
 
-    reader's thread ─► offer ─► [ … ] ─► take ─► whoever writes to the follower
+    reader's thread ─► offer ─► [ … ] ─► take ─► the thread that writes to the follower
 
-He who does not take what is offered is told so and let go: he can resume at his last position.
-Behind the changes stands where he is, so that each has a position of its own.
+A follower that is too slow is closed with the reason, and can resume at its last position. Each
+change has the follower's position after it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ import msgspec
 
 from headrace.streams.queries.change import Change, text_of
 
-# Those who catch up make JSON one at a time, and pause between.
+# Threads that catch up encode JSON one at a time, with pauses.
 #
-# Each has a thread, and what they do keeps Python's one lock for itself: eight of them would leave
-# the server's loop, which needs that lock many times for one answer, none of it for seconds.
+# They hold the GIL while they encode: eight of them would block the server's event loop, which
+# acquires the GIL many times per response, for seconds.
 
 
 T = TypeVar("T")
 
 TURN_RECORDS = 100
-"""So many are made in one turn: some milliseconds."""
+"""Number of records in a turn, which takes a few milliseconds."""
 PAUSE_S = 0.001
 _pause = time.sleep
 
 
 def shares(all_of_them: Sequence[T]) -> Iterator[Sequence[T]]:
-    """What is made turn by turn.
+    """Divide a sequence into the work of single turns.
 
     >>> [len(share) for share in shares(range(250))]
     [100, 100, 50]
@@ -52,27 +52,27 @@ class Turns:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Have a turn, in which nothing is waited for."""
+        """Hold the lock for a turn, which must not block."""
         with self._lock:
             yield
-            # Before the next one begins, others than those who catch up have theirs.
+            # Let threads that do not catch up run before the next turn.
             _pause(PAUSE_S)
 
 
 EVENTS_MAX = 10_000
 BYTES_MAX = 8 << 20
 _EVENT_BYTES = 100
-"""What an event is besides its data, about."""
+"""Approximate size of an event without its data."""
 Name = Literal["change", "row", "position", "compacted", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that is told.
+    """Event for a follower.
 
     Args:
         data: JSON.
-        position: where the follower is behind it; None where nobody can resume there.
+        position: the follower's position after the event; None if it cannot resume there.
     """
 
     name: Name
@@ -81,12 +81,12 @@ class Event:
 
 
 class Subscription:
-    """One follower of a change feed, with its buffer of changes. Thread-safe.
+    """Follower of a change feed, with its buffer of changes. Thread-safe.
 
     Args:
-        key: the bytes of the one key that is followed; None follows the whole store.
-        wake: called when there is something to take, from any thread; not again before `take`.
-        patience_s: how long a reader that can wait does so for room.
+        key: the encoded key to follow; None follows the whole store.
+        wake: called from any thread when an event is available, and not again before `take`.
+        patience_s: the maximum time in seconds that a reader waits for space in the queue.
     """
 
     def __init__(
@@ -108,18 +108,18 @@ class Subscription:
         self._is_woken = False
         self._next: dict[int, int] = {}
         self._untold: dict[int, int] = {}
-        """Before these offsets nobody can resume: some of the changes are in rows that he has."""
+        """A follower cannot resume before these offsets: its rows contain some of the changes."""
         self._is_in_rows: Callable[[Change], bool] | None = None
         self._reason: str | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be offered any more."""
+        """Whether the subscription is closed."""
         return self._reason is not None
 
     @property
     def reason(self) -> str | None:
-        """Why it ended; None before that."""
+        """The reason of the close; None while it is open."""
         return self._reason
 
     def begin(
@@ -129,11 +129,11 @@ class Subscription:
         untold: Mapping[int, int] | None = None,
         is_in_rows: Callable[[Change], bool] | None = None,
     ) -> None:
-        """Say where the changes begin, by partition.
+        """Set the start positions of the changes, by partition.
 
         Args:
-            untold: until where some of them are in the rows that were told before.
-            is_in_rows: tells which.
+            untold: the offsets before which some changes are contained in the rows sent before.
+            is_in_rows: returns whether the rows contain a change.
         """
         with self._changed:
             self._next = dict(positions)
@@ -147,22 +147,22 @@ class Subscription:
                 self._add(self._where())
 
     def next_of(self, partition: int) -> int:
-        """The offset of the change that comes next in a partition."""
+        """Return the offset of the next change in a partition."""
         return self._next[partition]
 
     def wants(self, change: Change) -> bool:
-        """Whether a change would be told; it may be so no more when it is offered."""
+        """Return whether a change would be sent now; this may differ when it is offered."""
         with self._changed:
             return change.offset >= self._next[change.partition] and self._is_wanted(change)
 
     def offer(self, change: Change, *, can_wait: bool = False) -> bool:
-        """Tell of a change, if it is one that is wanted and was not told yet.
+        """Enqueue a change if it is wanted and was not sent yet.
 
         Args:
-            can_wait: whether to wait for room, instead of letting him go.
+            can_wait: whether to wait for space instead of closing the follower.
 
         Returns:
-            Whether he still follows.
+            Whether the subscription is still open.
         """
         with self._changed:
             if self._reason is not None:
@@ -180,13 +180,13 @@ class Subscription:
             return True
 
     def reach(self, partition: int, offset: int) -> None:
-        """There is nothing to tell before an offset."""
+        """Advance the position of a partition to an offset without further changes before it."""
         with self._changed:
             if self._reason is None:
                 self._reach(partition, offset)
 
     def tell(self, name: Name, data: bytes) -> bool:
-        """Tell something else, and wait for room; returns whether he still follows."""
+        """Enqueue another event, waiting for space; return whether the subscription is open."""
         with self._changed:
             if self._reason is not None or not self._has_room(len(data), can_wait=True):
                 return False
@@ -194,17 +194,17 @@ class Subscription:
             return True
 
     def close(self, reason: str) -> None:
-        """End it; what waits, and why it ended, can still be taken."""
+        """Close the subscription; waiting events and the reason can still be taken."""
         with self._changed:
             self._close(reason)
 
     def take(self, most_bytes: int | None = None) -> tuple[list[Event], str | None]:
-        """What there is to tell, and where the follower is behind all that waits.
+        """Return the waiting events, and the position after all waiting events.
 
-        The last is `closed`, with the reason.
+        The last event is `closed`, with the reason.
 
         Args:
-            most_bytes: about so many at once, and at least an event; None takes all that waits.
+            most_bytes: approximate maximum size, at least one event; None takes all waiting events.
         """
         with self._changed:
             found: list[Event] = []

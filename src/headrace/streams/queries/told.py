@@ -1,4 +1,4 @@
-"""What the workers of this host told of their tasks, as far as a query wants to know it."""
+"""Last reports of this host's workers on their tasks, reduced to the needs of queries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from headrace.streams.metrics.snapshots import ApplicationSnapshot, TaskSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A task.
+    """Task as last reported by its worker.
 
     Args:
-        age_s: how old the word is, in seconds.
-        worker: the number of the worker that told it.
+        age_s: the age of the report in seconds.
+        worker: the number of the worker.
     """
 
     task: TaskSnapshot
@@ -23,17 +23,17 @@ class Told:
 
     @property
     def remaining(self) -> int:
-        """Offsets of its changelogs that are still to be read."""
+        """The number of changelog offsets left to restore."""
         return sum(store.restore_remaining for store in self.task.stores)
 
     @property
     def inputs(self) -> dict[str, int]:
-        """Up to where each input is committed, by ``TOPIC-PARTITION``."""
+        """The committed offset of each input, by ``TOPIC-PARTITION``."""
         return {f"{one.topic}-{one.partition}": one.committed for one in self.task.inputs}
 
 
 def told_of(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, Told]:
-    """The tasks of an application, by their ids."""
+    """Return the reported tasks of an application by task id."""
     return {
         task.id: Told(task, view.facts.age_s(now_s), view.index)
         for view in without_taken(facts).workers

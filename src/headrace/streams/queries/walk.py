@@ -1,7 +1,7 @@
-"""Going through the rows of a store, some at a time, over several partitions in one order.
+"""Iteration over the rows of a store in pieces, over several partitions in key order.
 
-A walk can be left and taken up again at its cursor, so it needs as much memory as a piece of it.
-What is committed meanwhile is in the pieces that follow.
+An iteration can be stopped and resumed at its cursor, so it needs as much memory as one piece. Rows
+committed in the meantime appear in later pieces.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headrace.state.store import CommittedStore
 from headrace.streams.queries.errors import WrongQueryError
 
 PIECE_ROWS = 500
-"""So many are read at once: nobody else reads the task's files meanwhile."""
+"""Number of rows read at a time, while other queries of the task's files wait."""
 
 
 class Step(NamedTuple):
-    """A row of a walk; steps are in the order of what they begin with."""
+    """Row of an iteration; rows are ordered by `sort`, then by partition."""
 
     sort: bytes
     partition: int
@@ -32,23 +32,23 @@ class Step(NamedTuple):
 
     @property
     def cursor(self) -> str:
-        """To be given to `Cursor.of` to go on behind it."""
+        """The text for `Cursor.of` to continue after this row."""
         return f"{base64.urlsafe_b64encode(self.sort).decode()}.{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Behind which row a walk goes on."""
+    """Row after which an iteration continues."""
 
     sort: bytes
     partition: int
 
     @classmethod
     def of(cls, text: str) -> Cursor:
-        """Read what a page gave.
+        """Parse the cursor of a page.
 
         Raises:
-            WrongQueryError: it gave something else.
+            WrongQueryError: the text is not a cursor.
         """
         sort, _, partition = text.rpartition(".")
         try:
@@ -59,19 +59,19 @@ class Cursor:
             ) from error
 
     def excludes(self, partition: int, *, reverse: bool) -> bool:
-        """Whether the row at the cursor's place has been passed in a partition, too."""
+        """Return whether the row with the cursor's key has been passed in a partition."""
         return partition >= self.partition if reverse else partition <= self.partition
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Which rows.
+    """Selection of rows.
 
     Args:
-        low: the first row key; None for the store's first.
-        high: behind the last row key; None for beyond the last.
-        times: by time instead: from the first to before the second, in milliseconds.
-        keep: tells which of the rows' keys are meant.
+        low: the first row key; None is the store's first.
+        high: the first row key after the range; None is after the store's last.
+        times: a range of times instead, in milliseconds: start inclusive, end exclusive.
+        keep: returns whether a row key is selected.
     """
 
     low: bytes | None = None
@@ -81,12 +81,12 @@ class Scan:
     keep: Callable[[bytes], bool] | None = None
 
     def behind(self, cursor: Cursor, partition: int) -> Scan:
-        """What is left of it in a partition."""
+        """Return the rest of the scan after a cursor in a partition."""
         passed = cursor.excludes(partition, reverse=self.reverse)
         return self.after(cursor.sort, passed=passed)
 
     def after(self, sort: bytes, *, passed: bool = True) -> Scan:
-        """What is left of it behind a row, or from it on where that has not passed."""
+        """Return the rest of the scan after a row, or including it if `passed` is False."""
         low, high = self.low, self.high
         first = sort + b"\0" if passed != self.reverse else sort
         if self.times is None and self.reverse:
@@ -98,10 +98,10 @@ class Scan:
         return Scan(low, high, self.reverse, self.times, self.keep)
 
     def piece(self, rows: CommittedStore, partition: int) -> tuple[list[Step], bytes | None]:
-        """Read some rows.
+        """Read a piece of the rows.
 
         Returns:
-            The rows that are meant, and behind which one to go on; None at the end.
+            The selected rows, and the sort key to continue after, or None at the end.
         """
         found = list(islice(self._rows(rows), PIECE_ROWS))
         last = found[-1][0] if len(found) == PIECE_ROWS else None

@@ -1,12 +1,12 @@
-"""Which host has which partition of a store: the group's own description says it.
+"""Host of each partition of a store, from the group description.
 
     key ─ murmur2 ─► partition ─ assignment ─► member ─ client.id ─► endpoint
 
-No topic is kept for it and no assignor is needed. What was heard is used for a short time, and then
-looked up again beside the questions, so that none waits for the brokers. It may be wrong for as
-long: whoever is asked looks at what its own workers have, says that it is somebody else's, and the
-brokers are asked at once. While the group is rebalanced its description gives nobody anything;
-what was known before holds then, as tasks that do not move go on.
+This needs neither a topic nor an assignor. A description is used for a short time and then
+refreshed in the background, so that no query waits for the brokers. It may be outdated for as long:
+the queried host checks its own workers and reports that another host has the task, and then the
+brokers are queried immediately. During a rebalance the description contains no assignment; the last
+known assignment is used, because tasks that do not move continue.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.queries.errors import NotReadableError
 
 KEPT_S = 2.0
-"""So old may be what was heard of the group; a look costs brokers and this host some milliseconds
-of waiting, and there is one for all questions."""
+"""Maximum age of the group description in seconds. A request takes a few milliseconds, and serves
+all queries."""
 AGAIN_S = 0.1
-"""Not sooner is looked again, whoever says that he was sent to the wrong host."""
+"""Minimum seconds between two requests, even if a description has turned out to be wrong."""
 ASK_S = 5.0
-"""How long brokers are asked for it."""
+"""Time-out in seconds of a request to the brokers."""
 
 
 class AskedCluster(Protocol):
-    """What is asked of a cluster."""
+    """Client for the description of the group."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """How many partitions those topics have that exist."""
+        """Return the partition counts of the topics that exist."""
 
     def group_state(self, group: str) -> GroupState:
-        """A group's state, and who has what."""
+        """Return the state of a group and the assignment of its members."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """A worker of the group.
+    """Worker of the group with its tasks.
 
     Args:
-        machine: the address that it has for the brokers.
-        endpoint: where its host serves its stores; None where it does not say.
-        tasks: which it has, as ``0_3``.
+        machine: its address as the brokers see it.
+        endpoint: the address at which its host serves its stores, or None.
+        tasks: its task ids, such as ``0_3``.
     """
 
     id: str
@@ -61,15 +61,15 @@ class GroupAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What the cluster said.
+    """Description of the group at a certain time.
 
     Args:
-        partitions: of each sub-topology whose inputs exist, by its number.
-        owners: the endpoints, by sub-topology and partition; None of a member without one.
-        endpoints: of all members.
-        state: of the group.
-        at_s: when it was asked.
-        members: all of them, in the order of their clients.
+        partitions: the partition count of each sub-topology whose inputs exist, by its number.
+        owners: the endpoints by sub-topology and partition; None for a member without an endpoint.
+        endpoints: the endpoints of all members.
+        state: the state of the group.
+        at_s: the time of the request.
+        members: all members, ordered by client.id.
     """
 
     partitions: Mapping[int, int]
@@ -80,18 +80,18 @@ class Heard:
     members: tuple[GroupAssignment, ...] = ()
 
     def are_all_at(self, host: str) -> bool:
-        """Whether a host has all tasks, so that there is nobody else to ask."""
+        """Return whether a host has all tasks, so that no other host must be queried."""
         return set(self.owners.values()) == {host} and self.endpoints == {host}
 
 
 class PartitionLocator:
-    """Host of each partition of a store, by the description of the group. Thread-safe.
+    """Host of each partition of a store, from the group description. Thread-safe.
 
     Args:
-        group: the application's.
+        group: the application's group.
         plans: its sub-topologies.
-        cluster: makes what is asked, when it is first.
-        monotonic_s: seconds of a clock that never goes back.
+        cluster: creates the client at the first request.
+        monotonic_s: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -113,14 +113,14 @@ class PartitionLocator:
         self._is_looking = False
 
     def heard(self, *, at_most_s: float | None = None) -> Heard:
-        """What the cluster said last.
+        """Return the last known description of the group.
 
         Args:
-            at_most_s: how old it may be, where it has turned out to be wrong; the brokers are
-                waited for then.
+            at_most_s: its maximum age, if it has turned out to be wrong; then this waits for the
+                brokers.
 
         Raises:
-            NotReadableError: nothing is known, and no broker says it.
+            NotReadableError: no description is known, and no broker responds.
         """
         heard = self._heard
         now_s = self._monotonic_s()
@@ -135,7 +135,7 @@ class PartitionLocator:
         try:
             self._look(KEPT_S)
         except NotReadableError:
-            pass  # what is known is used until somebody answers
+            pass  # the last description is used until a broker responds
         finally:
             self._is_looking = False
 
@@ -143,7 +143,7 @@ class PartitionLocator:
         with self._lock:
             now_s = self._monotonic_s()
             if self._heard is not None and now_s - self._asked_s <= max(at_most_s, AGAIN_S):
-                return self._heard  # another thread has asked meanwhile
+                return self._heard  # another thread has refreshed it
             self._asked_s = now_s
             try:
                 self._heard = self._ask(now_s)
@@ -164,7 +164,7 @@ class PartitionLocator:
         counts = self._cluster.partition_counts(topics)
         group = self._cluster.group_state(self._group)
         if group.state == "dead" and before is not None:
-            # No broker names it while its coordinator moves.
+            # Brokers do not know the group while its coordinator moves.
             raise FatalClientError(f"no broker knows the group {self._group} at this moment")
         there = [plan for plan in self._plans if all(t in counts for t in plan.topics.all_sources)]
         found = owner_of(leads_of(there, counts, group.members), group.members)
@@ -173,7 +173,7 @@ class PartitionLocator:
             for task, member in found.items()
         }
         if not owners and before is not None and group.members:
-            owners = dict(before.owners)  # it is being rebalanced
+            owners = dict(before.owners)  # the group is rebalancing
         endpoints = (endpoint_of(member.client_id) for member in group.members)
         return Heard(
             {plan.id: counts[plan.lead(counts)] for plan in there},
