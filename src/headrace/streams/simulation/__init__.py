@@ -1,4 +1,4 @@
-"""Deterministic simulation: the workers that run live, on a cluster that fails by a seed.
+"""Deterministic simulation: production workers on a cluster that fails by a seed.
 
 `simulate` runs a topology once, `Simulation` many times; see docs/simulation.md.
 """

@@ -1,4 +1,4 @@
-"""Run seeds by hand: ``python -m headrace.streams.simulation --seeds 10000``."""
+"""Command that runs many seeds: ``python -m headrace.streams.simulation --seeds 10000``."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from headrace.topology import serdes
 from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.topology import Topology
 
-# The topology that the simulation is run with when it is given none.
+# Example topology of the command.
 #
-# Two sub-topologies: one that echoes each record and counts them by their own key, and behind a
-# repartition topic one whose state says if a single record is lost, doubled or out of its order.
+# It has two sub-topologies: the first forwards each record and counts records by key. The second,
+# after a repartition topic, has state that shows whether any record is lost, duplicated or out of
+# order.
 
 
 KEYS = 9
@@ -31,12 +32,12 @@ MODULUS = 1_000_003
 
 
 def step(state: int, value: int) -> int:
-    """Fold one value into a number that depends on all values and on their order."""
+    """Combine a state with a value; the result depends on all values and their order."""
     return (state * 31 + value) % MODULUS
 
 
 def example_topology() -> Topology:
-    """Build it."""
+    """Build the example topology."""
     builder = StreamsBuilder()
     rows = builder.stream("rows", key=serdes.string, value=serdes.integer)
     rows.to("echo", key=serdes.string, value=serdes.integer)
@@ -57,7 +58,7 @@ def example_topology() -> Topology:
 
 
 def example_inputs(seed: int, count: int = 60) -> dict[str, list[tuple[Any, Any]]]:
-    """Make an input for it."""
+    """Generate input of the example topology."""
     dice = random.Random(f"inputs/{seed}")  # noqa: S311 - reproducible on purpose
     rows = [(f"k{dice.randrange(KEYS)}", number) for number in range(count)]
     return {"rows": rows}
@@ -68,10 +69,10 @@ SHOWN = 20
 
 
 def simulation_of(seed: int, guarantee: str, records: int) -> Simulation:
-    """The example topology, with an input and a number of workers that depend on the seed."""
+    """Create a simulation of the example topology; the seed determines input and worker count."""
     plan = FaultPlan()
     if guarantee == "at_least_once":
-        # Nothing fences a worker that comes back after its session: its older rows win.
+        # A worker that resumes after its session is not fenced, and its older rows win.
         plan = replace(plan, longest_stall=3.0)
     settings: dict[str, Any] = {"processing.guarantee": guarantee}
     if guarantee == "at_least_once":
@@ -88,7 +89,7 @@ def simulation_of(seed: int, guarantee: str, records: int) -> Simulation:
 def run_block(
     guarantee: str, records: int, seeds: range
 ) -> tuple[dict[int, str], Counter[tuple[str, str]]]:
-    """Run some seeds; returns what was wrong, by seed, and the faults."""
+    """Run some seeds, and return the failures by seed, and the number of each fault."""
     failed: dict[int, str] = {}
     faults: Counter[tuple[str, str]] = Counter()
     for seed in seeds:

@@ -1,4 +1,4 @@
-"""`simulate`: a topology's workers on a cluster that fails, and what came out of it."""
+"""Public API of the simulation: run a topology on a failing cluster, and check the results."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ DEFAULTS: Mapping[str, object] = {
     "consumer.session.timeout.ms": 6_000,
     "repartition.purge.interval.ms": 2_000,
 }
-"""Settings of a run, unless it is given others. Small batches and short time-outs meet more."""
+"""Default settings of a run. Small batches and short time-outs increase the coverage."""
 
 
 class SimulationError(AssertionError):
-    """What came out is not what it would be without faults; the text begins with the seed.
+    """Raised if the results differ from a run without faults; the message starts with the seed.
 
     Args:
-        problems: one sentence or more each.
-        seed: of the run.
+        problems: descriptions of the differences.
+        seed: the seed of the run.
     """
 
     def __init__(self, problems: Sequence[str], seed: int) -> None:
@@ -56,17 +56,18 @@ class SimulationError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What happened in one run.
+    """Result of a simulated run.
 
     Args:
-        seed: of the run.
-        problems: what went wrong on the way: a worker that failed, a transaction that hangs,
-            offsets committed by who did not own them, input left over.
-        refusals: the errors that named a disaster and ended the application, which is right.
-        faults: how often each fault happened, by call and kind.
-        conflicts: how many starts were refused as live workers ran another version.
-        coverage: what was met in which phase of the workers.
-        virtual_seconds: how long it took on the run's own clock.
+        seed: the seed of the run.
+        problems: errors during the run: a failed worker, a hanging transaction, offsets committed
+            by a worker that did not own the partition, unprocessed input.
+        refusals: the errors that reported the injected disaster and ended the application, as they
+            should.
+        faults: the number of faults, by call and kind.
+        conflicts: the number of starts refused because live workers ran another version.
+        coverage: the calls, faults and reactions in each phase of the workers.
+        virtual_seconds: the duration in virtual time.
     """
 
     seed: int
@@ -83,21 +84,21 @@ class SimulationResult:
 
     @property
     def history(self) -> str:
-        """Everything that happened: number, virtual time, who, what. The same for the same seed."""
+        """The history of the run: number, virtual time, actor, event. The seed determines it."""
         return str(self._cluster.kernel.history)
 
     def outputs(self, topic: str) -> list[tuple[Any, Any]]:
-        """Keys and values that a reader of committed records finds, partition by partition."""
+        """Return the keys and values in a topic for a read_committed reader, by partition."""
         key, value = self._simulation.names.written(topic, self._cluster.topics)
         return self._read(topic, key, value)
 
     def sink(self, name: str) -> list[SinkRow]:
-        """The rows of a table outside of Kafka, in the order in which they were written."""
+        """Return the rows of an external sink, in the order of their writes."""
         table = self._tables.by_node.get(name)
         return [] if table is None else table.rows
 
     def inputs(self, topic: str) -> list[tuple[Any, Any]]:
-        """The same of an input topic: what is there in the end."""
+        """Return the keys and values in an input topic at the end of the run."""
         return self._read(topic, *self._simulation.names.read(topic))
 
     def _read(self, topic: str, key: AnySerde, value: AnySerde) -> list[tuple[Any, Any]]:
@@ -108,7 +109,7 @@ class SimulationResult:
         ]
 
     def store(self, name: str) -> dict[Any, Any]:
-        """A store's rows as its changelog has them, without those that have expired."""
+        """Return the rows in a store's changelog, without expired rows."""
         plan, store = self._simulation.names.store(name)
         key, value = self._simulation.serdes_of(store)
         topic = plan.changelogs[name]
@@ -119,18 +120,18 @@ class SimulationResult:
         return rows
 
     def check(self) -> SimulationResult:
-        """Compare with the same input without faults; returns itself.
+        """Compare the results with a run of the same input without faults; return this object.
 
-        Under exactly-once every key's values in the output topics and in the stores must be the
-        same: each in the same order with ``statestore.cache.max.bytes`` of 0 (the default here),
-        else the last one. Under at-least-once every key must be there. In both, local state must
-        be what the changelogs say, and nothing may be left undone.
+        Under exactly-once the values of each key in the output topics and in the stores must be
+        equal: all values in the same order with ``statestore.cache.max.bytes`` of 0 (the default
+        here), otherwise the last value. Under at-least-once each key must exist. In both cases
+        local state must match the changelogs, and all input must be processed.
 
-        Where the order of the records of a key depends on more than one input partition, compare
-        `outputs` yourself.
+        If the order of a key's records depends on more than one input partition, compare `outputs`
+        yourself.
 
         Raises:
-            SimulationError: it is not the same.
+            SimulationError: the results differ.
         """
         problems = [*self.problems, *self._check_states()]
         if not problems:
@@ -159,7 +160,7 @@ class SimulationResult:
         if not held:
             return [f"nobody has store {store} of partition {place.partition}"] if changelog else []
         local = {key: decode_timestamped(row) for key, row in held[0].items()}
-        # What has expired may be on the disk still, as the changelog has it, or be gone.
+        # Expired rows may still be on the disk, equal to the changelog, or be deleted.
         return [
             f"store {store}, key {key!r}: {local.get(key)} locally, {changelog.get(key)} in {place}"
             for key in sorted({*local, *_unexpired(spec, changelog)})
@@ -188,11 +189,11 @@ class SimulationResult:
 
 
 class Simulation:
-    """A topology with its input, to be run with many seeds; see `simulate` for the arguments.
+    """Topology with its input, to run with many seeds; see `simulate` for the arguments.
 
     Args:
-        next_version: a topology that the workers are upgraded to, one after the other. Its results
-            are compared by the caller, as they depend on when each worker is upgraded.
+        next_version: a topology to which the workers are upgraded, one after the other. Its results
+            must be compared by the caller, because they depend on the time of each upgrade.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class Simulation:
         self._config = config
         plan = faults or FaultPlan()
         if not config.exactly_once:
-            # Who reads what is not committed reads what is aborted later.
+            # A read_uncommitted reader would process records that are aborted later.
             plan = replace(plan, foreign_transactions=False)
         encoded = {topic: self._encoded(topic, rows) for topic, rows in inputs.items()}
         tables = {plan.topic for plan in global_plans}
@@ -233,16 +234,16 @@ class Simulation:
         self._reference: SimulationResult | None = None
 
     def run(self, seed: int, *, state_dir: str | Path | None = None) -> SimulationResult:
-        """Run once.
+        """Run the simulation with a seed.
 
         Args:
-            seed: decides everything that is left to chance.
-            state_dir: keep local state in RocksDB there; None keeps it in memory.
+            seed: determines all random decisions.
+            state_dir: directory for local state in RocksDB; None keeps state in memory.
         """
         return self._run(self._setup, seed, state_dir)
 
     def reference(self) -> SimulationResult:
-        """What comes out of one worker without faults."""
+        """Return the result of a single worker without faults."""
         if self._reference is None:
             calm = replace(self._setup, workers=1, plan=CALM)
             self._reference = self._run(calm, 0, None)
@@ -268,20 +269,20 @@ class Simulation:
         )
 
     def serdes_of(self, store: Any) -> tuple[AnySerde, AnySerde]:
-        """The serdes of a store's keys and values."""
+        """Return the key serde and the value serde of a store."""
         return (
             store.key or self._config.default_key_serde,
             store.value or self._config.default_value_serde,
         )
 
     def output_topics(self) -> list[str]:
-        """The topics outside of the application that it writes, as far as they are known."""
+        """Return the external topics that the topology writes under constant names."""
         return sorted({topic for plan in self.plans for topic in plan.sinks})
 
     def differences(
         self, where: str, mine: Mapping[str, list[Any]], theirs: Mapping[str, list[Any]]
     ) -> list[str]:
-        """What differs between the values by key of a run, and of the one without faults."""
+        """Return the differences between a run and the run without faults, in the values by key."""
         if not self._config.exactly_once:
             missing = [key for key in theirs if key not in mine]
             return [f"{where}: {key} is missing" for key in missing]
@@ -326,24 +327,25 @@ def simulate(
     faults: FaultPlan | None = None,
     state_dir: str | Path | None = None,
 ) -> SimulationResult:
-    """Run a topology's workers on a cluster that fails, on a clock of its own.
+    """Run a topology's workers on a failing cluster, in virtual time.
 
-    The workers are those that run live, down to the calls of the Kafka client. The seed decides
-    which calls fail and how, who is killed or left standing, and who goes on meanwhile; the same
-    seed does the same again.
+    The workers are production code, down to the calls of the Kafka client. The seed determines
+    which calls fail and how, which workers are killed or suspended, and which thread runs next.
+    Equal seeds give equal runs.
 
     Args:
-        topology: what ``StreamsBuilder().build()`` returned.
-        inputs: keys and values of each input topic, in this order. Those of global tables are
-            there before the first worker starts: what a record finds in one depends on when it is
-            read, and otherwise there would be no result to compare with.
-        seed: decides everything that is left to chance.
-        settings: the application's own, over `headrace.streams.simulation.api.DEFAULTS`.
-        workers: how many there are.
-        partitions: partition count of the topics that the application does not make itself: for
-            all, or by name with 1 for the others.
-        faults: how much goes wrong.
-        state_dir: keep local state in RocksDB there; None keeps it in memory.
+        topology: the result of ``StreamsBuilder().build()``.
+        inputs: keys and values of each input topic, in this order. The input of global tables is
+            written before the first worker starts: joins with a global table depend on the time of
+            the read, so otherwise there would be no result to compare with.
+        seed: determines all random decisions.
+        settings: settings of the application, which override
+            `headrace.streams.simulation.api.DEFAULTS`.
+        workers: number of workers.
+        partitions: partition count of the external topics: one number for all, or counts by name,
+            with 1 for topics that are not named.
+        faults: kinds and rates of faults.
+        state_dir: directory for local state in RocksDB; None keeps state in memory.
 
     Example:
         >>> from headrace import serdes
@@ -373,7 +375,7 @@ def _decoded(serde: AnySerde, data: bytes | None) -> Any:
 
 
 def _folded(cluster: Cluster, place: TopicPartition) -> dict[bytes, tuple[int, bytes]]:
-    """The last committed timestamp and value of each key of a changelog."""
+    """Return the last committed timestamp and value of each key of a changelog."""
     rows: dict[bytes, tuple[int, bytes]] = {}
     for message in cluster.log(place).records():
         key, value = message.key(), message.value()
@@ -388,7 +390,7 @@ def _folded(cluster: Cluster, place: TopicPartition) -> dict[bytes, tuple[int, b
 def _unexpired(
     spec: StoreSpec, rows: dict[bytes, tuple[int, bytes]]
 ) -> dict[bytes, tuple[int, bytes]]:
-    """The rows that are not so old that they are gone for every reader."""
+    """Remove rows that have expired for every reader."""
     time_of = spec.rows.time_of
     if time_of is None or spec.retention_ms is None or not rows:
         return rows

@@ -1,4 +1,4 @@
-"""The outside world of a run: who writes the input, in which order and transactions."""
+"""Producers of the input of a run, with random order, batches and transactions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from headrace.streams.simulation.world.kernel import MS, SECOND, START_MS
 from headrace.streams.simulation.world.transactions import RefusedError
 
 Row = tuple[bytes | None, bytes | None, int]
-"""Key, value, and milliseconds since the beginning of the run."""
+"""Key, value, and milliseconds since the start of the run."""
 
 
 class Feed:
-    """Writes the input over a while, some of it within transactions.
+    """Producer that writes the input over some time, partly in transactions.
 
     Args:
-        plan: whether there are transactions of others.
-        seconds: how long it takes.
+        plan: determines whether there are foreign transactions.
+        seconds: the duration of the input in virtual seconds.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Feed:
         self._foreign = plan.foreign_transactions
         self._numbers = 0
         self.left = 0
-        """Batches and transactions that have not ended."""
+        """Number of batches and transactions that have not ended."""
         for topic, own in rows.items():
             self._plan(topic, own, int(seconds * SECOND))
 
@@ -53,7 +53,7 @@ class Feed:
     def _write(self, topic: str, rows: Sequence[Row]) -> None:
         chance = self._kernel.random.random() if self._foreign else 1.0
         if chance < 0.1:
-            # Written and aborted: whoever reads it counts it twice.
+            # Written and aborted: a reader of aborted records would process them twice.
             self._in_transaction(topic, rows, committed=False)
         if chance < 0.2:
             self._in_transaction(topic, rows, committed=True)
@@ -75,7 +75,7 @@ class Feed:
         def end() -> None:
             try:
                 transactions.end(name, epoch, committed=committed)
-            except RefusedError as refused:  # nobody else ends it
+            except RefusedError as refused:  # no other client ends it
                 raise AssertionError(name) from refused
             self.left -= 1
 
@@ -83,7 +83,7 @@ class Feed:
         self._kernel.after(self._kernel.between(MS, (5 * SECOND) if late else 50 * MS), end)
 
     def _place(self, topic: str, row: Row) -> TopicPartition:
-        # Once a row: without a key, the next answer is another one.
+        # Once per row: without a key, the next call returns another partition.
         return self._cluster.route(topic, row[0], -1)
 
     def _append(self, place: TopicPartition, row: Row, txn: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who kills, stops and starts workers, loses their disks and compacts their changelogs."""
+"""Nemesis: kills, suspends and restarts workers, deletes their state and compacts changelogs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from headrace.streams.simulation.world.process import Process
 
 
 class Slot(Protocol):
-    """A worker across its lives."""
+    """Worker across its restarts."""
 
     @property
     def process(self) -> Process | None:
-        """The life that goes on now."""
+        """The current process, or None."""
 
     def restart(self) -> None:
         """Stop cleanly, and start again some time later."""
 
     def start_twin(self, stands_us: int) -> bool:
-        """Leave the worker standing, and start another with its identity meanwhile."""
+        """Suspend the worker, and start a duplicate instance with its identity."""
 
 
 def plan_trouble(
@@ -37,15 +37,15 @@ def plan_trouble(
     seconds: float,
     seed: int,
 ) -> None:
-    """Schedule what happens to whole workers, at random moments."""
-    # Dice of its own, so that what came later to the simulation changes no seed.
+    """Schedule faults of whole workers, disks and clocks at random times."""
+    # A separate random generator, so that newer kinds of faults do not change existing seeds.
     chances = random.Random(f"nemesis/{seed}")  # noqa: S311 - reproducible on purpose
     _Nemesis(faults, cluster, slots, hosts, changelogs, chances).plan(seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Nemesis:
-    """Each method is one thing that happens, when its moment has come."""
+    """Faults of whole workers, disks and clocks, with a method for each kind."""
 
     faults: Faults
     cluster: Cluster
@@ -123,6 +123,6 @@ class _Nemesis:
 
 
 def _draw(dice: random.Random, average: float) -> int:
-    """How many times something happens: none to five, or twice as often as on average."""
+    """Draw the number of occurrences: at most five, or at most twice the average."""
     most = max(5, int(2 * average))
     return min(most, int(dice.expovariate(1 / average) + 0.5)) if average > 0 else 0

@@ -1,4 +1,4 @@
-"""One run: workers, their supervisor, the cluster and the nemesis, from the first record on."""
+"""Simulated run: workers, their supervisor, the cluster and the nemesis, from start to end."""
 
 from __future__ import annotations
 
@@ -37,22 +37,20 @@ from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.tables import Tables
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 
-# What may end an application: offsets that are gone, topics that are others or none.
+# Disasters that may end an application: lost offsets, and lost or replaced topics.
 #
-# A run with a disaster has two good ends: the results are as if it had not happened, or a worker
-# ends
-# with one of the errors that name it, and what is committed until then is right. The supervisor
-# ends
-# the others with it, as `headrace run` does.
+# A run with a disaster ends correctly in two cases: the results are as if it had not happened, or a
+# worker fails with an error that reports it, and everything committed until then is correct. The
+# supervisor then stops the other workers, as `headrace run` does.
 
 
 @dataclass(frozen=True, slots=True)
 class Disaster:
-    """One kind.
+    """Kind of disaster.
 
     Args:
-        refusals: the errors that name it.
-        needs_rest: whether it can happen only while no worker lives.
+        refusals: the errors that report it.
+        needs_rest: whether it can only happen while no worker runs.
     """
 
     refusals: tuple[type[Exception], ...]
@@ -73,18 +71,18 @@ DISASTERS: Mapping[str, Disaster] = {
 """
 | disaster | what happens |
 |---|---|
-| `offsets of one input`, `of all inputs` | somebody deletes them while no worker runs |
-| `whole group` | somebody deletes it, with the offsets of repartition topics too |
-| `expired offsets` | the broker lets those expire of an input that is not subscribed to |
-| `lost changelog` | a changelog is deleted while no worker runs, or made anew and hosts lose rows |
-| `recreated topic` | an input topic is deleted and made anew, while workers run or not |
-| `restored snapshot` | all topics and offsets go back to an earlier moment, local rows do not |
+| `offsets of one input`, `of all inputs` | the offsets are deleted while no worker runs |
+| `whole group` | the group is deleted, including the offsets of repartition topics |
+| `expired offsets` | the offsets of an input that is not subscribed to expire |
+| `lost changelog` | a changelog is deleted while no worker runs, or re-created, with lost rows |
+| `recreated topic` | an input topic is deleted and re-created, while workers run or not |
+| `restored snapshot` | all topics and offsets return to an earlier state, local rows do not |
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The topics of a cluster and the offsets of its group, while no transaction is open."""
+    """Topics of a cluster and offsets of its group, while no transaction is open."""
 
     ends: Mapping[TopicPartition, int]
     entries: Mapping[TopicPartition, Sequence[Message | None]]
@@ -93,18 +91,18 @@ class Snapshot:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Snapshot:
-        """Take one."""
+        """Take a snapshot of a cluster."""
         logs = {place: cluster.log(place) for place in cluster.all_places()}
         return cls(
             {place: log.end for place, log in logs.items()},
-            # Compaction has taken some of them away by the time of the restore.
+            # A copy, because compaction may remove entries before the restore.
             {place: list(log.entries) for place, log in logs.items()},
             {place: log.start for place, log in logs.items()},
             dict(cluster.group.offsets),
         )
 
     def restore(self, cluster: Cluster) -> str:
-        """Take a cluster back to it; returns what was lost."""
+        """Restore a cluster to the snapshot, and return a description of the lost records."""
         lost = []
         for place in cluster.all_places():
             log, end = cluster.log(place), self.ends.get(place, 0)
@@ -116,21 +114,21 @@ class Snapshot:
 
 
 class Worker(Protocol):
-    """A worker across its lives."""
+    """Worker across its restarts."""
 
     is_paused: bool
 
     @property
     def process(self) -> Process | None:
-        """The life that goes on now."""
+        """The current process, or None."""
 
 
 @dataclass(slots=True)
 class Disasters:
-    """Lets one disaster happen, and tells which errors name it.
+    """Scheduler of a disaster, which also recognizes the errors that report it.
 
     Args:
-        inputs: its source topics, outside of it.
+        inputs: the external source topics.
     """
 
     cluster: Cluster
@@ -142,22 +140,22 @@ class Disasters:
     dice: random.Random
     _snapshot: Snapshot | None = None
     happened: dict[str, str] = field(default_factory=dict)
-    """What, and to which topic."""
+    """The affected topics of each disaster that has happened, by its name."""
 
     def plan(self, name: str, seconds: float) -> None:
-        """Let it happen at some moment.
+        """Schedule a disaster at a random time.
 
         Args:
-            seconds: how long trouble lasts.
+            seconds: the duration of the phase with faults.
         """
-        # A cluster that went back is to grow past its old end while there is still input.
+        # A restored cluster must grow past its old end while input is left.
         first, last = (0.05, 0.3) if name == "restored snapshot" else (0.2, 1)
         self.cluster.kernel.after(
             int(self.dice.uniform(first, last) * seconds * SECOND), lambda: self._begin(name)
         )
 
     def is_named_by(self, error: BaseException) -> bool:
-        """Whether an error names what has happened."""
+        """Return whether an error reports the disaster."""
         return any(isinstance(error, DISASTERS[name].refusals) for name in self.happened)
 
     def _begin(self, name: str) -> None:
@@ -189,7 +187,7 @@ class Disasters:
             self._await_growth(ends, self.cluster.kernel.now_us + 9 * SECOND)
 
     def _await_growth(self, ends: Mapping[TopicPartition, int], until_us: int) -> None:
-        """Keep the other workers, whose rows are of the old history, until this one is longer."""
+        """Pause the workers with old rows until the new logs are longer than the old logs."""
         cluster = self.cluster
         has_grown = all(cluster.log(place).end > end + 2 for place, end in ends.items())
         if has_grown or cluster.kernel.now_us >= until_us:
@@ -245,16 +243,16 @@ class Disasters:
 
 
 TROUBLE_S = 14.0
-"""How long faults happen, in virtual seconds."""
+"""Duration of the phase with faults, in virtual seconds."""
 DRAIN_S = 180.0
-"""How long all that is left may take afterwards."""
+"""Maximum time to process all remaining input afterwards, in virtual seconds."""
 SETTLE_S = 10
-"""How long stream time may take to reach the end of a backlog that was read."""
+"""Time for stream time to reach the end of a backlog, in virtual seconds."""
 STOP_S = 60.0
 
 
 def _has(state: TaskState, store: str) -> bool:
-    """Whether a task that another version may have left has a store of this one."""
+    """Return whether the state of a task, possibly of another version, contains a store."""
     try:
         state.position(store)
     except UnknownStoreError:
@@ -263,10 +261,10 @@ def _has(state: TaskState, store: str) -> bool:
 
 
 class Run:
-    """One simulated run, from its seed to its result.
+    """Simulated run, from its seed to its result.
 
     Args:
-        state_dir: keep local state in RocksDB there; None keeps it in memory.
+        state_dir: directory for local state in RocksDB; None keeps state in memory.
     """
 
     def __init__(self, setup: Setup, seed: int, state_dir: Path | None = None) -> None:
@@ -285,7 +283,7 @@ class Run:
         self._upgrades = random.Random(f"upgrade/{seed}")  # noqa: S311 - reproducible on purpose
         shared = dice.random() < 0.5
         count = 1 if shared else setup.workers
-        # Twins live on a host of their own.
+        # Duplicate instances run on a separate host.
         all_hosts = count + (setup.plan.twins > 0)
         self._hosts = [Host(partial(self._make_files, state_dir, n)) for n in range(all_hosts)]
         self.slots = [
@@ -313,7 +311,7 @@ class Run:
     # -- the run -------------------------------------------------------------------------------
 
     def go(self) -> Outcome:
-        """Run until everything is processed and the workers are stopped."""
+        """Run until all input is processed and the workers are stopped."""
         kernel, plan = self.kernel, self.setup.plan
         calm = plan.rate == 0 and plan.crashes == 0 and plan.stalls == 0
         seconds = 1.0 if calm else TROUBLE_S
@@ -337,7 +335,7 @@ class Run:
             self._end_upgrade()
             self._drain(feed)
             if self.disasters is not None and not self.outcome.refusals:
-                # What nobody has met yet is met at the next start.
+                # An undetected disaster is detected at the next start.
                 for slot in self.slots:
                     slot.restart()
                 kernel.sleep(20 * SECOND)
@@ -369,11 +367,11 @@ class Run:
         self.disasters.plan(name, seconds)
 
     def _plan_upgrade(self, seconds: float) -> None:
-        """Restart one worker after the other with the next version; some go back meanwhile."""
+        """Schedule the restart of each worker with the next version; some return temporarily."""
         if not self.setup.next_plans:
             return
         dice = self._upgrades
-        # Now and then the first one begins with the next version, beside others that begin.
+        # In some runs the first worker starts with the next version while other workers start.
         is_mixed = dice.random() < 0.3
         at_s = 0.0 if is_mixed else dice.uniform(0.0, 0.5) * seconds
         for slot in self.slots:
@@ -386,13 +384,13 @@ class Run:
             at_s = min(at_s + dice.choice((0.01, 0.3, 5.0)) * dice.random(), 0.9 * seconds)
 
     def _end_upgrade(self) -> None:
-        """Stop all workers of the version before, and start the next one."""
+        """Restart all workers that still run the previous version."""
         if self.setup.next_plans:
             for slot in self.slots:
                 slot.deploy(self.setup.next_plans)
 
     def refuse(self, error: BaseException) -> bool:
-        """Whether an error names what has happened; the others end with it then."""
+        """Return whether an error reports the disaster; in that case stop all workers."""
         if self.disasters is None or not self.disasters.is_named_by(error):
             return False
         self.outcome.refusals.append(f"{type(error).__name__}: {error}")
@@ -400,7 +398,7 @@ class Run:
         return True
 
     def retire(self) -> None:
-        """Stop all workers for good."""
+        """Stop all workers permanently."""
         for slot in self.slots:
             slot.retire()
 
@@ -418,13 +416,13 @@ class Run:
             self.kernel.sleep(200 * MS)
 
     def _left_over(self) -> str:
-        """What is still to be done, if anything."""
+        """Return a description of unfinished work, or ""."""
         if not self.cluster.is_settled():
             return "a transaction hangs"
         return self._unprocessed() or self._unrestored()
 
     def _unrestored(self) -> str:
-        """Which store is not where its changelog ends."""
+        """Return a store that has not reached the end of its changelog, or ""."""
         held = {t: s for host in self._hosts for t, s in host.held().items()}
         for plan in self.setup.last_plans:
             for store, topic in plan.changelogs.items():
@@ -441,7 +439,7 @@ class Run:
         return ""
 
     def _unprocessed(self) -> str:
-        """Where a committed offset is not behind the last record yet."""
+        """Return a partition whose committed offset is before its last record, or ""."""
         group = self.cluster.group
         if group.pending:
             return "offsets are undecided"
@@ -449,14 +447,14 @@ class Run:
             log = self.cluster.log(place)
             committed = group.offsets.get(place)
             if committed is None and self.disasters is not None and self.disasters.happened:
-                continue  # the next start says so
+                continue  # the next start reports it
             begin = log.start if committed is None else committed.offset
             if log.read(begin, 1, committed=self.setup.config.reads_committed)[0]:
                 return f"{place} from {begin}"
         return ""
 
     def input_places(self) -> list[TopicPartition]:
-        """The input partitions of all tasks."""
+        """Return the input partitions of all tasks."""
         topics = dict.fromkeys(t for plan in self.setup.last_plans for t in plan.topics.all_sources)
         return [place for topic in topics for place in self.cluster.places(topic)]
 
@@ -484,7 +482,7 @@ class Run:
             self.kernel.sleep(100 * MS)
 
     def _end(self) -> None:
-        """Leave no thread behind."""
+        """Kill all workers, and wait for their threads."""
         for slot in self.slots:
             slot.end()
         for _ in range(100):

@@ -1,4 +1,4 @@
-"""What is the same in every run, and what is found at its end."""
+"""Setup of a simulation, and outcome of a run."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from headrace.streams.simulation.inputs import Row
 from headrace.streams.simulation.world.faults import FaultPlan
 from headrace.streams.worker.worker import Worker
 
-# One life of one worker, and what others than itself have seen of it.
+# One process of a worker, with the observations of other actors.
 
 
 @dataclass(slots=True, eq=False)
 class Incarnation:
-    """One life of a simulated worker, and what other actors observed of it.
+    """Process of a simulated worker, with the observations of other actors.
 
     Args:
-        name: the worker's.
-        worker: it; None where the process ended before there was one.
-        has_stopped: whether it ended because it was told to.
+        name: the worker's name.
+        worker: the worker; None if the process ended before it was created.
+        has_stopped: whether it stopped on request.
         steps: how often it passed each probe.
-        events: what it logged, how often.
-        producers: how many producers it made.
-        restored: changelog records that its listener was told of.
+        events: the number of log entries by event.
+        producers: the number of producers that it created.
+        restored: the number of restored changelog records.
     """
 
     name: str
@@ -41,13 +41,13 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is the same in every run.
+    """Configuration of a simulation that is the same for all seeds.
 
     Args:
-        rows: the input, encoded.
-        partitions: partition count of each topic that is not internal.
-        global_rows: what these have when the first worker starts, encoded.
-        next_plans: the version that workers are upgraded to, one after the other; none without.
+        rows: the encoded input.
+        partitions: the partition count of each external topic.
+        global_rows: the encoded input of global tables, written before the first worker starts.
+        next_plans: the version to which workers are upgraded, or empty.
     """
 
     config: StreamsConfig
@@ -62,19 +62,19 @@ class Setup:
 
     @property
     def last_plans(self) -> Sequence[SubPlan]:
-        """The version that runs in the end."""
+        """The version that runs at the end."""
         return self.next_plans or self.plans
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What was found at the end, before the workers were stopped."""
+    """Observations at the end of a run, before the workers are stopped."""
 
     problems: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
-    """The errors that named a disaster and ended the application."""
+    """The errors that reported a disaster and ended the application."""
     conflicts: int = 0
-    """How many starts were refused because live workers ran another version."""
+    """Number of starts refused because live workers ran another version."""
     lives: list[Incarnation] = field(default_factory=list)
-    """Those of all workers, in the order in which they began."""
+    """The processes of all workers, in the order of their starts."""
     states: dict[TaskId, dict[str, dict[bytes, bytes]]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""One worker of a run across its lives, what it is made of, and its supervisor."""
+"""Simulated worker with its parts and its supervisor, across restarts."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 
 _UNKNOWN_BEFORE = (ChangelogLostError, StateWithoutOffsetsError)
-"""What refuses a version where it is not known what the one before it had deployed."""
+"""Errors that refuse a version if the previously deployed topology is unknown."""
 _GLOBAL_TABLES = -1
-"""What stands for a sub-topology where global tables are kept."""
+"""Sub-topology number in the task id of a directory of global tables."""
 
 _STOPPED_BY_TROUBLE = (
     FatalClientError,
@@ -73,11 +73,11 @@ _STOPPED_BY_TROUBLE = (
     StateError,
     StopRequestedError,
 )
-"""What may stop a worker while brokers fail, or where it is told to: it is started again."""
+"""Errors that may stop a worker while brokers fail or on request; it is restarted."""
 
 
 class World(Protocol):
-    """What a slot needs of its run (see `headrace.streams.simulation.run.Run`)."""
+    """Run to which a worker belongs (see `headrace.streams.simulation.run.Run`)."""
 
     kernel: Kernel
     faults: Faults
@@ -88,14 +88,14 @@ class World(Protocol):
     tables: Tables
 
     def retire(self) -> None:
-        """Stop all workers for good."""
+        """Stop all workers permanently."""
 
     def refuse(self, error: BaseException) -> bool:
-        """Whether an error names what has happened; the others end with it then."""
+        """Return whether an error reports the disaster; in that case stop all workers."""
 
 
 class _Log:
-    """Writes what the runtime logs into the history, see `kafka.protocols.Log`."""
+    """Log that writes to the history of the run (see `kafka.protocols.Log`)."""
 
     def __init__(self, process: Process, hear: Callable[[str], None]) -> None:
         self._process = process
@@ -118,7 +118,7 @@ class _Log:
 
 
 class _Counted:
-    """Hears of a worker's restores, counts what it is told, and passes it on."""
+    """Restore listener that counts restored records and forwards its events."""
 
     def __init__(self, life: Incarnation, then: RestoreListener) -> None:
         self._life = life
@@ -137,12 +137,12 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """A worker's identity and its host's disk."""
+    """Identity of a worker, and the disk of its host."""
 
     instance_id: str
     open_home: OpenHome
     global_id: TaskId
-    """What stands for the global tables of this worker among the host's directories."""
+    """The task id of the directory of this worker's global tables."""
 
     def homes(self, clock: object, log: object) -> OpenHome:
         del clock, log
@@ -155,11 +155,11 @@ class _Local:
         return home
 
     def close(self) -> None:
-        """Nothing: identities are not locked here."""
+        """Do nothing, because identities are not locked here."""
 
 
 class _Beside:
-    """Runs jobs of a process in a thread of their own."""
+    """Runner of background jobs of a process in a separate thread."""
 
     def __init__(self, run: World, process: Process) -> None:
         self._run = run
@@ -175,13 +175,14 @@ class _Beside:
 
 
 class SimulatedWorker:
-    """A simulated worker with its supervisor, across restarts.
+    """Simulated worker with its supervisor, across restarts.
 
-    At most two of its lives are at the same time: a twin has begun elsewhere while the first one
-    stood still.
+    At most two of its processes exist at the same time, if a duplicate instance has started while
+    the first process is suspended.
 
     Args:
-        other_host: where a twin does; on one host, a lock on the identity keeps it out.
+        other_host: the host of duplicate instances; on the same host a lock on the identity would
+            prevent them.
     """
 
     def __init__(self, run: World, number: int, host: Host, other_host: Host) -> None:
@@ -196,24 +197,24 @@ class SimulatedWorker:
         self.starts_within_us = 500 * MS
         self._plans = run.setup.plans
         self._workers: dict[Process, Worker | None] = {}
-        """The worker of each life that goes on now."""
+        """The worker of each existing process."""
         self.retired = False
         self.is_paused = False
-        """Whether it is not to be started for now."""
+        """Whether it must not be started now."""
         self._lives = 0
 
     @property
     def process(self) -> Process | None:
-        """The life that began last, of those that go on now."""
+        """The last started process that still exists, or None."""
         return next(reversed(self._workers), None)
 
     @property
     def is_done(self) -> bool:
-        """Whether there is no worker any more."""
+        """Whether all processes have ended."""
         return all(actor is None or actor.finished for actor in (self._actor, self._twin))
 
     def start(self) -> None:
-        """Begin the first life."""
+        """Start the supervisor with the first process."""
         self._actor = self._kernel.spawn(self.name, self._supervise)
 
     def restart(self) -> None:
@@ -224,31 +225,31 @@ class SimulatedWorker:
                 worker.stop()
 
     def deploy(self, plans: Sequence[SubPlan]) -> None:
-        """Start another version from the next life on; this life ends, unless it is of that one."""
+        """Run another version from the next process on, and restart if the version has changed."""
         if self._plans is not plans:
             self._kernel.note(self.name, "! is upgraded")
             self._plans = plans
             self.restart()
 
     def retire(self) -> None:
-        """Stop cleanly for good."""
+        """Stop cleanly and permanently."""
         self.retired = True
         self.restart()
 
     def end(self) -> None:
-        """Die, and live no more."""
+        """Kill all processes, and start no more."""
         self.retired = True
         for process in list(self._workers):
             process.die()
 
     def start_twin(self, stands_us: int) -> bool:
-        """Leave the worker standing, and start another with its identity elsewhere.
+        """Suspend the worker, and start a duplicate instance with its identity on another host.
 
-        So it is where a supervisor takes a process for dead that is not. Whichever goes on is for
-        the group to say.
+        This happens if a supervisor takes a suspended process for dead. The group decides which of
+        them continues.
 
         Returns:
-            Whether that can be done now.
+            Whether the duplicate was started.
         """
         is_there = self._twin is not None and not self._twin.finished
         if is_there or self.process is None or not self.process.alive or self.retired:
@@ -303,7 +304,7 @@ class SimulatedWorker:
         except VersionConflictError as error:
             process.note(f"is refused: {error}")
             self._run.outcome.conflicts += 1
-            # Where sessions end, a version may be refused after it has lost its membership.
+            # If sessions expire, a version may be refused after it has lost its membership.
             is_calm = not self._run.setup.plan.rate
             if is_calm and life.worker is not None and life.worker.processed:
                 self._run.outcome.problems.append(f"{self.name} is refused with work done")
@@ -312,7 +313,7 @@ class SimulatedWorker:
                 process.note(f"is refused: {error}")
                 return
             if isinstance(error, _UNKNOWN_BEFORE) and self._run.setup.next_plans:
-                # It was killed before it could write the description of what it had deployed.
+                # It was killed before it could write the description of the deployed topology.
                 process.note(f"is refused: {error}")
                 self._run.outcome.refusals.append(f"{type(error).__name__}: {error}")
                 self._run.retire()
@@ -388,7 +389,7 @@ class SimulatedWorker:
     def _versions(
         self, process: Process, connections: Connections, log: Log
     ) -> tuple[Deployment | None, LiveVersions | None, GateWatch | None]:
-        """What is deployed, and what compares versions: where there are two of them."""
+        """Return the deployed topology, the version check and the gate, if versions differ."""
         run = self._run
         if not run.setup.next_plans:
             return None, None, None
@@ -440,7 +441,7 @@ class SimulatedWorker:
 
 
 class SimulatedOffsets:
-    """The group's offsets, and those of groups without members, from outside of them.
+    """Offsets of groups, read and written without being a member.
 
     See `headrace.streams.admin.start_check.OffsetsAt` and
     `headrace.streams.plan.deployed.GroupOffsets`.
@@ -453,7 +454,7 @@ class SimulatedOffsets:
     def committed_at(
         self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets at some places; with `decided`, once no transaction may change one."""
+        """Return the offsets of partitions; with `decided`, wait for undecided transactions."""
         found = self._cluster.group
         assert group == found.name
         asked = list(places)
@@ -463,7 +464,7 @@ class SimulatedOffsets:
         return {place: found.offsets[place] for place in asked if place in found.offsets}
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """All offsets of a group without members, which no transaction changes."""
+        """Return all offsets of a group without members, which no transaction changes."""
         del decided
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
         return dict(self._cluster.memberless.get(group, {}))
@@ -475,7 +476,7 @@ class SimulatedOffsets:
 
 
 class FaultyAdmin(SimulatedAdmin):
-    """An admin client whose calls take long, fail, or are the last ones."""
+    """Admin client whose calls are delayed, fail or kill the process."""
 
     def __init__(self, cluster: Cluster, process: Process, faults: Faults) -> None:
         super().__init__(cluster)
@@ -487,35 +488,35 @@ class FaultyAdmin(SimulatedAdmin):
         return self._faults.around(self._process, call, effect)
 
     def describe(self, names: Any) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the facts of the topics that exist."""
         facts: dict[str, TopicFacts] = self._faults.around(
             self._process, "describe", partial(super().describe, list(names))
         )
         return facts
 
     def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """The high watermarks."""
+        """Return the high watermarks."""
         ends: dict[TopicPartition, int] = self._ask(
             "end_offsets", partial(super().end_offsets, list(partitions))
         )
         return ends
 
     def stable_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """The last stable offsets."""
+        """Return the last stable offsets."""
         ends: dict[TopicPartition, int] = self._ask(
             "end_offsets", partial(super().stable_offsets, list(partitions))
         )
         return ends
 
     def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
+        """Return the offset of the first record that still exists."""
         starts: dict[TopicPartition, int] = self._ask(
             "start_offsets", partial(super().start_offsets, list(partitions))
         )
         return starts
 
     def progress(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
-        """What the group has committed."""
+        """Return the group's committed offsets."""
         found: dict[TopicPartition, int] = self._ask(
             "end_offsets", partial(super().progress, group, list(partitions))
         )
@@ -524,14 +525,14 @@ class FaultyAdmin(SimulatedAdmin):
     def committed_offsets(
         self, group: str, partitions: Any
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed, with the text beside each offset."""
+        """Return the group's committed offsets with their metadata."""
         found: dict[TopicPartition, CommittedOffset] = self._ask(
             "end_offsets", partial(super().committed_offsets, group, list(partitions))
         )
         return found
 
     def group_state(self, group: str) -> GroupState:
-        """The state of the group, and what its members were given."""
+        """Return the state of the group and the assignment of its members."""
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
         return super().group_state(group)
 

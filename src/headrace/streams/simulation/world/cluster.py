@@ -1,8 +1,8 @@
-"""A simulated Kafka cluster: topics, the two coordinators, and external writers.
+"""Simulated Kafka cluster: topics, coordinators, and external producers.
 
-What a client may see of a real cluster is told apart here: open transactions end what
-`read_committed` sees, markers come later and at a time of their own in each partition, offsets of a
-transaction are undecided until its marker is with the group, and a zombie is refused by its epoch.
+Clients observe the same effects as on a real cluster: an open transaction limits `read_committed`
+readers, markers are written later and at different times in each partition, the offsets of a
+transaction are undecided until the group has its marker, and a zombie is refused by its epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.streams.testing.local_admin import LocalAdmin
 from headrace.topology.context.environment import Headers
 
 CREATE_TIME = 1
-"""Kafka's mark for a timestamp that the producer set."""
+"""Kafka's type of a timestamp that the producer has set."""
 
 
 class Cluster:
@@ -35,34 +35,34 @@ class Cluster:
         """The offsets of groups without members."""
         self.transactions = TransactionCoordinator(kernel, write_marker=self._mark, pend=self._pend)
         self.readers: list[tuple[Process, set[TopicPartition]]] = []
-        """Processes that wait for records, and of which partitions."""
+        """Processes that wait for records, with the partitions that they read."""
         self._claims: dict[TopicPartition, tuple[int, str]] = {}
-        """Who was told last that it has a partition of the group, and in which generation."""
+        """The last generation and member to which each partition was assigned."""
         self.violations: list[str] = []
-        """What must never happen, noticed by the cluster."""
+        """Violations of invariants detected by the cluster."""
         self._keyless = 0
         self._deleted = 0
 
     # -- topics --------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic, unless it is there."""
+        """Create a topic if it does not exist."""
         if name not in self.topics:
             topic_id = f"id-{len(self.topics) + self._deleted}-{name}"
             logs = [Log() for _ in range(partitions)]
             self.topics[name] = Topic(name, topic_id, logs, dict(config))
 
     def delete(self, name: str) -> Topic:
-        """Delete a topic; one that is made later under its name is another one."""
+        """Delete a topic; a topic created later with the same name has another id."""
         self._deleted += 1
         return self.topics.pop(name)
 
     def log(self, place: TopicPartition) -> Log:
-        """One partition's log."""
+        """Return the log of a partition."""
         return self.topics[place.topic].logs[place.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic; none of one that is not there."""
+        """Return the partitions of a topic, or an empty list if it does not exist."""
         found = self.topics.get(topic)
         return [TopicPartition(topic, p) for p in range(len(found.logs))] if found else []
 
@@ -72,11 +72,11 @@ class Cluster:
         log.start = max(log.start, min(offset, log.end))
 
     def all_places(self) -> list[TopicPartition]:
-        """Every partition of every topic."""
+        """Return all partitions of all topics."""
         return [place for topic in self.topics for place in self.places(topic)]
 
     def route(self, topic: str, key: bytes | None, partition: int) -> TopicPartition:
-        """Where a record goes."""
+        """Return the partition of a record."""
         found = self.topics.get(topic)
         if found is None:
             raise RefusedError(KafkaError._UNKNOWN_TOPIC, topic)
@@ -135,8 +135,8 @@ class Cluster:
         offsets: Mapping[TopicPartition, CommittedOffset],
         metadata: Metadata,
     ) -> None:
-        """TxnOffsetCommit: the epoch is checked, the membership is, ownership is not."""
-        # The coordinator of transactions comes first, that of the group second.
+        """Handle TxnOffsetCommit, which checks epoch and membership, but not ownership."""
+        # The transaction coordinator is called before the group coordinator.
         self.transactions.join(transactional_id, epoch, None)
         self.group.check(metadata, transactional=True)
         self._check_claims(offsets, metadata)
@@ -145,19 +145,19 @@ class Cluster:
     def plain_offsets(
         self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
     ) -> None:
-        """OffsetCommit."""
+        """Handle OffsetCommit."""
         self.group.check(metadata, transactional=False)
         self._check_claims(offsets, metadata)
         self.group.offsets.update(offsets)
 
     def claim(self, places: Iterable[TopicPartition], generation: int, instance_id: str) -> None:
-        """A member is told that it has these; what it is told too late does not count."""
+        """Record that a member was assigned partitions; ignore outdated generations."""
         for place in places:
             if generation >= self._claims.get(place, (0, ""))[0]:
                 self._claims[place] = (generation, instance_id)
 
     def disclaim(self, places: Iterable[TopicPartition], instance_id: str) -> None:
-        """A member has let go of these."""
+        """Record that a member has released partitions."""
         for place in places:
             if place in self._claims and self._claims[place][1] == instance_id:
                 del self._claims[place]
@@ -168,8 +168,8 @@ class Cluster:
         subscribed = {topic for m in self.group.members.values() for topic in m.topics}
         for place in offsets:
             if place.topic not in subscribed:
-                continue  # nor is it once those that did subscribe to it are gone
-            # The other partitions of a task go with that of its lead topic.
+                continue  # the members that subscribed to it may have left
+            # The other partitions of a task follow its subscribed topic.
             generation, holder = self._claims.get(place, (-1, metadata.instance_id))
             if metadata.instance_id != holder and generation >= 0:
                 what = f"{metadata.instance_id} commits offsets of {place}, which {holder} has"
@@ -179,15 +179,15 @@ class Cluster:
     # -- the end of a run ----------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether no transaction is open or waits for a marker."""
+        """Return whether no transaction is open or waits for a marker."""
         return not self.transactions.busy and all(not self.log(p).open for p in self.all_places())
 
 
 class SimulatedAdmin(LocalAdmin[Cluster]):
-    """What the runtime asks about topics."""
+    """Admin client of a simulated cluster."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """What the members of a settled group have; None while it shares out."""
+        """Return the partitions assigned to the group's members, or None during a rebalance."""
         found = self._cluster.group
         assert group == found.name
         if found.joining or not found.members:
@@ -195,7 +195,7 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         return frozenset(place for m in found.members.values() for place in m.partitions)
 
     def group_state(self, group: str) -> GroupState:
-        """The state of the group; while it shares out, nothing is known of what members have."""
+        """Return the state of the group; during a rebalance the assignments are empty."""
         found = self._cluster.group
         assert group == found.name
         members = {
@@ -210,7 +210,7 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What the group has committed."""
+        """Return the group's committed offsets."""
         return {
             p: c.offset
             for p, c in SimulatedAdmin.committed_offsets(self, group, partitions).items()
@@ -219,7 +219,7 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What the group has committed, with the text beside each offset."""
+        """Return the group's committed offsets with their metadata."""
         found = self._cluster.group
         assert group == found.name
         return {p: found.offsets[p] for p in partitions if p in found.offsets}

@@ -1,8 +1,8 @@
-"""A consumer client of a simulated cluster, with confluent_kafka's surface and errors.
+"""Consumer client of a simulated cluster, with the API and errors of confluent_kafka.
 
-Its background fetches ahead, joins rebalances and hears of the end of its session while the caller
-does something else; callbacks wait for the next call that serves them. What it reads is in
-`reading`.
+In the background it prefetches records, takes part in rebalances and detects the end of its
+session. Callbacks wait for the next call that serves them. `Reading` has its partitions and
+prefetched records.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from headrace.streams.simulation.world.kernel import MS, SECOND
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.transactions import RefusedError
 
-# Whether a simulated consumer is polled within max.poll.interval.ms (librdkafka's own thread).
+# Check of max.poll.interval.ms, which librdkafka makes in its own thread.
 
 
 class PollWatch:
     """Check of max.poll.interval.ms for a simulated consumer.
 
     Args:
-        exceeded: called when it was not polled for too long; returns whether to go on watching.
+        exceeded: called if it was not polled in time; returns whether to continue the check.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PollWatch:
         self._is_on = False
 
     def polled(self) -> None:
-        """The consumer is polled now; the first time begins to watch."""
+        """Record that the consumer is polled now; the first call starts the check."""
         self._polled_us = self._kernel.now_us
         if not self._is_on:
             self._is_on = True
@@ -64,29 +64,29 @@ class PollWatch:
         self._look_later()
 
 
-# What a simulated consumer reads: its partitions, and what is fetched of them ahead.
+# Partitions of a simulated consumer, and their prefetched records.
 #
-# What is fetched ahead of a pause or a removal is dropped, and a position moves when a record, or
-# what was passed over behind it, is handed out.
+# Prefetched records are dropped by a pause or a removal. A position advances when a record, or a
+# skipped range after it, is returned.
 
 
 NO_OFFSET = -1001
 FETCH_RECORDS = 40
-"""How many records of a partition are fetched ahead."""
+"""Maximum number of prefetched records of a partition."""
 
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """One partition that is read."""
+    """Partition that is read."""
 
     place: TopicPartition
     next: int
-    """Where the next fetch begins."""
+    """The offset of the next fetch."""
     position: int = NO_OFFSET
     paused: bool = False
     fetched: int = 0
     version: int = 0
-    """What was fetched under an older one is dropped."""
+    """Records fetched under an older version are dropped."""
     high: int = NO_OFFSET
 
 
@@ -97,8 +97,8 @@ class Reading:
     """Partitions and prefetched records of a simulated consumer.
 
     Args:
-        process: the consumer's, which hears of new records.
-        committed_only: whether records of open and aborted transactions are passed over.
+        process: the consumer's process, which is woken for new records.
+        committed_only: whether to skip records of open and aborted transactions.
     """
 
     def __init__(self, cluster: Cluster, process: Process, *, committed_only: bool) -> None:
@@ -111,21 +111,21 @@ class Reading:
         cluster.readers.append(self._reader)
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Stop reading, and receive no more wake-ups."""
         self._parts.clear()
-        # Another reader of the process that watches the same is equal to it.
+        # By identity, because another reader of the process can be equal.
         readers = self._cluster.readers
         readers[:] = [reader for reader in readers if reader is not self._reader]
 
     def add(self, place: TopicPartition, offset: int) -> None:
-        """Read a partition from an offset on."""
+        """Start to read a partition at an offset."""
         if place in self._parts:
             raise failure(KafkaError._CONFLICT, f"{place} is assigned already")
         self._parts[place] = _Part(place, offset)
         self._watched.add(place)
 
     def remove(self, place: TopicPartition) -> None:
-        """Read a partition no more."""
+        """Stop reading a partition."""
         part = self._parts.pop(place, None)
         if part is None:
             raise failure(KafkaError._INVALID_ARG, f"{place} is not assigned")
@@ -133,27 +133,27 @@ class Reading:
         self._watched.discard(place)
 
     def pause(self, place: TopicPartition) -> None:
-        """Hand out nothing of a partition; what is fetched is dropped."""
+        """Pause a partition, and drop its prefetched records."""
         part = self._part(place)
         self._rewind(part)
         part.paused = True
 
     def resume(self, place: TopicPartition) -> None:
-        """Go on behind what was handed out last."""
+        """Resume a partition after the last returned record."""
         self._part(place).paused = False
 
     def position(self, place: TopicPartition) -> int:
-        """The offset behind what was handed out."""
+        """Return the offset after the last returned record."""
         part = self._parts.get(place)
         return NO_OFFSET if part is None else part.position
 
     def ends(self, place: TopicPartition) -> tuple[int, int]:
-        """The ends as the last fetch saw them, which may be some time ago."""
+        """Return the watermarks that the last fetch has seen, which may be outdated."""
         part = self._parts.get(place)
         return (NO_OFFSET, NO_OFFSET) if part is None else (0, part.high)
 
     def fetch(self) -> None:
-        """Fetch ahead of what is read."""
+        """Prefetch records."""
         chance = self._cluster.kernel.chance
         for part in self._parts.values():
             if part.paused or part.fetched >= FETCH_RECORDS:
@@ -164,7 +164,7 @@ class Reading:
                 topic, partition = part.place
                 message = Message(topic=topic, partition=partition, error=error)
                 self._fetched.append((part, part.version, message, NO_OFFSET))
-                # It is said once.
+                # The error is reported only once.
                 part.fetched = FETCH_RECORDS
                 continue
             found, after = log.read(
@@ -185,7 +185,7 @@ class Reading:
             part.next = after
 
     def take(self, limit: int) -> list[Message]:
-        """Hand out at most so many records of what is fetched."""
+        """Return at most `limit` prefetched records."""
         taken: list[Message] = []
         fetched = self._fetched
         while fetched and (len(taken) < limit or fetched[0][2] is None):
@@ -200,7 +200,7 @@ class Reading:
         return taken
 
     def drop(self) -> None:
-        """Hand out nothing more: records are dropped, and markers behind them are passed."""
+        """Drop prefetched records, but advance positions past markers after them."""
         while self._fetched:
             part, version, message, after = self._fetched.popleft()
             if part.version == version and message is None and after != NO_OFFSET:
@@ -252,11 +252,11 @@ class SimulatedConsumer:
         self._generation = -1
         self._calling = False
         self._then: Callable[[], None] | None = None
-        """What the background does when the callbacks are served."""
+        """The background action after the callbacks were served."""
         self._closed = False
         self._is_closing = False
         self._leaves_amid = False
-        """Whether it leaves while a rebalance is under way."""
+        """Whether it leaves during a rebalance."""
 
     # -- the group, in the background ----------------------------------------------------------
 
@@ -267,9 +267,9 @@ class SimulatedConsumer:
         on_revoke: Callback,
         on_lost: Callback,
     ) -> None:
-        """Join the group; who is a member already joins again, with what it owns."""
+        """Join the group, or rejoin it with the owned partitions if already a member."""
         self.process.check()
-        # A pattern is expected to match nothing.
+        # Patterns match nothing here.
         self._topics = tuple(topic for topic in topics if not topic.startswith("^"))
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         join = self.must_rejoin if self._member_id else self._join
@@ -284,13 +284,13 @@ class SimulatedConsumer:
     def _exceed_max_poll(self) -> bool:
         if self._member_id and not self._closed:
             self._fail(KafkaError(KafkaError._MAX_POLL_EXCEEDED, "simulated"))
-            # A static member does not leave: it falls silent.
+            # A static member does not leave: it stops sending heartbeats.
             self._group.silence(self._member_id, self._instance_id)
             self.expelled()
         return not self._closed
 
     def must_rejoin(self) -> None:
-        """A rebalance is under way: take part, when the callbacks of the last one are served."""
+        """Take part in a rebalance after the callbacks of the last rebalance were served."""
         if self._member_id:
             self._when_served(self._rejoin)
 
@@ -312,7 +312,7 @@ class SimulatedConsumer:
             then()
 
     def synced(self, generation: int, partitions: Sequence[TopicPartition]) -> None:
-        """A generation has begun: what is new and what is gone is told in the next poll."""
+        """Start a generation; assigned and revoked partitions are reported in the next poll."""
         if self._closed:
             return
         self._generation = generation
@@ -322,7 +322,7 @@ class SimulatedConsumer:
         if revoked:
             self._due.append(("revoke", revoked))
             self._then = self._rejoin
-        # Also when nothing is new: the callback says that the generation is another one.
+        # Also without new partitions, because the callback reports the new generation.
         self._due.append(("assign", added))
         if self._faults.draw(self.process, "rebalance") is not None:
             self.process.stand(self._faults.stall_us())
@@ -338,10 +338,10 @@ class SimulatedConsumer:
         return owned
 
     def expelled(self) -> None:
-        """The session has ended: everything is somebody else's.
+        """Handle the end of the session: all partitions are lost.
 
-        With callbacks that are still to be served the caller is not told: they are served as if
-        nothing had happened, and what it has lost is revoked after the next join.
+        If callbacks are still due, the loss is not reported: the callbacks are served as usual, and
+        the lost partitions are revoked after the next join.
         """
         if self._closed or not self._topics:
             return
@@ -359,7 +359,7 @@ class SimulatedConsumer:
             self._join()
 
     def fenced(self) -> None:
-        """Another process has this group.instance.id: the client is done."""
+        """Raise a fatal error, because another process has the same group.instance.id."""
         if not self._closed:
             self._fail(
                 KafkaError(
@@ -371,7 +371,7 @@ class SimulatedConsumer:
             )
 
     def _serve(self) -> None:
-        """Run the callbacks that are due, in the caller's thread."""
+        """Run the due callbacks in the caller's thread."""
         while self._due:
             kind, partitions = self._due.popleft()
             self._calling = True
@@ -380,7 +380,7 @@ class SimulatedConsumer:
             try:
                 if kind == "assign":
                     self._owned += partitions
-                    # What stays is the member's anew, unless it is none any more.
+                    # Renew the claim on partitions that stay, unless the membership has ended.
                     self._cluster.claim(self._owned, self._generation, self._instance_id)
                 self._callbacks[kind](self, [Place(*place) for place in partitions])
             finally:
@@ -398,7 +398,7 @@ class SimulatedConsumer:
     # -- reading -------------------------------------------------------------------------------
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Return what is there."""
+        """Return the available records."""
         del timeout
         self._begin_call()
         if not self._kernel.chance(0.1):
@@ -408,7 +408,7 @@ class SimulatedConsumer:
         return self._take(num_messages)
 
     def poll(self, timeout: float = -1) -> Message | None:
-        """Return one record, or wait for one."""
+        """Return a record, and wait for it if necessary."""
         self._begin_call()
         deadline_us = self._kernel.now_us + int(timeout * SECOND)
         if self._leaves_amid and (early := self._hand_out_early(deadline_us)):
@@ -425,7 +425,7 @@ class SimulatedConsumer:
             self.process.block(left_us)
 
     def _hand_out_early(self, deadline_us: int) -> list[Message]:
-        """What a client that leaves amid a rebalance may hand out before the last callback."""
+        """Return records before the last callback, as a client leaving during a rebalance may."""
         while self._kernel.now_us < deadline_us and self._kernel.chance(0.7):
             self._fetch()
             if found := self._take(1):
@@ -448,7 +448,7 @@ class SimulatedConsumer:
         elif kind == "max_poll" and self._member_id:
             self._exceed_max_poll()
         self._watch.polled()
-        # A call takes time, and lets others go on.
+        # A call takes time, in which other threads run.
         self.process.sleep(self._kernel.between(20, 300))
 
     def _fail(self, error: KafkaError) -> None:
@@ -468,31 +468,31 @@ class SimulatedConsumer:
     # -- what is read --------------------------------------------------------------------------
 
     def incremental_assign(self, partitions: Iterable[Place]) -> None:
-        """Start to read."""
+        """Start to read partitions."""
         self.process.check()
         for p in partitions:
             self._reading.add(_named(p), p.offset)
 
     def incremental_unassign(self, partitions: Iterable[Place]) -> None:
-        """Stop to read."""
+        """Stop reading partitions."""
         self.process.check()
         for p in partitions:
             self._reading.remove(_named(p))
 
     def pause(self, partitions: Iterable[Place]) -> None:
-        """Hand out nothing; what is fetched is dropped."""
+        """Pause partitions, and drop their prefetched records."""
         self.process.check()
         for p in partitions:
             self._reading.pause(_named(p))
 
     def resume(self, partitions: Iterable[Place]) -> None:
-        """Go on behind what was handed out last."""
+        """Resume partitions after the last returned record."""
         self.process.check()
         for p in partitions:
             self._reading.resume(_named(p))
 
     def position(self, partitions: Sequence[Place]) -> list[Place]:
-        """The offsets behind what was handed out."""
+        """Return the offsets after the last returned records."""
         self.process.check()
         return [Place(p.topic, p.partition, self._reading.position(_named(p))) for p in partitions]
 
@@ -502,7 +502,7 @@ class SimulatedConsumer:
         timeout: float | None = None,
         cached: bool = False,
     ) -> tuple[int, int]:
-        """The ends as the last fetch saw them, which may be some time ago."""
+        """Return the watermarks that the last fetch has seen, which may be outdated."""
         del timeout
         self.process.check()
         assert cached
@@ -511,7 +511,7 @@ class SimulatedConsumer:
     # -- offsets -------------------------------------------------------------------------------
 
     def committed(self, partitions: Sequence[Place], timeout: float) -> list[Place]:
-        """The group's committed offsets; waits while a transaction on them is undecided."""
+        """Return the group's committed offsets, after waiting for undecided transactions."""
         places = [_named(p) for p in partitions]
         wrong: list[str] = []
         request(
@@ -563,10 +563,10 @@ class SimulatedConsumer:
         return list(offsets)
 
     def consumer_group_metadata(self) -> Metadata:
-        """The membership as it is now, which may change in the background at any time.
+        """Return the current membership, which may change in the background at any time.
 
         Raises:
-            RuntimeError: the client closes; its group's thread may have ended by then, or not.
+            RuntimeError: the client is closing, and its group thread may already have ended.
         """
         self.process.check()
         if self._is_closing and self._kernel.now_ms() % 2:
@@ -579,19 +579,19 @@ class SimulatedConsumer:
         )
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
-        """Ask what topics there are: joins do not wait for it here."""
+        """Do nothing: joins do not depend on topic metadata here."""
         del topic, timeout
         self.process.check()
 
     def memberid(self) -> str:
-        """The member id as it is now, "" for none."""
+        """Return the current member id, or ""."""
         self.process.check()
         return self._member_id
 
     # -- the end -------------------------------------------------------------------------------
 
     def unsubscribe(self) -> None:
-        """Leave the group, when the callbacks that this makes due are served."""
+        """Leave the group after the due callbacks were served."""
         self.process.check()
         self._leaves_amid = bool(self._due) or self._group.joining
         self._topics = ()
@@ -610,7 +610,7 @@ class SimulatedConsumer:
         self._generation = -1
 
     def close(self) -> None:
-        """Stop; what is still assigned is revoked first. A static member does not leave."""
+        """Close the client after a revocation of its partitions; a static member does not leave."""
         self.process.check()
         if self._closed:
             return
@@ -620,7 +620,7 @@ class SimulatedConsumer:
             self._due.append(("revoke", list(self._owned)))
         if self._then != self._leave:
             self._then = None
-        # As a client that closes does before its last callbacks.
+        # A closing client does this before its last callbacks.
         self._fetch()
         self._reading.drop()
         self._is_closing = True
@@ -642,6 +642,6 @@ def _named(place: Place) -> TopicPartition:
 
 
 class _Failed(Place):
-    """A partition whose answer is an error that passes."""
+    """Partition whose result is a retriable error."""
 
     error = KafkaError(KafkaError.NOT_COORDINATOR, "simulated", False, True)

@@ -1,7 +1,7 @@
-"""What a run has met: in which phase of a worker which calls, which faults and which reactions.
+"""Coverage of a run: calls, faults and reactions in each phase of a worker.
 
-A fault that never struck a worker in some phase proves nothing of that phase. So what was met is
-counted by phase, and `FaultPlan.focus` has one call struck in one phase.
+A fault that never happened in some phase proves nothing about that phase. So everything is counted
+by phase, and `FaultPlan.focus` injects faults into one call in one phase.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PHASES = ("connecting", "joining", "restoring", "running", "committing", "closin
 """
 | phase | from | to |
 |---|---|---|
-| `connecting` | the process starts | it begins to join |
-| `joining` | it joins, or has lost its place | it has tasks |
-| `restoring` | tasks come, or a restore begins | all tasks run |
+| `connecting` | the process starts | it starts to join |
+| `joining` | it joins, or has lost its membership | it has tasks |
+| `restoring` | tasks are assigned, or a restore starts | all tasks run |
 | `running` | all tasks run | |
-| `committing` | caches are flushed | the commit is final, or has failed |
-| `closing` | the worker is told to stop, and has seen it | the process ends |
+| `committing` | caches are flushed | the commit is complete, or has failed |
+| `closing` | the worker handles a stop request | the process ends |
 """
 
 REACTIONS = (
@@ -41,24 +41,24 @@ REACTIONS = (
     "rebalance_requested",
     "last_commit_failed",
 )
-"""What a worker logs when it reacts."""
+"""Log events of a worker's reactions."""
 
 _GIVES_UP = ("transaction_aborted", "producer_replaced", "member_replaced", "state_rebuilt",
              "offset_lost", "restore_lost", "partitions_lost", "last_commit_failed")  # fmt: skip
-"""After these no commit is under way any more."""
+"""Events after which no commit is in progress."""
 _ALL_ANEW = ("producer_replaced", "restore_lost", "partitions_lost", "member_replaced")
-"""After these no restore is."""
+"""Events after which no restore is in progress."""
 
 
 @dataclass(slots=True)
 class Coverage:
-    """How often each thing was met while faults happened.
+    """Number of calls, faults and reactions while faults are injected.
 
     Args:
-        calls: calls that a fault could have struck, by call and phase.
-        struck: those that one did.
-        reactions: what workers did, by what they log and phase; what happens in the middle of a
-            restore counts for `restoring`, too.
+        calls: calls in which a fault could have been injected, by call and phase.
+        struck: calls in which a fault was injected.
+        reactions: reactions of workers, by log event and phase; reactions during a restore also
+            count for `restoring`.
     """
 
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -66,31 +66,31 @@ class Coverage:
     reactions: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, other: Coverage) -> None:
-        """Count what another run has met, too."""
+        """Add the coverage of another run."""
         self.calls.update(other.calls)
         self.struck.update(other.struck)
         self.reactions.update(other.reactions)
 
 
 class PhaseWatch:
-    """Tells a process its phase, by what its worker says (a listener of both kinds)."""
+    """Listener that sets the phase of a process from the events of its worker and its restores."""
 
     def __init__(self, process: Process, coverage: Coverage) -> None:
         self._process = process
         self._coverage = coverage
         self._tasks: frozenset[TaskId] = frozenset()
         self._pending: frozenset[TaskId] = frozenset()
-        """Tasks that came and do not run yet."""
+        """Assigned tasks that do not run yet."""
         self._restores: set[tuple[TopicPartition, str]] = set()
         self._is_joining = self._is_committing = self._is_closing = False
 
     def joins(self) -> None:
-        """The worker begins."""
+        """Record that the worker starts."""
         self._is_joining = True
         self._tell()
 
     def heard(self, event: str, *, counts: bool) -> None:
-        """The worker has logged something; it counts while faults happen."""
+        """Record a log event of the worker; `counts` is whether faults are injected now."""
         if counts and event in REACTIONS:
             phases = {self._process.phase} | ({"restoring"} if self._restores else set())
             self._coverage.reactions.update((event, phase) for phase in phases)
@@ -104,7 +104,7 @@ class PhaseWatch:
         self._tell()
 
     def stepped(self, step: str) -> None:
-        """A step of a commit or a restore is done."""
+        """Record a completed step of a commit or a restore."""
         if step == "caches_flushed":
             self._is_committing = True
             self._tell()
@@ -122,10 +122,10 @@ class PhaseWatch:
             phase = "running" if self._tasks else self._process.phase
         self._process.phase = phase
 
-    # -- what a worker tells ---------------------------------------------------------------------
+    # -- events of the worker --------------------------------------------------------------------
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """The worker's tasks changed."""
+        """Record the new tasks of the worker."""
         found = frozenset(tasks)
         self._pending = (self._pending & found) | (found - self._tasks)
         self._tasks = found
@@ -133,29 +133,29 @@ class PhaseWatch:
         self._tell()
 
     def on_running(self) -> None:
-        """All tasks of the worker process records."""
+        """Record that all tasks of the worker process records."""
         self._pending = frozenset()
         self._tell()
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """A commit is final, local state included."""
+        """Record a completed commit, including local state."""
         del tasks, records
         self._is_committing = False
         self._tell()
 
-    # -- what a restore tells --------------------------------------------------------------------
+    # -- events of a restore ---------------------------------------------------------------------
 
     def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
-        """A store's restore begins."""
+        """Record the start of a store's restore."""
         del begin, end
         self._restores.add((place, store))
         self._tell()
 
     def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Some records were applied."""
+        """Do nothing."""
 
     def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
-        """A store is complete."""
+        """Record the end of a store's restore."""
         del total
         self._restores.discard((place, store))
         self._tell()

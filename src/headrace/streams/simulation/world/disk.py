@@ -1,9 +1,9 @@
-"""The hosts' disks: what survives the death of a process, and what does not.
+"""Disks of the hosts: durable state survives the crash of a process, other state does not.
 
-A row that was written with the log is there after a crash; one of a bulk restore is there only if
-it was flushed, or happened to be. Both kinds of disk keep to that: the one in memory by keeping
-what is durable apart from what the process sees, the one of RocksDB by going on with a copy of the
-files as they were at the moment of the crash.
+A row written with the write-ahead log survives a crash; a row of a bulk restore survives only if it
+was flushed, explicitly or by chance. Both kinds of disk behave like this: the disk in memory stores
+durable rows separately from the rows that the process sees, and the disk of RocksDB continues with
+a copy of the files from the moment of the crash.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from headrace.streams.tasks.task_home import TaskHome
 from headrace.topology.processors.store import Store
 
 PATIENCE_US = 2 * SECOND
-"""How long the holder of a task's directory may take to let go."""
+"""Maximum time for the holder of a task's directory to release it."""
 
 
 class Files(Protocol):
-    """A task's directory."""
+    """Directory of a task."""
 
     def open(self, specs: Sequence[StoreSpec]) -> TaskState:
-        """Open what is durable."""
+        """Open the durable state."""
 
     def crashed(self) -> None:
-        """The process that has them open is dead; what is not durable is gone."""
+        """Handle the crash of the process that has the files open: only durable state survives."""
 
     def wipe(self) -> None:
-        """Remove everything; nobody has them open."""
+        """Remove everything, while the files are not open."""
 
     def copy(self) -> Files:
-        """Return the same, as of now."""
+        """Return a copy."""
 
 
 @dataclass(slots=True)
 class MemoryFiles:
-    """Rows and positions that are durable, by store."""
+    """Durable rows and positions by store, in memory."""
 
     chance: Callable[[float], bool]
     rows: dict[str, dict[bytes, bytes]] = field(default_factory=dict)
     positions: dict[str, Position] = field(default_factory=dict)
 
     def open(self, specs: Sequence[StoreSpec]) -> TaskState:
-        """Open what is durable; stores in memory begin empty."""
+        """Open the durable state; in-memory stores start empty."""
         for spec in specs:
             if spec.kind == "memory":
                 self.rows.pop(spec.name, None)
@@ -62,7 +62,7 @@ class MemoryFiles:
         return _DurableState(self, specs)
 
     def crashed(self) -> None:
-        """Nothing: what is here is what was durable."""
+        """Do nothing, because only durable state is stored here."""
 
     def wipe(self) -> None:
         """Remove everything."""
@@ -70,13 +70,13 @@ class MemoryFiles:
         self.positions.clear()
 
     def copy(self) -> MemoryFiles:
-        """Return the same, as of now."""
+        """Return a copy."""
         rows = {name: dict(own) for name, own in self.rows.items()}
         return MemoryFiles(self.chance, rows, dict(self.positions))
 
 
 class _DurableState(MemoryTaskState):
-    """What the process sees, and beside it in `files` what a crash would leave."""
+    """State as the process sees it; `files` has the state that a crash would leave."""
 
     def __init__(self, files: MemoryFiles, specs: Sequence[StoreSpec]) -> None:
         super().__init__(specs)
@@ -89,7 +89,7 @@ class _DurableState(MemoryTaskState):
             super().write(rows, positions)
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        """Write with the log: durable at once."""
+        """Write with the log, which is durable immediately."""
         super().write(deltas, positions)
         for name, delta in deltas.items():
             for key, value in delta:
@@ -98,7 +98,7 @@ class _DurableState(MemoryTaskState):
         self._files.positions.update(positions)
 
     def begin_restore(self) -> None:
-        """Stores without a position are emptied for good."""
+        """Empty the stores without a position, which is durable."""
         super().begin_restore()
         for name in list(self._files.rows):
             if name not in self._files.positions:
@@ -106,7 +106,7 @@ class _DurableState(MemoryTaskState):
                 self._unflushed.pop(name, None)
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
-        """Write without the log: durable when it is flushed, or if memory runs out before."""
+        """Write without the log, which is durable after a flush, explicit or by chance."""
         super().restore(deltas)
         for name, delta in deltas.items():
             self._unflushed.setdefault(name, {}).update(delta)
@@ -114,20 +114,20 @@ class _DurableState(MemoryTaskState):
             self.flush()
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        """Flush, and only then write the positions."""
+        """Flush, and then write the positions."""
         self.flush()
         super().end_restore(positions)
         self._files.positions.update(positions)
 
     def drop_store(self, name: str) -> None:
-        """Forget the position, then the rows."""
+        """Delete the position, then the rows."""
         super().drop_store(name)
         self._files.positions.pop(name, None)
         self._files.rows.pop(name, None)
         self._unflushed.pop(name, None)
 
     def flush(self) -> None:
-        """Make durable what was written without the log."""
+        """Make everything durable that was written without the log."""
         for name, rows in self._unflushed.items():
             for key, value in rows.items():
                 self._keep(name, key, value)
@@ -142,7 +142,7 @@ class _DurableState(MemoryTaskState):
 
 
 class RocksFiles:
-    """A directory of RocksDB. A crash goes on with a copy, as the process is not really dead."""
+    """RocksDB directory; a crash continues with a copy, because the process is not really dead."""
 
     def __init__(self, root: Path) -> None:
         from headrace.state.rocks import RocksMemory
@@ -162,9 +162,9 @@ class RocksFiles:
         return self._open
 
     def crashed(self) -> None:
-        """Go on with a copy of what the operating system has."""
+        """Continue with a copy of the files as the operating system has them."""
         if self._open is not None:
-            # Its memory would be written to its files if it were closed now.
+            # Closing it now would write its memory to its files.
             self._dead.append(self._open)
             self._open = None
             self._path = self._duplicate()
@@ -182,7 +182,7 @@ class RocksFiles:
             shutil.rmtree(self._path)
 
     def copy(self) -> RocksFiles:
-        """Return the same, as of now."""
+        """Return a copy."""
         self._number += 1
         copied = RocksFiles(self._root / f"copy-{self._number}")
         if self._path.exists():
@@ -190,20 +190,20 @@ class RocksFiles:
         return copied
 
     def close(self) -> None:
-        """Close what dead processes had open."""
+        """Close the state left open by dead processes."""
         for state in self._dead:
             state.close()
 
 
 @dataclass(slots=True, eq=False)
 class _Directory:
-    """A task's directory of one generation, and who has its lock."""
+    """Directory of a task in a generation, with the holder of its lock."""
 
     files: Files
     holder: Process | None = None
     broken: bool = False
     state: TaskState | None = None
-    """What the holder has open."""
+    """The state that the holder has open."""
 
     @property
     def is_free(self) -> bool:
@@ -211,7 +211,7 @@ class _Directory:
 
 
 class Host:
-    """The disk of one host, shared by the workers on it."""
+    """Disk of a host, shared by the workers on it."""
 
     def __init__(self, make_files: Callable[[str], Files]) -> None:
         self._make_files = make_files
@@ -219,10 +219,10 @@ class Host:
         self._waits: dict[tuple[str, TaskId], int] = {}
         self._older: dict[TaskId, Files] = {}
         self.full_until_us = 0
-        """Until when nothing can be written."""
+        """The time until which the disk is full."""
 
     def lock(self, process: Process, task_id: TaskId) -> _Directory | None:
-        """Take a task's newest free directory, or None while its holder may still let go."""
+        """Lock a task's newest free directory; None while its holder may still release it."""
         found = self._directories.setdefault(task_id, [])
         if not found:
             found.append(_Directory(self._make_files(f"{task_id}")))
@@ -242,7 +242,7 @@ class Host:
         return directory
 
     def process_ended(self, process: Process) -> None:
-        """The process is gone: what it had open is as its death left it."""
+        """Release the directories of an ended process, as a crash leaves them."""
         for found in self._directories.values():
             for directory in found:
                 if directory.holder is process:
@@ -250,7 +250,7 @@ class Host:
                     directory.holder = None
 
     def held(self) -> dict[TaskId, TaskState]:
-        """The states that live processes have open."""
+        """Return the states that live processes have open."""
         return {
             task_id: directory.state
             for task_id, found in sorted(self._directories.items())
@@ -259,20 +259,20 @@ class Host:
         }
 
     def close(self) -> None:
-        """Close what dead processes have left open."""
+        """Close the state left open by dead processes."""
         for found in self._directories.values():
             for directory in found:
                 if isinstance(directory.files, RocksFiles):
                     directory.files.close()
 
     def remember(self) -> None:
-        """Take a copy of everything that nobody has open, to come back as an old one."""
+        """Copy all unlocked directories, for `lose` to restore later."""
         for task_id, found in self._directories.items():
             if found and found[-1].holder is None:
                 self._older[task_id] = found[-1].files.copy()
 
     def lose(self, *, all_of_it: bool) -> str:
-        """Lose what nobody has open, or find older copies in its place; says what was done."""
+        """Delete unlocked directories, or replace them by older copies; return a description."""
         done = []
         for task_id, found in self._directories.items():
             if not found or found[-1].holder is not None:
@@ -289,7 +289,7 @@ class Host:
 
 @dataclass(slots=True)
 class SimulatedHome:
-    """A task's directory, locked, with its state open.
+    """Locked directory of a task with its open state.
 
     See `headrace.streams.tasks.task_home.TaskHome`.
     """
@@ -323,7 +323,7 @@ class SimulatedHome:
         self.directory.broken = True
 
     def wipe(self) -> None:
-        """Empty the local state, keeping the lock."""
+        """Delete the local state, and keep the lock."""
         self.process.check()
         self.state.close()
         self.directory.files.wipe()
@@ -331,7 +331,7 @@ class SimulatedHome:
         self._open()
 
     def close(self) -> None:
-        """Close the state and let go of the lock."""
+        """Close the state and release the lock."""
         self.process.check()
         self.state.close()
         self.directory.holder = None
@@ -341,7 +341,7 @@ class SimulatedHome:
 def open_homes(
     host: Host, process: Process, faults: Faults
 ) -> Callable[[TaskId, Sequence[Store]], TaskHome | None]:
-    """Return what opens tasks' directories for a process."""
+    """Return a function that opens directories of tasks for a process."""
 
     def open_home(task_id: TaskId, stores: Sequence[Store]) -> TaskHome | None:
         process.check()
@@ -367,7 +367,7 @@ def _strike(faults: Faults, process: Process, kind: str | None) -> None:
 
 
 class _FaultyState:
-    """Local state whose calls can fail, be killed before or after, or be left standing."""
+    """Local state whose calls fail, are delayed, or kill the process before or after the call."""
 
     def __init__(
         self,
@@ -399,7 +399,7 @@ class _FaultyState:
             self._process.note(f"{name}: {words}")
         if kind == "crash_after":
             _die(self._process)
-        # Writing takes time, and lets others go on.
+        # A write takes time, in which other threads run.
         self._process.sleep(self._process.kernel.between(20, 200))
 
     def store(self, name: str) -> CommittedStore:

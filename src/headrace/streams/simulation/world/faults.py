@@ -1,4 +1,4 @@
-"""Which fault may happen at which call, how often, and what it does to the call."""
+"""Faults of a run: kinds by call, probabilities, and their effect on the call."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "store.open": ("corrupted", "stall", *_CRASHES),
     "probe": ("stall", "crash_before"),
 }
-"""Every fault that can happen, by the call that it happens to.
+"""All kinds of faults, by call.
 
-| fault | what happens |
+| fault | effect |
 |---|---|
-| `retriable` | the call fails at once, and can be made again |
+| `retriable` | the call fails immediately, and can be retried |
 | `abortable` | the call fails, and the transaction must be aborted |
-| `fatal` | the call fails, and the client is done |
-| `expire` | the broker aborts the transaction as too old, then the call goes on |
-| `timeout_lost` | the call times out, and has done nothing |
-| `timeout_done` | the call times out, and has done what it should |
-| `timeout_late` | the call times out, and does what it should some time later |
+| `fatal` | the call fails, and the client cannot be used any more |
+| `expire` | the broker aborts the transaction because of its time-out, then the call continues |
+| `timeout_lost` | the call times out without an effect |
+| `timeout_done` | the call times out after its effect |
+| `timeout_late` | the call times out, and its effect follows some time later |
 | `delay` | the call takes long |
-| `stall` | the whole process stands still, often for longer than its session |
+| `stall` | the whole process is suspended, often for longer than its session |
 | `crash_before`, `crash_after` | the process is killed |
-| `queue_full` | the client's queue has no room |
-| `lost_answer` | a record is written, and the client does not hear of it |
-| `error`, `partition_error` | an error comes as a result |
-| `max_poll` | the member has not polled for too long, and is put out of the group |
+| `queue_full` | the client's queue is full |
+| `lost_answer` | a record is written, and the client receives no acknowledgement |
+| `error`, `partition_error` | an error is returned as a result |
+| `max_poll` | the member has exceeded max.poll.interval.ms, and is removed from the group |
 | `corrupted` | the local files cannot be read |
-| `failure` | the admin client gives up |
+| `failure` | the admin client fails |
 """
 
 SINK_CALLS: Mapping[str, tuple[str, ...]] = {
@@ -74,17 +74,17 @@ SINK_CALLS: Mapping[str, tuple[str, ...]] = {
         "unreachable", "timeout_done", "timeout_late", "delay", "stall", *_CRASHES,
     ),
 }  # fmt: skip
-"""The same of tables outside of Kafka, for topologies that have some; `unreachable` is a connection
-that is refused or lost before anything was done."""
+"""All kinds of faults of external sinks; `unreachable` is a connection that is refused, or lost
+before the call had an effect."""
 
 WEIGHTS: Mapping[str, float] = {
-    # What happens for every record or every turn would stop everything otherwise.
+    # Otherwise calls for every record or iteration would stop all progress.
     **dict.fromkeys(
         ("produce", "producer.poll", "consume", "probe", "delivery", "start_offsets"), 1 / 12
     ),
-    # Only where a plan has it in focus.
+    # Only if a plan has it in focus.
     "describe": 0.0,
-    # What happens seldom is to be hit all the same.
+    # Rare calls need a higher weight.
     "abort_transaction": 8.0,
     "init_transactions": 2.0,
     "flush": 2.0,
@@ -93,16 +93,16 @@ WEIGHTS: Mapping[str, float] = {
     "store.end_restore": 2.0,
     "delete_records": 2.0,
     **dict.fromkeys(SINK_CALLS, 3.0),
-    # Who stands still with callbacks to be served never hears what it has lost.
+    # A worker suspended with due callbacks never receives the loss of its partitions.
     "rebalance": 6.0,
 }
-"""How likely a fault is at a call, compared with others."""
+"""Relative probability of a fault by call."""
 
 FOCUSED = 0.7
-"""How likely a fault is at the call and in the phase that a plan has in focus."""
+"""Probability of a fault in the call and phase that a plan has in focus."""
 
 STOPPED_WITH_WORK = 0.15
-"""How likely a worker is told to stop when it begins a transaction, if `closing` is in focus."""
+"""Probability that a worker is stopped at the start of a transaction, if `closing` is in focus."""
 
 _RETRIABLE = (
     KafkaError._TRANSPORT,
@@ -115,38 +115,40 @@ _RETRIABLE = (
 
 @dataclass(frozen=True, slots=True)
 class FaultPlan:
-    """How much goes wrong.
+    """Kinds and rates of the faults of a run.
 
     Args:
-        rate: how likely a fault is at a call to a client or a store, while faults happen.
-        crashes: how many workers are killed at a random moment, on average.
-        stalls: how many are left standing at a random moment, on average.
-        restarts: how many are stopped cleanly and started again, on average.
-        longest_stall: how long at most, in seconds; more than 6 outlasts a session, as it is set in
-            simulations, and more than 10 a transaction.
-        lost_state: how likely a worker that died finds its local state gone, or an older copy.
-        slow_markers: how likely a transaction's marker is written seconds late.
-        foreign_transactions: whether the input has open and aborted transactions of others; only
-            under exactly-once.
-        backlog: whether all input is there before the first worker starts.
-        compaction: how many times changelogs are compacted, on average.
-        full_disks: how many times a host's disk is full for a while, on average.
-        clock_jumps: how many times the clock on the wall jumps, back or forth, on average.
-        twins: how many times a worker is started, on average, while another with its identity
-            stands still; only under exactly-once, as nothing fences the other one otherwise.
-        slow_restores: how likely nothing has come yet when a consumer without a group looks, so
-            that other things happen in the middle of a restore.
-        broker_rate: how many records per second the brokers take of a producer, from the first
-            moment to the last; None for all at once.
-        sink_rate: how many rows per second a table outside of Kafka takes; None for all at once.
-        disaster: what happens once and may end the application, by its name in
+        rate: the probability of a fault in a call to a client or a store, in the phase with faults.
+        crashes: the average number of workers killed at a random time.
+        stalls: the average number of workers suspended at a random time.
+        restarts: the average number of workers stopped cleanly and restarted.
+        longest_stall: the maximum duration of a suspension in seconds; more than 6 exceeds a
+            session with the settings of simulations, and more than 10 a transaction.
+        lost_state: the probability that a dead worker's local state is lost, or replaced by an
+            older copy.
+        slow_markers: the probability that a transaction marker is written seconds late.
+        foreign_transactions: whether the input contains open and aborted transactions of other
+            producers; only under exactly-once.
+        backlog: whether all input is written before the first worker starts.
+        compaction: the average number of compactions of a changelog.
+        full_disks: the average number of times that a host's disk is full for some seconds.
+        clock_jumps: the average number of jumps of the wall clock, forward or backward.
+        twins: the average number of duplicate instances, started while a worker with the same
+            identity is suspended; only under exactly-once, because otherwise the worker is not
+            fenced.
+        slow_restores: the probability that a consumer without a group receives nothing in a poll,
+            so that other events happen during a restore.
+        broker_rate: the number of records per second that brokers accept from a producer, during
+            the whole run; None is unlimited.
+        sink_rate: the number of rows per second that an external sink accepts; None is unlimited.
+        disaster: a disaster that happens once and may end the application, by its name in
             `headrace.streams.simulation.run.DISASTERS`; see `SimulationResult.refusals`.
-        calls: only at these calls; None for all of
-        `headrace.streams.simulation.world.faults.CALLS`.
-        kinds: only these faults; None for all.
-        focus: a call and a phase of `headrace.streams.simulation.world.coverage.PHASES` in which it
-            is often struck, besides what else happens; for `closing` workers are stopped with work
-            in hand.
+        calls: the calls with faults; None for all calls in
+            `headrace.streams.simulation.world.faults.CALLS`.
+        kinds: the kinds of faults; None for all.
+        focus: a call, and a phase of `headrace.streams.simulation.world.coverage.PHASES`, in which
+            faults are frequent, in addition to all other faults; for `closing`, workers are stopped
+            during a transaction.
 
     Example:
         >>> FaultPlan(rate=0.0, crashes=3).crashes
@@ -185,12 +187,12 @@ CALM = FaultPlan(
     foreign_transactions=False,
     compaction=0,
 )
-"""Nothing goes wrong."""
+"""Plan without faults."""
 
 
 @dataclass(slots=True)
 class Faults:
-    """Draws faults, and counts those that happened by call and kind."""
+    """Random faults, with counters by call and kind."""
 
     plan: FaultPlan
     random: random.Random
@@ -210,7 +212,7 @@ class Faults:
                 self._calls[call] = (plan.rate * WEIGHTS.get(call, 1.0), chosen)
 
     def draw(self, process: Process, call: str) -> str | None:
-        """Decide what goes wrong with a call, if anything."""
+        """Return the kind of fault for a call, or None."""
         if not self.is_on:
             return None
         self.coverage.calls[call, process.phase] += 1
@@ -218,7 +220,7 @@ class Faults:
         if found is None:
             return None
         likely = FOCUSED if self.plan.focus == (call, process.phase) else found[0]
-        # Without a chance no dice are thrown, and seeds stay what they are.
+        # Without a probability no random number is drawn, so that seeds keep their meaning.
         if not likely or self.random.random() >= likely:
             return None
         kind = self.random.choice(found[1])
@@ -226,31 +228,31 @@ class Faults:
         return kind
 
     def is_slow_to_restore(self) -> bool:
-        """Whether nothing has come yet for a restore."""
+        """Return whether a restore receives nothing in this poll."""
         likely = self.plan.slow_restores
         return self.is_on and likely > 0 and self.random.random() < likely
 
     def is_told_to_stop(self, step: str) -> bool:
-        """Whether a worker is told to stop at a step, as its last commit is to be struck."""
+        """Return whether to stop a worker at a step, so that faults happen in its last commit."""
         if not self.is_on or self.plan.focus is None or step != "transaction_begun":
             return False
         return self.plan.focus[1] == "closing" and self.random.random() < STOPPED_WITH_WORK
 
     def hit(self, process: Process, call: str, kind: str) -> None:
-        """Count a fault and note it."""
+        """Count a fault and write it to the history."""
         self.counts[call, kind] += 1
         self.coverage.struck[call, process.phase] += 1
         process.note(f"{call}: ! {kind}")
 
     def stall_us(self) -> int:
-        """How long a process stands: sometimes longer than its session or its transaction."""
+        """Return the duration of a suspension, sometimes longer than a session or a transaction."""
         longest = self.plan.longest_stall
         if longest <= 5 or self.random.random() < 0.4:
             return int(self.random.uniform(0.05, min(3, longest)) * SECOND)
         return int(self.random.uniform(5, longest) * SECOND)
 
     def around(self, process: Process, call: str, effect: Callable[[], T]) -> T:
-        """Do something that is not a request, with the faults that need no answer."""
+        """Run a call that is not a request, with the faults that need no response."""
         process.check()
         kind = self.draw(process, call)
         if kind == "crash_before":
@@ -267,13 +269,13 @@ class Faults:
 
 
 def crash(process: Process) -> CrashError:
-    """Kill a process from within."""
+    """Kill a process from within its own thread, and return the error to raise."""
     process.die()
     return CrashError(process.name)
 
 
 def failure(code: int, text: str = "", **marks: bool) -> KafkaException:
-    """Make a client's error."""
+    """Create an error of the client."""
     return KafkaException(
         KafkaError(
             code,
@@ -294,15 +296,15 @@ def request(
     timeout_s: float,
     special: Callable[[str], None] | None = None,
 ) -> T:
-    """Send a request to a broker and wait for the answer, with all that can go wrong on the way.
+    """Send a request to a broker and wait for the response, with random faults.
 
     Args:
-        effect: what the broker does; raises `RefusedError`.
-        special: does what is this client's own fault; may raise.
+        effect: the action of the broker; raises `RefusedError`.
+        special: handles faults of the client itself; may raise.
 
     Raises:
-        RefusedError: the broker's answer.
-        KafkaException: the client's own.
+        RefusedError: the broker's error response.
+        KafkaException: the client's own error.
     """
     kernel = process.kernel
     process.check()
@@ -331,7 +333,7 @@ def request(
             if refused.code != KafkaError.CONCURRENT_TRANSACTIONS:
                 process.sleep(kernel.between(50, MS))
                 raise
-            # The client asks again by itself.
+            # The client retries automatically.
             if kernel.now_us >= deadline_us:
                 raise failure(KafkaError._TIMED_OUT, "transaction ends", retriable=True) from None
             process.sleep(kernel.between(MS, 20 * MS))

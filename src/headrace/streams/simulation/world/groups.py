@@ -1,12 +1,13 @@
-"""The group coordinator of a simulated cluster: static members, generations, two-phase moves.
+"""Group coordinator of a simulated cluster: static members, generations, cooperative rebalances.
 
-    STABLE ─► (someone joins, leaves or expires) ─► JOINING ─► (all have joined) ─► STABLE
+    STABLE ─► (a member joins, leaves or expires) ─► JOINING ─► (all have joined) ─► STABLE
 
-A member keeps its place under its group.instance.id until its session ends, and a new process with
-that id takes the place over without a rebalance. Partitions move in two generations, as
-cooperative-sticky has it: the old owner gives them up in one, the new owner gets them in the next.
+A member keeps its membership under its group.instance.id until its session ends, and a new process
+with the same id takes it over without a rebalance. Partitions move in two generations, as with
+cooperative-sticky: the old owner releases them in the first, and the new owner receives them in the
+second.
 
-Offsets that come with a transaction are checked for membership alone, never for ownership.
+Offsets in a transaction are checked for membership only, never for ownership.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from headrace.streams.simulation.world.transactions import RefusedError
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a client knows of its membership, to be sent along with offsets."""
+    """Membership of a client, which is sent with offsets."""
 
     group: str
     generation: int
@@ -35,27 +36,27 @@ class Metadata:
 
 
 class MemberClient(Protocol):
-    """What the coordinator tells a member, some time later."""
+    """Callbacks from the coordinator to a member, which arrive with a delay."""
 
     process: Process
     client_id: str
 
     def must_rejoin(self) -> None:
-        """A rebalance is under way."""
+        """Handle the start of a rebalance."""
 
     def synced(self, generation: int, partitions: Sequence[TopicPartition]) -> None:
-        """A generation has begun."""
+        """Handle the start of a generation."""
 
     def expelled(self) -> None:
-        """The member is unknown: its session has ended."""
+        """Handle the end of the session."""
 
     def fenced(self) -> None:
-        """Another process has this member's group.instance.id."""
+        """Handle another process with the same group.instance.id."""
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A member: who it is, what it wants, and what it has been given."""
+    """Member of the group, with its subscription and its assignment."""
 
     instance_id: str
     member_id: str
@@ -63,16 +64,16 @@ class Member:
     topics: tuple[str, ...]
     session_us: int
     client_id: str
-    """As long as it keeps its place: one that takes the place over does not change it."""
+    """The client.id of the first process; a process that takes over the membership keeps it."""
     has_joined: bool = False
     partitions: list[TopicPartition] = field(default_factory=list)
 
 
 class Group:
-    """One group and its committed offsets.
+    """Consumer group with its committed offsets.
 
     Args:
-        places: the partitions of a topic.
+        places: returns the partitions of a topic.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         self.pending: dict[Txn, None] = {}
-        """The transactions whose offsets are not decided yet."""
+        """The transactions whose offsets are undecided."""
         self._numbers = 0
         self._round = 0
 
@@ -95,7 +96,7 @@ class Group:
     def join(
         self, client: MemberClient, instance_id: str, topics: Sequence[str], session_us: int
     ) -> str:
-        """Become a member, or take over the place of the process before; returns the member id."""
+        """Join the group, or take over an earlier process's membership; return the member id."""
         self._numbers += 1
         member_id = f"{instance_id}#{self._numbers}"
         before = self.members.get(instance_id)
@@ -120,18 +121,18 @@ class Group:
         return member_id
 
     def rejoin(self, member_id: str, instance_id: str) -> None:
-        """Take part in the rebalance under way, or start one."""
+        """Take part in the current rebalance, or start a rebalance."""
         self._rebalance(self._member(member_id, instance_id))
 
     def leave(self, member_id: str, instance_id: str) -> None:
-        """End a membership at once."""
+        """End a membership immediately."""
         member = self.members.get(instance_id)
         if member is not None and member.member_id == member_id:
             self._note(f"{member_id} leaves")
             self._remove(member)
 
     def silence(self, member_id: str, instance_id: str) -> None:
-        """A member sends nothing any more: its session ends by itself."""
+        """Let the session of a member expire that sends no more heartbeats."""
         member = self.members.get(instance_id)
         if member is None or member.member_id != member_id:
             return
@@ -144,7 +145,7 @@ class Group:
         self._kernel.after(member.session_us, expire)
 
     def check(self, metadata: Metadata, *, transactional: bool) -> None:
-        """Refuse offsets of who is no member of this generation."""
+        """Refuse offsets of a client that is not a member of this generation."""
         if metadata.instance_id is not None:
             member = self.members.get(metadata.instance_id)
             if member is None:
@@ -167,7 +168,7 @@ class Group:
         return member
 
     def _watch(self, member: Member) -> None:
-        """Expel a member that is silent for longer than its session, all that time at once."""
+        """Remove a member whose process is silent without interruption for the session time-out."""
         process = member.client.process
         since_us = process.silent_since_us
         left_us = since_us + member.session_us - self._kernel.now_us
@@ -192,14 +193,14 @@ class Group:
     # -- rebalances ----------------------------------------------------------------------------
 
     def _rebalance(self, first: Member | None) -> None:
-        """Begin a new generation, or let one more take part in the one that is to begin."""
+        """Start a rebalance, or let a member take part in the current rebalance."""
         if not self.joining:
             self.joining = True
             self._round += 1
             for member in self.members.values():
                 member.has_joined = member is first
                 if member is not first:
-                    # It hears of the rebalance with its next heartbeat.
+                    # The next heartbeat reports the rebalance.
                     delay_us = self._kernel.between(MS, 400 * MS)
                     member.client.process.when_up(delay_us, member.client.must_rejoin)
         elif first is not None:
@@ -234,7 +235,7 @@ class Group:
         member.client.process.when_up(self._kernel.between(MS, 20 * MS), arrive)
 
     def _assign(self) -> None:
-        """Balance each topic: keep what fits, take away the rest, give only what is free."""
+        """Balance each topic: keep partitions within quotas, and assign free partitions."""
         members = sorted(self.members.values(), key=lambda m: m.instance_id)
         topics = sorted({topic for m in members for topic in m.topics})
         owner = {place: m for m in members for place in m.partitions}
@@ -242,7 +243,7 @@ class Group:
         places = [place for topic in topics for place in self._places(topic)]
         quota, extra = divmod(len(places), len(members))
         room = {m.instance_id: quota for m in members}
-        # Who has most already keeps one more, so that as little as possible moves.
+        # Members with the most partitions get the remainder, so that few partitions move.
         for m in sorted(members, key=lambda m: (-len(m.partitions), m.instance_id))[:extra]:
             room[m.instance_id] += 1
         free: list[TopicPartition] = []
@@ -259,20 +260,20 @@ class Group:
             m = max(subscribed, key=lambda m: room[m.instance_id])
             room[m.instance_id] -= 1
             wanted[m.instance_id].append(place)
-        # What moves belongs to nobody in this generation; its owner joins again when it let go.
+        # Moving partitions have no owner in this generation; the old owner rejoins when released.
         for m in members:
             m.partitions = wanted[m.instance_id]
 
     # -- offsets -------------------------------------------------------------------------------
 
     def settle(self, txn: Txn) -> None:
-        """A transaction's offsets are decided."""
+        """Apply the decision of a transaction to its offsets."""
         self.pending.pop(txn, None)
         if txn.committed:
             self.offsets.update(txn.offsets)
 
     def is_undecided(self, places: Sequence[TopicPartition]) -> bool:
-        """Whether a transaction has offsets of these partitions that are not final."""
+        """Return whether an undecided transaction has offsets of these partitions."""
         return any(place in txn.offsets for txn in self.pending for place in places)
 
     def _note(self, what: str) -> None:

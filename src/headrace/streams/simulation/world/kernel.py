@@ -1,9 +1,9 @@
-"""Virtual time and strict turns: one thread runs at a time, and a heap says which one is next.
+"""Scheduler with virtual time: only a single thread runs at a time, and a heap selects the next.
 
-Each worker has a thread of its own, so that it can be left in the middle of any call while another
-one goes on. A thread gives up its turn in `sleep` and `block` alone. What is next is what has the
-lowest time on one heap, events of the cluster and threads alike, so the same seed gives the same
-run. Nothing waits for the machine's clock.
+Each worker has its own thread, so that it can be interrupted in any call while another worker
+continues. A thread gives up its turn only in `sleep` and `block`. Events of the cluster and threads
+are on the same heap, and the lowest time is next, so equal seeds give equal runs. Nothing waits for
+the machine's clock.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 START_MS = 1_700_000_000_000
-"""Wall-clock time at the beginning of a run."""
+"""Wall-clock time at the start of a run."""
 MS = 1_000
 SECOND = 1_000_000
 NEVER_US = 1 << 60
 MAX_STEPS = 400_000
-"""How many turns a run may take; one that needs more goes round in circles."""
+"""Maximum number of turns in a run, to detect endless loops."""
 
 
 class CrashError(BaseException):
-    """The process dies here. No reaction of the runtime may catch it, so it is no Exception."""
+    """Simulated crash of the process; not an Exception, so that the runtime cannot catch it."""
 
 
 class StuckError(RuntimeError):
-    """A run that does not end, or a thread that gives up its turn for ever."""
+    """Raised if a run does not end, or if nothing is scheduled any more."""
 
 
 @dataclass(slots=True)
 class History:
-    """What happened, line by line.
+    """Events of a run, line by line.
 
     Args:
-        limit: how many of the last lines are kept.
+        limit: the number of last lines to keep.
     """
 
     limit: int = 200_000
@@ -44,7 +44,7 @@ class History:
     count: int = 0
 
     def add(self, now_us: int, who: str, what: str) -> None:
-        """Note one thing."""
+        """Add an event."""
         self.count += 1
         self.lines.append((self.count, now_us, who, what))
         if len(self.lines) > 2 * self.limit:
@@ -59,7 +59,7 @@ class History:
 
 
 class Actor:
-    """A thread that runs when it has the turn."""
+    """Thread that runs only in its turn."""
 
     __slots__ = ("_turn", "error", "finished", "name", "thread", "version")
 
@@ -85,7 +85,7 @@ class Kernel:
     """Scheduler in virtual time; the thread that creates it is the actor "main".
 
     Args:
-        seed: decides everything that is left to chance.
+        seed: determines all random decisions.
     """
 
     def __init__(self, seed: int | str) -> None:
@@ -93,23 +93,23 @@ class Kernel:
         self.history = History()
         self.now_us = 0
         self.wall_ahead_ms = 0
-        """How far the clock on the wall has jumped."""
+        """The sum of all jumps of the wall clock."""
         self.steps = 0
         self.main = Actor("main")
         self.current = self.main
         self._failure: BaseException | None = None
-        """What an event failed with in a thread that has ended."""
+        """The error of an event that ran in a finished thread."""
         self._heap: list[tuple[int, int, Actor | None, int, Callable[[], None] | None]] = []
         self._number = 0
 
     # -- time ----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since 1970."""
         return START_MS + self.now_us // MS + self.wall_ahead_ms
 
     def after(self, delay_us: int, event: Callable[[], None]) -> None:
-        """Let something happen later; it must not wait for anything."""
+        """Schedule an event, which must not block."""
         self._number += 1
         heapq.heappush(self._heap, (self.now_us + delay_us, self._number, None, 0, event))
 
@@ -118,46 +118,46 @@ class Kernel:
         self.block(delay_us)
 
     def block(self, timeout_us: int) -> None:
-        """Give up the turn until `wake`, at most until the time-out."""
+        """Give up the turn until `wake` or the time-out."""
         me = self.current
         self._schedule(me, timeout_us)
         self._run_until(me)
 
     def wake(self, actor: Actor, delay_us: int = 0) -> None:
-        """Let an actor that is blocked go on after a delay at the latest."""
+        """Schedule a blocked actor after a delay, if its time-out is not earlier."""
         if not actor.finished:
             self._number += 1
             item = (self.now_us + delay_us, self._number, actor, actor.version, None)
             heapq.heappush(self._heap, item)
 
     def chance(self, probability: float) -> bool:
-        """Decide by chance."""
+        """Return True with the given probability."""
         return self.random.random() < probability
 
     def between(self, low_us: int, high_us: int) -> int:
-        """Draw a duration."""
+        """Return a random duration."""
         return low_us + int(self.random.random() * (high_us - low_us))
 
     def note(self, who: str, what: str) -> None:
-        """Write a line into the history."""
+        """Add a line to the history."""
         self.history.add(self.now_us, who, what)
 
     # -- threads -------------------------------------------------------------------------------
 
     def spawn(self, name: str, body: Callable[[], None]) -> Actor:
-        """Start a thread; it gets its first turn when the others give theirs up."""
+        """Start a thread; it gets its first turn after other threads give up theirs."""
         actor = Actor(name)
 
         def run() -> None:
             actor.take()
             try:
                 body()
-            except BaseException as error:  # handed over to whoever looks
+            except BaseException as error:  # stored in the actor
                 actor.error = error
             actor.finished = True
             try:
                 self._run_until(actor)
-            except BaseException as error:  # of an event: this thread has nobody to tell
+            except BaseException as error:  # of an event: report it in the main thread
                 self._failure = error
                 self.current = self.main
                 self.main.give()
@@ -174,7 +174,7 @@ class Kernel:
         heapq.heappush(self._heap, item)
 
     def _run_until(self, me: Actor) -> None:
-        """Let happen what comes first, until it is this actor's turn."""
+        """Run the next events until it is this actor's turn."""
         heap = self._heap
         while True:
             if not heap:
@@ -191,10 +191,10 @@ class Kernel:
             if self.steps > MAX_STEPS and actor is self.main:
                 raise StuckError(f"the run does not end within {MAX_STEPS:,} turns")
             if self.steps > MAX_STEPS:
-                # Only the main thread may say so: let it be next.
+                # Only the main thread may raise: give it the next turn.
                 self._schedule(actor, SECOND)
                 actor = self.main
-            # What else is scheduled for it is void now.
+            # This invalidates everything else that is scheduled for the actor.
             actor.version += 1
             if actor is me:
                 return
@@ -210,22 +210,22 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class VirtualClock:
-    """The kernel's time as the runtime's clock (see `headrace.streams.kafka.protocols.Clock`)."""
+    """Clock of the runtime in virtual time (see `headrace.streams.kafka.protocols.Clock`)."""
 
     kernel: Kernel
     check: Callable[[], None]
-    """Raises when the process whose clock this is has died."""
+    """Raises if the process of this clock is dead."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since 1970."""
         return self.kernel.now_ms()
 
     def monotonic_s(self) -> float:
-        """Seconds since the beginning of the run."""
+        """Return the seconds since the start of the run."""
         return self.kernel.now_us / SECOND
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Sleep in virtual time."""
         self.check()
         self.kernel.sleep(int(seconds * SECOND))
         self.check()

@@ -1,4 +1,4 @@
-"""The topics of a simulated cluster, and their logs, which can be compacted."""
+"""Topics of a simulated cluster with their logs, which can be compacted."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from headrace.streams.testing.partition_log import PartitionLog
 
 @dataclass(slots=True, eq=False)
 class Txn:
-    """One transaction: where it wrote, which offsets it commits, and what became of it."""
+    """Transaction with its partitions, its offsets and its outcome."""
 
     owner: str
     epoch: int = 0
     committed: bool | None = None
-    """What the coordinator decided; None while it is open."""
+    """The decision of the coordinator; None while it is open."""
     places: dict[TopicPartition, None] = field(default_factory=dict)
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     markers_due: int = 0
 
 
 class Log(PartitionLog[Message, Txn]):
-    """One partition."""
+    """Log of a partition."""
 
     __slots__ = ()
 
     def records(self, *, committed: bool = True) -> list[Message]:
-        """Everything that is to be read."""
+        """Return all readable records."""
         return self.read(self.start, 1 << 60, committed=committed)[0]
 
     def compact(self) -> int:
-        """Leave out decided records whose key has a later one; returns how many."""
+        """Remove decided records whose key has a later record, and return their number."""
         last: dict[bytes | None, int] = {}
         bound = self.last_stable
         for offset in range(self.start, bound):
@@ -43,7 +43,7 @@ class Log(PartitionLog[Message, Txn]):
             if entry is not None and self.is_final(offset):
                 last[entry.key()] = offset
         gone = 0
-        # The last entry stays: the end of a log is never compacted away.
+        # The last entry stays, because compaction never removes the end of a log.
         for offset in range(self.start, min(bound, self.end - 1)):
             entry = self.entries[offset]
             if entry is not None and last.get(entry.key()) != offset:
@@ -54,7 +54,7 @@ class Log(PartitionLog[Message, Txn]):
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic: its partitions, its id and its configs."""
+    """Topic with its partitions, its id and its configs."""
 
     name: str
     id: str
@@ -62,6 +62,6 @@ class Topic:
     config: Mapping[str, str]
 
     def partition_of(self, key: bytes | None, turn: int) -> int:
-        """Where a record goes: by its key, and without one in turns."""
+        """Return the partition of a record: by key, or round-robin without a key."""
         count = len(self.logs)
         return turn % count if key is None else partition_for_key(key, count)

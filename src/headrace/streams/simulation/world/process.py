@@ -1,4 +1,4 @@
-"""A worker's process: it can be left standing for a while, and it can die between any two calls."""
+"""Process of a worker, which can be suspended, and can be killed between any two calls."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.streams.simulation.world.kernel import Actor, CrashError, Kernel
 
 
 class Process:
-    """One life of one worker.
+    """Process of a worker.
 
     Args:
-        instance_id: its identity, the same in every life.
+        instance_id: its identity, the same after each restart.
     """
 
     def __init__(self, kernel: Kernel, name: str, instance_id: str) -> None:
@@ -21,16 +21,16 @@ class Process:
         self.actor: Actor | None = None
         self.alive = True
         self.phase = "connecting"
-        """Where its worker is; see `headrace.streams.simulation.world.coverage.PHASES`."""
+        """Phase of its worker; see `headrace.streams.simulation.world.coverage.PHASES`."""
         self.stands_until_us = 0
         self.silent_since_us = 0
-        """When it was heard last, if it stands or is dead."""
+        """The time of its last heartbeat, if it is suspended or dead."""
         self.when_it_stands: list[Callable[[], None]] = []
-        """What the cluster wants to be told when the process dies or is left standing."""
+        """Callbacks of the cluster for the death or suspension of the process."""
 
     @property
     def stands(self) -> bool:
-        """Whether the process is stopped for a while, its background threads included."""
+        """Whether the process is suspended, including its background threads."""
         return self.stands_until_us > self.kernel.now_us
 
     @property
@@ -39,32 +39,32 @@ class Process:
         return self.stands or not self.alive
 
     def check(self) -> None:
-        """Raise in a process that is dead: nothing it does counts any more."""
+        """Raise in a dead process, so that its thread has no further effect."""
         if not self.alive:
             raise CrashError(self.name)
 
     def note(self, what: str) -> None:
-        """Write a line into the history."""
+        """Add a line to the history."""
         self.kernel.note(self.name, what)
 
     def sleep(self, delay_us: int) -> None:
-        """Wait, and longer if the process is left standing meanwhile."""
+        """Sleep, and longer if the process is suspended in the meantime."""
         self.kernel.sleep(delay_us)
         self.settle()
 
     def block(self, timeout_us: int) -> None:
-        """Wait until something arrives."""
+        """Wait until a wake-up or the time-out."""
         self.kernel.block(timeout_us)
         self.settle()
 
     def settle(self) -> None:
-        """Go on only if the process lives and is not left standing."""
+        """Wait until the process is not suspended, and raise if it is dead."""
         while self.alive and self.stands:
             self.kernel.sleep(self.stands_until_us - self.kernel.now_us)
         self.check()
 
     def stand(self, duration_us: int) -> None:
-        """Be left standing for a while (SIGSTOP), heartbeats included."""
+        """Suspend the process for some time (SIGSTOP), including heartbeats."""
         if not self.alive:
             return
         self._fall_silent()
@@ -73,7 +73,7 @@ class Process:
         self._tell()
 
     def die(self) -> None:
-        """Die at once (SIGKILL): what was not handed to the operating system is gone."""
+        """Kill the process (SIGKILL): everything not passed to the operating system is lost."""
         if not self.alive:
             return
         self._fall_silent()
@@ -84,14 +84,14 @@ class Process:
             self.kernel.wake(self.actor)
 
     def die_quietly(self) -> None:
-        """End, in whichever way it was."""
+        """End the process if it is still alive."""
         if self.alive:
             self._fall_silent()
             self.alive = False
             self._tell()
 
     def _fall_silent(self) -> None:
-        # Who wakes sends a heartbeat at once, unless it is left standing again in that moment.
+        # A resumed process sends a heartbeat immediately, unless it is suspended again right then.
         if self.stands_until_us < self.kernel.now_us:
             self.silent_since_us = self.kernel.now_us
 
@@ -100,7 +100,7 @@ class Process:
             hear()
 
     def when_up(self, delay_us: int, event: Callable[[], None]) -> None:
-        """Let something happen in the background of this process, unless it is dead by then."""
+        """Schedule an event in the background of this process, unless it is dead by then."""
 
         def happen() -> None:
             if not self.alive:

@@ -1,10 +1,11 @@
-"""A producer client of a simulated cluster, with confluent_kafka's surface and errors.
+"""Producer client of a simulated cluster, with the API and errors of confluent_kafka.
 
     READY ─► IN_TRANSACTION ─► ENDING ─► READY
-                 └─► ABORTABLE ─► ENDING        anything ─► FATAL
+                 └─► ABORTABLE ─► ENDING        any state ─► FATAL
 
-Records are queued and reach the brokers later, from a background that goes on while the caller
-does something else. After a commit or an abort that timed out the client is stuck, as the real one.
+Records are queued and reach the brokers later, from a background that continues while the caller
+does other work. After a commit or an abort that timed out the client is stuck, like the real
+client.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from headrace.streams.simulation.world.transactions import RefusedError
 from headrace.topology.context.environment import Headers
 
 _THROTTLED_S = 0.1
-"""How often brokers that are slow take some records."""
+"""Interval in seconds at which slow brokers accept records."""
 
 Report = Callable[[KafkaError | None, Message], None]
 
@@ -44,7 +45,7 @@ _CANNOT = frozenset({KafkaError.INVALID_TXN_STATE})
 
 
 class State(Enum):
-    """What the client may be asked to do."""
+    """State of the client, which determines the allowed calls."""
 
     NEW = "new"
     READY = "ready"
@@ -90,7 +91,7 @@ class SimulatedProducer:
         self._epoch = -1
         self._has_asked = False
         self._registered = False
-        """Whether the broker knows of the transaction."""
+        """Whether the broker knows the transaction."""
         self._failure = (0, "")
         self._fatal_told = True
         self._queue: deque[_Record] = deque()
@@ -114,7 +115,7 @@ class SimulatedProducer:
         timestamp: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Queue a record."""
+        """Enqueue a record."""
         del partitioner
         process = self._process
         process.check()
@@ -146,7 +147,7 @@ class SimulatedProducer:
         self._process.when_up(delay_us, self._deliver)
 
     def _deliver(self) -> None:
-        """In the background: write what is queued, partition by partition in any order."""
+        """Write the queued records in the background; the order of partitions is random."""
         self._delivery_due = False
         if self._state is State.FATAL or not self._queue:
             self._wake()
@@ -171,7 +172,7 @@ class SimulatedProducer:
         self._wake()
 
     def _write(self, *, lost_answer: bool, count: int | None = None) -> None:
-        """Write what is queued, or the first records of it."""
+        """Write the queued records, or the first `count` records."""
         queue = list(self._queue)[:count]
         places = list(dict.fromkeys(record.place for record in queue))
         self._kernel.random.shuffle(places)
@@ -182,8 +183,8 @@ class SimulatedProducer:
                 self._write_to(place, [r for r in queue if r.place == place], lost_answer)
         except RefusedError as refused:
             if refused.code == KafkaError.CONCURRENT_TRANSACTIONS:
-                # The transaction before has not ended everywhere: the client tries again. What
-                # was written is not in the queue any more.
+                # The previous transaction has not ended in all partitions: the client retries.
+                # Written records are not in the queue any more.
                 self._deliver_later(self._kernel.between(MS, 10 * MS))
                 return
             self._take(refused)
@@ -208,7 +209,7 @@ class SimulatedProducer:
             self._reports.append((record.report, error, message))
 
     def _fail_delivery(self, code: int) -> None:
-        """Give up what is queued."""
+        """Discard the queued records with an error."""
         for r in self._queue:
             message = Message(topic=r.place.topic, partition=r.place.partition)
             self._report(r, KafkaError(code, "simulated"), message)
@@ -225,7 +226,7 @@ class SimulatedProducer:
         self._process.check()
         self._faults.around(self._process, "producer.poll", lambda: None)
         if self._queue:
-            # Waiting for a report takes time; without it a loop would go on for ever.
+            # Waiting for a report takes time; otherwise a loop would never end.
             self._process.sleep(self._kernel.between(100, MS))
         elif timeout > 0 and not self._reports:
             self._process.sleep(int(timeout * SECOND))
@@ -242,7 +243,7 @@ class SimulatedProducer:
         return served
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until everything is written or has failed."""
+        """Wait until all records are written or have failed."""
         self._faults.around(self._process, "flush", lambda: None)
         self._await_delivery(NEVER_US if timeout < 0 else int(timeout * SECOND))
         self._serve()
@@ -257,7 +258,7 @@ class SimulatedProducer:
             self._process.block(min(left_us, SECOND))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Give up what is queued; some of it may be on its way already."""
+        """Discard the queued records; some of them may already be in flight and are written."""
         del in_queue, in_flight, blocking
         self._process.check()
         flying = [r for r in self._queue if self._kernel.chance(0.5)]
@@ -269,16 +270,16 @@ class SimulatedProducer:
     # -- transactions --------------------------------------------------------------------------
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
-        """Ask what topics there are: coordinators are known without it here."""
+        """Do nothing: coordinators are known without topic metadata here."""
         del topic, timeout
         self._process.check()
 
     def init_transactions(self, timeout: float) -> None:
-        """Fence the producer before, and end what it left open."""
+        """Fence the previous producer, and end its open transaction."""
         assert self._id is not None
         transactions, identity = self._cluster.transactions, self._id
         self._require(State.NEW)
-        # The real client sends a second request beside the first, and keeps the older epoch.
+        # The real client sends a second request in parallel, and keeps the older epoch.
         assert not self._has_asked, "one client is asked for its identity a second time"
         self._has_asked = True
         self._epoch = self._request(
@@ -289,7 +290,7 @@ class SimulatedProducer:
         self._process.note(f"init_transactions: epoch {self._epoch}")
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; the broker hears of it with the first record."""
+        """Begin a transaction; the broker is informed with the first record."""
         self._process.check()
         self._require(State.READY)
         self._state = State.IN_TRANSACTION
@@ -314,7 +315,7 @@ class SimulatedProducer:
         self._process.note(f"send_offsets: {words} in generation {metadata.generation}")
         add = partial(self._cluster.transactional_offsets, self._id, self._epoch, offsets, metadata)
         try:
-            # Even if the answer is lost, the broker may know of the transaction.
+            # Even if the response is lost, the broker may know the transaction.
             self._registered = True
             self._request("send_offsets_to_transaction", add, timeout)
         except RefusedError as refused:
@@ -322,7 +323,7 @@ class SimulatedProducer:
             raise failure(refused.code, "offsets refused", txn_requires_abort=True) from None
 
     def commit_transaction(self, timeout: float) -> None:
-        """Wait for the records, then end the transaction."""
+        """Wait for the delivery of records, then commit the transaction."""
         self._require(State.IN_TRANSACTION)
         self._await_delivery(int(timeout * SECOND))
         self._require(State.IN_TRANSACTION)
@@ -331,7 +332,7 @@ class SimulatedProducer:
         self._end("commit_transaction", timeout, committed=True)
 
     def abort_transaction(self, timeout: float) -> None:
-        """Give up the records, and end the transaction."""
+        """Discard the queued records, and abort the transaction."""
         self._require(State.IN_TRANSACTION, State.ABORTABLE)
         self._queue.clear()
         self._end("abort_transaction", timeout, committed=False)
@@ -347,7 +348,7 @@ class SimulatedProducer:
                 self._request(call, end, timeout)
             except confluent_kafka.KafkaException as error:
                 cause = error.args[0]
-                # An error that is retriable leaves the client where it was.
+                # A retriable error does not change the client's state.
                 if self._state is State.ENDING and (
                     cause.retriable() or cause.txn_requires_abort()
                 ):
@@ -360,7 +361,7 @@ class SimulatedProducer:
         self._process.note(f"{call}: done")
 
     def _request(self, call: str, effect: Callable[[], Any], timeout_s: float) -> Any:
-        """Ask the coordinator; what it refuses becomes the client's state and error."""
+        """Send a request to the coordinator; a refusal sets the client's state and error."""
 
         def special(kind: str) -> None:
             if kind == "expire":
@@ -415,7 +416,7 @@ class SimulatedProducer:
             self._failure = (code, text)
 
     def close(self, timeout: float = -1) -> None:
-        """Let go."""
+        """Close the client."""
         del timeout
         self._process.check()
         self._closed = True

@@ -1,4 +1,4 @@
-"""Tables outside of Kafka: what outlives the workers that write to them, and how they fail."""
+"""External sinks of a run: they outlive the workers that write to them, and they fail."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ T = TypeVar("T")
 
 TIMEOUT_US = 2 * SECOND
 HELD_MAX = timedelta(seconds=2)
-"""How long rows are collected at most: a run is over in less than the minutes that sinks like."""
+"""Maximum time to collect rows, because a run is shorter than the usual intervals of sinks."""
 
 
 class Tables:
-    """The tables of one run, by the steps that write to them."""
+    """External sinks of a run, by the operators that write to them."""
 
     def __init__(self) -> None:
         self.by_node: dict[str, MemorySink] = {}
 
     def opening(self, process: Process, faults: Faults) -> OpenSink:
-        """What a process connects with."""
+        """Return a function that opens connections of a process."""
 
         def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
             node = name.rpartition("/")[2]
@@ -111,8 +111,8 @@ def _shortened(sink: ExternalSink) -> SinkBatching | None:
 
 
 def _arrive(effect: Callable[[], object]) -> None:
-    """A statement that nobody waits for any more comes to the table all the same."""
+    """Run a statement after its client has timed out."""
     try:
         effect()
     except SinkFencedError:
-        return  # others have written meanwhile
+        return  # another writer has written in the meantime

@@ -1,12 +1,12 @@
-"""The transaction coordinator of a simulated cluster, as librdkafka 2.16 meets it.
+"""Transaction coordinator of a simulated cluster, as librdkafka 2.16 uses it.
 
     EMPTY ─► ONGOING ─► PREPARE_COMMIT ─► COMPLETE_COMMIT ─► ONGOING …
                  └────► PREPARE_ABORT ──► COMPLETE_ABORT ──► ONGOING …
 
-A transaction is decided when its end is prepared. Its markers are written later, to each partition
-at a time of its own: offsets can be visible while a changelog has no marker yet. The epoch grows
-with each `init` and each expiry, not with each transaction (EndTxn v1), so an end that arrives late
-ends whatever transaction its producer has open then.
+A transaction is decided when its end is prepared. Its markers are written later, at a different
+time in each partition: offsets can be visible while a changelog has no marker yet. The epoch is
+incremented by each `init` and each expiry, not by each transaction (EndTxn v1), so a late request
+ends any transaction that its producer has open at that time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.streams.simulation.world.log import Txn
 
 
 class RefusedError(Exception):
-    """A broker's answer that is an error."""
+    """Error response of a broker."""
 
     def __init__(self, code: int, text: str = "") -> None:
         super().__init__(code, text)
@@ -32,7 +32,7 @@ class RefusedError(Exception):
 
 
 class State(Enum):
-    """What a transactional.id is doing."""
+    """State of a transactional.id."""
 
     EMPTY = "empty"
     ONGOING = "ongoing"
@@ -43,13 +43,13 @@ class State(Enum):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether markers are still to be written."""
+        """Whether markers must still be written."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
 
 @dataclass(slots=True, eq=False)
 class Identity:
-    """A transactional.id: its epoch, and its present or last transaction."""
+    """Transactional.id with its epoch, and its current or last transaction."""
 
     name: str
     timeout_us: int
@@ -62,8 +62,8 @@ class TransactionCoordinator:
     """Transaction coordinator of a simulated cluster, as librdkafka 2.16 uses it.
 
     Args:
-        write_marker: writes a marker into a partition, or makes a group's offsets final.
-        pend: hears of a transaction with offsets.
+        write_marker: writes a marker to a partition, or makes a group's offsets final.
+        pend: called with a transaction that contains offsets.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class TransactionCoordinator:
         self._write_marker = write_marker
         self._pend = pend
         self.slow = 0.0
-        """How likely a marker is to be written much later, as by a broker that is down."""
+        """The probability that a marker is written much later, as by an unavailable broker."""
         self.identities: dict[str, Identity] = {}
         self.decided: list[Txn] = []
-        """All transactions that came to an end, in this order."""
+        """All decided transactions, in this order."""
         self.owners: dict[tuple[str, int], object] = {}
-        """Whose producer had each epoch of an identity, as far as that was said."""
+        """The process whose producer had each epoch of an identity, if known."""
 
     def init(self, name: str, timeout_us: int) -> int:
-        """Fence the producer before, end its transaction, and return the new epoch."""
+        """Fence the previous producer, abort its open transaction, and return the new epoch."""
         identity = self.identities.setdefault(name, Identity(name, timeout_us))
         if identity.state is State.ONGOING:
             identity.epoch += 1
@@ -120,7 +120,7 @@ class TransactionCoordinator:
         self._pend(txn)
 
     def end(self, name: str, epoch: int, *, committed: bool) -> None:
-        """End the producer's transaction, whichever it is by now."""
+        """End the transaction that the producer currently has open."""
         identity = self._own(name, epoch)
         if identity.state is State.ONGOING:
             self._decide(identity, committed=committed)
@@ -135,7 +135,7 @@ class TransactionCoordinator:
             raise RefusedError(KafkaError.INVALID_TXN_STATE)
 
     def expire(self, name: str) -> bool:
-        """Abort an open transaction as if its time were over; its producer is fenced."""
+        """Abort an open transaction as after its time-out, and fence its producer."""
         identity = self.identities.get(name)
         if identity is None or identity.state is not State.ONGOING:
             return False
@@ -146,7 +146,7 @@ class TransactionCoordinator:
 
     @property
     def busy(self) -> bool:
-        """Whether any transaction has not come to its end."""
+        """Whether any transaction has not ended."""
         return any(
             i.state is State.ONGOING or i.state.is_prepared for i in self.identities.values()
         )
