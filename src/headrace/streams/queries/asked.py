@@ -43,9 +43,6 @@ def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
     Raises:
         WrongQueryError: the text is not a key of the store.
 
-    Raises:
-        WrongQueryError: the text is not a key of the store.
-
     >>> from headrace import serdes
     >>> key_of_text("7", serdes.string, "s"), key_of_text("7", serdes.integer, "s")
     (b'7', b'\\x00\\x00\\x00\\x07')

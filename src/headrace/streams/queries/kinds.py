@@ -46,11 +46,6 @@ def wrong_kind(name: str, kind: str, word: str) -> WrongKindError | None:
         kind: the store's kind.
         word: the method, or `as_of`, which the kind does not have.
 
-    Args:
-        name: the store's.
-        kind: what it is.
-        word: the method, or `as_of`, which its kind has not.
-
     >>> print(wrong_kind("visits", "window", "get"))
     store 'visits' has windows; ask with fetch(key, start, end)
     >>> print(wrong_kind("counts", "key-value", "fetch_all"))

@@ -43,12 +43,6 @@ def ms_of(time: Time | None, *, otherwise: int = 0) -> int:
     Raises:
         WrongQueryError: the argument is not a time.
 
-    Args:
-        otherwise: the value for None.
-
-    Raises:
-        WrongQueryError: the argument is not a time.
-
     >>> ms_of(datetime(1970, 1, 1, 0, 0, 1)), ms_of(1500), ms_of(None, otherwise=7)
     (1000, 1500, 7)
     """

@@ -568,10 +568,6 @@ def likely_count(here: Iterable[int], known: int | None = None) -> int:
         here: the partitions that have files on this host.
         known: the partition count, if the cluster was queried.
 
-    Args:
-        here: the partitions that have files on this host.
-        known: the partition count, if the cluster was queried.
-
     >>> likely_count([0, 2]), likely_count([0, 2], 8)
     (3, 8)
     """
