@@ -90,8 +90,8 @@ class _Kept:
 class DeployedTopology:
     """Description of the deployed topology on the cluster, compared with the program's.
 
-    As a context manager (see `kept_every`) it writes the description after the first task has
-    started, and then repeatedly in a thread of its own.
+    As a context manager (see `kept_every`) it writes the description in a separate thread, first
+    when `running` is called and then repeatedly.
 
     Args:
         wait: waits for a number of seconds and returns whether to stop; for tests.

@@ -175,7 +175,7 @@ class LiveVersions:
         return False
 
     def _wait_to_be_reported(self) -> None:
-        """Raise if the group has not reported this worker for longer than a rebalance takes."""
+        """Raise if the group has not reported this worker as a member within task.timeout.ms."""
         now_s = self._clock.monotonic_s()
         if self._absent_since_s is None:
             self._absent_since_s = now_s

@@ -201,7 +201,7 @@ class Subscription:
     def take(self, most_bytes: int | None = None) -> tuple[list[Event], str | None]:
         """Return the waiting events, and the position after all waiting events.
 
-        The last event is `closed`, with the reason.
+        The last event of a closed subscription is `closed`, with the reason.
 
         Args:
             most_bytes: approximate maximum size, at least one event; None takes all waiting events.

@@ -69,7 +69,7 @@ DISASTERS: Mapping[str, Disaster] = {
     "restored snapshot": Disaster((), needs_rest=True),
 }
 """
-| disaster | what happens |
+| disaster | effect |
 |---|---|
 | `offsets of one input`, `of all inputs` | the offsets are deleted while no worker runs |
 | `whole group` | the group is deleted, including the offsets of repartition topics |

@@ -81,7 +81,7 @@ class MemoryConsumer:
         return True
 
     def rejoin(self) -> None:
-        """Leave the group and join it again."""
+        """Join the group again, without any partitions."""
         assert self._assigned is not None, "rejoin before the first assignment"
         _, listener = self._assigned
         self._joining, self._assigned = (self._topics, listener), None
