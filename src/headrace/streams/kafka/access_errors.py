@@ -1,4 +1,4 @@
-"""What is raised where a cluster does not let a client in, or denies it something."""
+"""Errors raised if a cluster rejects a client, or denies it an operation."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from headrace.streams.errors import StreamsError
 
 
 class AccessError(StreamsError):
-    """The cluster does not let this client in or does not let it do this, or is not trusted.
+    """The cluster rejects this client, denies it an operation, or is not trusted.
 
-    A password or a certificate is wrong, or a right is missing. Nobody catches it: to try again
-    ends the same until a person has changed something.
+    A password or a certificate is wrong, or an ACL is missing. Nobody catches it: a retry fails in
+    the same way until an operator has changed something.
 
     Args:
-        message: what happened, and what to do.
-        principal: who was not let, as far as it is known.
-        right: the right that is missing, in Kafka's words.
-        resource: on what it is missing.
+        message: the problem, and the fix.
+        principal: the rejected principal, if known.
+        right: the missing operation, in Kafka's terms.
+        resource: the resource of the missing ACL.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class AccessError(StreamsError):
         self.resource = resource
 
     def needing(self, right: str) -> AccessError:
-        """The same of another right, which includes the one that was missed."""
+        """Return the same error for another operation, which implies the missing operation."""
         if self.right is None:
             return self
         message = str(self).replace(f"the right {self.right} ", f"the right {right} ", 1)
@@ -40,8 +40,7 @@ class AccessError(StreamsError):
 
 
 class GroupDeniedError(AccessError):
-    """This client has no right on a group; where the group is of use and not needed, it is caught.
+    """This client lacks an ACL on a group; caught if the group is useful but not required.
 
-    `headrace.streams.plan.deployed` catches it, and does without the description of what is
-    deployed.
+    `headrace.streams.plan.deployed` catches it, and continues without the deployed topology.
     """

@@ -1,7 +1,7 @@
-"""How much to send at a time to a system whose speed is not known: a broker or a database.
+"""Adaptive batch size for systems of unknown speed, such as a broker or a database.
 
-A batch of fixed size with a bound in time never ends on a system that is slow for it: it times out,
-is repeated, and times out again. So the size follows the measured rate.
+A batch of fixed size with a time limit never completes on a slow system: it times out, is repeated,
+and times out again. So the size is adapted to the measured rate.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.protocols import Clock, Log, Producer
 
 FIRST_RECORDS = 200
-"""How many records the first transaction takes: the brokers' speed is not known yet."""
+"""Number of records of the first transaction, while the brokers' speed is unknown."""
 _GROWTH, _GROWTH_AFTER = 1.5, 1.25
-"""Factors by which a batch grows that was taken in time: until one was too large, and from then on.
+"""Growth factors after a batch in time: before and after the first batch that was too large.
 
-A Kafka quota lets ten seconds of its rate pass at once, which says nothing about the rate. When
-batches that grow by a factor g have used that up, the next one takes up to (g - 1) * 10 s: 5 s of
+A Kafka quota accepts ten seconds of its rate immediately, which hides the actual rate. When batches
+that grow by a factor g have used up this burst, the next batch takes up to (g - 1) * 10 s: 5 s of
 the 10 s that a transaction has by default.
 """
 _SHRINK_ABOVE = 1.5
-"""How far above its target a batch may take until it shrinks, so that the size settles."""
+"""Factor above the target time from which a batch shrinks, so that the size converges."""
 _LEAST_PART = 4
-"""A single slow success divides the size by this at most; it may have been a pause."""
+"""Maximum divisor of the size after a single slow success, which may have been a pause."""
 _TIME_OUT_FACTOR = 4
-"""A time-out divides the target time by this: the rate may vary more than was expected.
+"""Divisor of the target time after a timeout, because the rate may vary more than expected.
 
-A Kafka quota counts the bytes of ten seconds. After a burst it takes hardly anything until the
-burst is that old, and what timed out counts, too.
+A Kafka quota counts the bytes of ten seconds. After a burst it accepts hardly any data until the
+burst is that old, and the bytes of a batch that timed out count, too.
 """
 _LEAST_SHARE = 1 / 8
 _RECOVERY = 1.003
-"""Factor by which each batch in time raises a target that time-outs have lowered."""
+"""Factor by which each batch in time raises a target time that timeouts have lowered."""
 _LOWERED = (
     "nothing is lost: less is sent at a time, so that it is taken in time, and more when it is "
     "taken faster; act if the rate is too low: look for a quota, a slow disk, a lock or a trigger"
@@ -43,14 +43,14 @@ _LOWERED = (
 
 
 class AdaptiveBatchSize:
-    """Bounds a batch by what the other side takes within a target time.
+    """Limit of a batch that adapts to the amount accepted within a target time.
 
     Args:
-        target_s: seconds that a batch should take at most, well below its time-out.
-        size: of the first batch.
-        max_size: the largest size.
-        log: receives `batch_size_lowered` and `batch_size_raised`; None logs nothing.
-        fields: what these events have besides: what the batches are of, and the unit of the size.
+        target_s: maximum seconds per batch, well below its timeout.
+        size: the size of the first batch.
+        max_size: the maximum size.
+        log: receives `batch_size_lowered` and `batch_size_raised`; None disables logging.
+        fields: additional fields of these events: the kind of batch, and the unit of its size.
 
     Example:
         >>> batch = AdaptiveBatchSize(target_s=3.0, size=1000)
@@ -85,20 +85,20 @@ class AdaptiveBatchSize:
     ) -> None:
         self.target_s = target_s
         self._share = 1.0
-        """Which part of the target batches are sized for; less after time-outs."""
+        """Fraction of the target time for which batches are sized; smaller after timeouts."""
         self.max_size = max_size
         self.size = min(size, max_size)
         self._log = log
         self._fields = fields or {}
         self._last: tuple[int, float] | None = None
-        """Size and seconds of the last batch, unless it has timed out."""
+        """Size and seconds of the last batch, unless it timed out."""
         self._lowered: int | None = None
-        """The size that it fell to, unless it has recovered since."""
+        """The size after the last decrease, unless it has recovered since."""
         self._has_shrunk = False
         """Whether a batch was ever too large: from then on sizes grow slowly."""
 
     def succeeded(self, size: int, seconds: float) -> None:
-        """Adjust the size after a batch that was taken within so many seconds."""
+        """Adjust the size after a batch that was accepted in a number of seconds."""
         self._share = min(1.0, self._share * _RECOVERY)
         target_s = self._share * self.target_s
         before, last = self.size, self._last
@@ -118,19 +118,19 @@ class AdaptiveBatchSize:
             self._log_lowered(before, size, seconds)
 
     def _has_fixed_time(self, size: int, seconds: float, last: tuple[int, float] | None) -> bool:
-        """Whether a batch may take its time whatever is in it, so that larger ones are better."""
+        """Return whether the duration seems independent of the size, so that larger is better."""
         if seconds > _SHRINK_ABOVE * self._share * self.target_s:
             return False
         return last is None or (size > last[0] and seconds < 1.2 * last[1])
 
     def timed_out(self, size: int, seconds: float, *, taken: int = 0) -> None:
-        """Lower the size after a batch that was not taken in time.
+        """Lower the size after a batch that was not accepted in time.
 
-        One that failed before its target time has failed for another reason, and is ignored.
+        A batch that failed before its target time has failed for another reason, and is ignored.
 
         Args:
-            taken: how much of the batch was taken within these seconds; 0 if that is not known,
-                which is all of it at most.
+            taken: the part of the batch that was accepted within these seconds; 0 if it is not
+                known, then the whole batch is assumed.
         """
         if not size or seconds < self.target_s:
             return
@@ -143,7 +143,7 @@ class AdaptiveBatchSize:
         self._log_lowered(before, taken, seconds)
 
     def _grow(self, size: int, seconds: float) -> None:
-        """Enlarge a size; to what the rate takes within the target, where that has been reached."""
+        """Enlarge a size, but not beyond the amount that fits the target time at this rate."""
         target_s = self._share * self.target_s
         factor = _GROWTH_AFTER if self._has_shrunk or seconds > target_s else _GROWTH
         if seconds <= target_s < factor * seconds:
@@ -185,11 +185,11 @@ def adjusting(
     *,
     waited_s: float = 0.0,
 ) -> Iterator[None]:
-    """Adjust a batch size to a block that waits until the brokers have a transaction.
+    """Adjust a batch size by a block that waits until the brokers have a transaction.
 
     Args:
-        size: of the transaction.
-        waited_s: how long its records have waited for the brokers before.
+        size: the size of the transaction.
+        waited_s: seconds that its records have waited for the brokers before.
     """
     begun_s, sent = clock.monotonic_s(), producer.in_flight
     try:
@@ -202,11 +202,11 @@ def adjusting(
 
 
 def acknowledged(size: int, *, sent: int, left: int) -> int:
-    """Estimate how much of a batch was taken by the records that are still in flight.
+    """Estimate the acknowledged part of a batch from the number of records in flight.
 
     Args:
-        sent: how many were in flight when it was all sent.
-        left: how many are in flight now.
+        sent: number of records in flight after the whole batch was sent.
+        left: number of records in flight now.
 
     >>> acknowledged(10, sent=50, left=20), acknowledged(10, sent=0, left=0)
     (6, 0)

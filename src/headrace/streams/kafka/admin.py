@@ -1,4 +1,4 @@
-"""The live `TopicAdmin`: confluent-kafka's futures become results, its errors the runtime's own."""
+"""The live `TopicAdmin`: awaits confluent-kafka's futures, and raises the runtime's own errors."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ _UNIQUE = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 class LiveAdmin(Asking):
-    """Topics of a real cluster.
+    """Admin client of a real cluster.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.admin_config`.
-        timeout_s: how long a call repeats itself after temporary errors, in seconds.
-        stopping: whether nobody waits for answers any more.
-        contact: hears what the client says besides its answers.
-        waiting: whether no broker can be reached now, so that calls are repeated for longer.
+        timeout_s: how long a call is repeated after temporary errors, in seconds.
+        stopping: returns whether waits for answers must end.
+        contact: receives the client's callbacks.
+        waiting: returns whether no broker is reachable now, so that calls are repeated for longer.
     """
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the descriptions of topics; topics that do not exist are omitted."""
         described = self._described(names)
         configs = self._describe_configs(described)
         return {
@@ -72,9 +72,10 @@ class LiveAdmin(Asking):
         }
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
-        """Ask for the ids of those topics that exist; returns what waits so long for the answer.
+        """Request topic IDs; return a function that waits for the answer with a timeout.
 
-        None is no answer. Nothing is repeated or raised.
+        The function returns None without an answer. Requests are not repeated, and no error is
+        raised.
         """
         try:
             futures: Mapping[str, Future[Any]] = self._client.describe_topics(
@@ -90,13 +91,13 @@ class LiveAdmin(Asking):
             futures = self._client.describe_configs(resources, request_timeout=self._request_s)
             return {resource.name: future for resource, future in futures.items()}
 
-        # Reading configs is a right of its own, and what they are is of use but not needed.
+        # Reading configs requires a separate ACL, and the configs are useful but not required.
         ask = partial(self._ask, "describe the configs of", send=send, ignored=GONE | DENIED)
         refused: dict[str, KafkaError] = {}
         entries = ask(names, refused=refused)
         again = sorted(refused.keys() - self._configs_unknown)
         if again:
-            # The broker that answers may not have heard yet of a topic, or of a right, that is new.
+            # The answering broker may not have received a new topic or a new ACL yet.
             time.sleep(_CONFIGS_AGAIN_S)
             refused = {}
             entries.update(ask(again, refused=refused))
@@ -107,7 +108,7 @@ class LiveAdmin(Asking):
         }
 
     def _say_unknown(self, refused: Mapping[str, KafkaError]) -> None:
-        """Say which topics cannot be checked, once for each, and why."""
+        """Log the topics whose configuration cannot be checked, with the reason, once per topic."""
         self._configs_unknown.update(refused)
         denied = sorted(name for name, error in refused.items() if error.code() in DENIED)
         who = principal_of(self._config)
@@ -137,17 +138,17 @@ class LiveAdmin(Asking):
         )
 
     def names(self) -> frozenset[str]:
-        """All topics that this client may see, for suggestions; empty when that cannot be told."""
+        """Return all visible topics, for suggestions; empty if the request fails."""
         try:
             return frozenset(self._client.list_topics(timeout=self._request_s).topics)
         except KafkaException:
             return frozenset()
 
     def broker_configs(self, name: str) -> list[str]:
-        """What the brokers have for a setting, asked once.
+        """Return the brokers' values of a setting, with a single request each.
 
         Raises:
-            FatalClientError: one of them does not say.
+            FatalClientError: a broker does not return it.
         """
         asked = f"cannot read {name} of the brokers"
         try:
@@ -174,7 +175,7 @@ class LiveAdmin(Asking):
         return future
 
     def groups(self) -> frozenset[str]:
-        """All groups that this client may see; empty when that cannot be told."""
+        """Return all visible groups; empty if the request fails."""
         try:
             found = self._client.list_consumer_groups(request_timeout=self._request_s)
             return frozenset(group.group_id for group in answered(found, 2 * self._request_s).valid)
@@ -182,7 +183,7 @@ class LiveAdmin(Asking):
             return frozenset()
 
     def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; one that exists already is left as it is."""
+        """Create topics; existing topics are unchanged."""
         by_name = {topic.name: topic for topic in topics}
 
         def send(some: list[str]) -> dict[str, Future[Any]]:
@@ -203,24 +204,24 @@ class LiveAdmin(Asking):
         self._ask("create", by_name, send, ignored=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last record, committed or not: the high watermark."""
+        """Return high watermarks: the offset after the last record, committed or not."""
         return self._list_offsets("find the end of", partitions, _kafka.OffsetSpec.latest())
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
+        """Return the offset of the first available record."""
         return self._list_offsets("find the start of", partitions, _kafka.OffsetSpec.earliest())
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offset: behind everything whose transaction is decided."""
+        """Return last stable offsets, before which all transactions have ended."""
         latest = _kafka.OffsetSpec.latest()
         return self._list_offsets("find the stable end of", partitions, latest, committed=True)
 
     def offsets_at(
         self, partitions: Iterable[TopicPartition], timestamp_ms: int, *, committed: bool = True
     ) -> dict[TopicPartition, int | None]:
-        """The first offset of a record that is not older than a time; None where there is none."""
+        """Return the first offset with a timestamp at or after a time; None if no record has it."""
         spec = _kafka.OffsetSpec.for_timestamp(timestamp_ms)
-        # -1 is an answer: there is no record of that time or later.
+        # -1 is a valid answer: no record has that time or a later time.
         found = self._list_offsets(
             "find a time in", partitions, spec, least=-1, committed=committed
         )
@@ -235,7 +236,7 @@ class LiveAdmin(Asking):
         committed: bool = False,
         least: int = 0,
     ) -> dict[TopicPartition, int]:
-        # What is committed ends at the last stable offset: an open transaction holds back the rest.
+        # Committed records end at the last stable offset: an open transaction hides the rest.
         levels = confluent_kafka.IsolationLevel
         isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
 
@@ -266,7 +267,7 @@ class LiveAdmin(Asking):
         self._ask("delete records of", before, send)
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set some configs of a topic and leave the others; None goes back to the default."""
+        """Set configs of a topic and keep all other configs; None restores the default."""
         entries = [
             _kafka.ConfigEntry(
                 name,
@@ -293,10 +294,10 @@ class LiveAdmin(Asking):
         self._ask("alter the configs of", [topic] if entries else [], send)
 
     def group_state(self, group: str) -> GroupState:
-        """The state of a group, and what its members were given; one that is not there is dead.
+        """Return the state of a group, and its members' partitions; a missing group is "dead".
 
         Raises:
-            FatalClientError: not all brokers say so, for as long as calls are repeated.
+            FatalClientError: not all brokers answered within the time limit.
         """
         give_up_at = time.monotonic() + self._timeout_s
         while True:
@@ -310,19 +311,19 @@ class LiveAdmin(Asking):
             time.sleep(_LOOK_AGAIN_S)
 
     def _listed(self, group: str) -> GroupState:
-        """Ask all brokers once, by the older call of the client's two.
+        """Request the group from all brokers once, by the older of the client's two calls.
 
-        An admin client that describes a group ends the process where the connection to the
+        An admin client that describes a group crashes the process if the connection to the
         coordinator is lost at the wrong moment (librdkafka's assertion ``eonce->refcnt > 0``). This
-        call has no such moment. It fails while a broker is known and silent.
+        call does not have the problem. It fails while a known broker does not answer.
         """
         try:
-            # It is called outdated since there is the one that fails.
+            # It is deprecated in favor of the call that crashes.
             message = r"list_groups\(\) is deprecated"
             warnings.filterwarnings("ignore", message=message, category=DeprecationWarning)
             listed = self._client.list_groups(group, timeout=self._request_s)
         except KafkaException as error:
-            # The next one asks the brokers that there are then.
+            # A new client discovers the current brokers.
             self._client = new_admin(self._config, self._contact)
             raise FatalClientError(
                 f"cannot describe the group {group}: {error.args[0].str()}; ask again later"
@@ -331,10 +332,10 @@ class LiveAdmin(Asking):
         return GroupState("dead", {}) if found is None else _state_of(found)
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """The partitions that a group's members have, or None while the group is not stable.
+        """Return the partitions assigned to a group's members, or None while it is not stable.
 
         Raises:
-            FatalClientError: not all brokers say so now.
+            FatalClientError: not all brokers answered.
         """
         found = self._listed(group)
         if found.state != "stable":
@@ -344,21 +345,24 @@ class LiveAdmin(Asking):
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What a group has committed, whatever is about to be; without what it never has."""
+        """Return a group's committed offsets, ignoring open transactions, by partition.
+
+        Partitions without a committed offset are omitted.
+        """
         return {
             place: found.offset
             for place, found in self.committed_offsets(group, partitions).items()
         }
 
     def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether a worker committed one of these offsets, as it notes something beside each."""
+        """Return whether a worker has committed any of these offsets: they have metadata then."""
         return any(found.metadata for found in self.committed_offsets(group, partitions).values())
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """What a group has committed, whatever is about to be, with the text beside each offset."""
-        # An admin client that asks ends the process as the coordinator moves: see `group_offsets`.
+        """Return a group's committed offsets with metadata, ignoring open transactions."""
+        # An admin client would crash the process if the coordinator moves: see `group_offsets`.
         reader = self._readers.get(group)
         if reader is None:
             reader = OpenGroup(self._config, group, contact=self._contact)
@@ -379,7 +383,6 @@ def _ids(futures: Mapping[str, Future[Any]], timeout_s: float) -> Mapping[str, s
 
 
 def _state_of(listed: Any) -> GroupState:
-    """A group as it is listed."""
     members = {
         Member(_name_of(one), one.client_id, one.client_host): places_in(one.assignment)
         for one in listed.members
@@ -389,13 +392,13 @@ def _state_of(listed: Any) -> GroupState:
 
 
 def _name_of(member: Any) -> str:
-    """The name of a member: a static one has that which it was given, any other its client's."""
+    """Return the name of a member: its group.instance.id if it is static, else its client ID."""
     name = _UNIQUE.sub("", member.id)
     return str(member.id if name == member.client_id else name)
 
 
 def _spaced(state: str) -> str:
-    """Kafka's word as this calls it.
+    """Convert Kafka's name of a group state to lower-case words.
 
     >>> _spaced("PreparingRebalance")
     'preparing rebalance'

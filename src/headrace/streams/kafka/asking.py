@@ -1,7 +1,6 @@
-"""Asking a cluster: about many things at once, each with its own answer.
+"""Base of the admin client: requests about many items, each with its own answer.
 
-Only what failed for a passing reason is asked again; what is no answer becomes an error of the
-runtime's own.
+Only temporary failures are repeated; other failures become the runtime's own errors.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.kafka.reactions import Reaction, reaction_to, wrong_setting
 
 K = TypeVar("K", bound=Hashable)
-"""What a call asks about: a topic's name or a partition."""
+"""Item of a request: a topic's name or a partition."""
 
 _REQUEST_TIMEOUT_S = 5.0
 _WAIT_MIN_S = 0.1
 _WAIT_MAX_S = 2.0
 _GONE_AFTER_S = 10.0
-"""How long a topic may be unknown to a broker, which may only not have heard of it yet."""
+"""Seconds that a topic may be unknown to a broker, which may not have received it yet."""
 
 GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -54,7 +53,7 @@ _STALE = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
     }
 )
-"""Errors of a client that believes in a controller or in leaders of earlier on."""
+"""Errors of a client with an outdated controller or outdated leaders."""
 REFUSED = frozenset(
     {
         KafkaError.INVALID_CONFIG,
@@ -67,7 +66,7 @@ REFUSED = frozenset(
 
 
 class Asking:
-    """What asks (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
+    """Admin client with retries; see `headrace.streams.kafka.admin.LiveAdmin` for its arguments."""
 
     def __init__(
         self,
@@ -86,11 +85,11 @@ class Asking:
         self._timeout_s = timeout_s
         self._configs_unknown: set[str] = set()
         self._readers: dict[str, OpenGroup] = {}
-        # A client may wait in vain for a controller of earlier on: there is time for another one.
+        # A client may wait for an outdated controller: leave time for another client.
         self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s / 3))
 
     def _described(self, names: Iterable[str]) -> dict[str, Any]:
-        """What the client says of those topics that exist."""
+        """Return the client's descriptions of topics; topics that do not exist are omitted."""
         return self._ask(
             "describe",
             names,
@@ -110,12 +109,12 @@ class Asking:
         usable: Callable[[Any], bool] = lambda _: True,
         refused: dict[K, KafkaError] | None = None,
     ) -> dict[K, Any]:
-        """Ask about each item until each has an answer; those with an ignored error have none.
+        """Request each item until all are answered; items with an ignored error are omitted.
 
-        Those errors are put into `refused`.
+        These errors are added to `refused`.
 
-        An answer that is not usable is none yet: where a partition has no leader, the client gives
-        some offsets as -1001, without an error.
+        An answer that is not usable counts as missing: if a partition has no leader, the client
+        returns some offsets as -1001, without an error.
         """
         begun_at = time.monotonic()
         answers: dict[K, Any] = {}
@@ -136,14 +135,14 @@ class Asking:
                     refused[item] = error
             elapsed_s = time.monotonic() - begun_at
             if failed:
-                self._client.poll(0)  # it may say that it reaches no broker, and why
+                self._client.poll(0)  # its callbacks report unreachable brokers
             is_over = elapsed_s >= self._timeout_s and not self._waiting()
             for item, error in failed.items():
                 if not _passes(error, elapsed_s) or is_over:
                     self._raise(action, item, error, elapsed_s)
             pending = list(failed)
             if any(error.code() in _STALE for error in failed.values()):
-                # The client never asks anew who is controller, and who leads since when.
+                # The client never refreshes its controller and leaders, so replace it.
                 self._client = new_admin(self._config, self._contact)
             if pending and self._stopping():
                 raise StopRequestedError(f"stopped while waiting for: {action} {pending[0]}")
@@ -159,8 +158,8 @@ class Asking:
         _raise(action, item, error, elapsed_s, self._contact.why())
 
     def _patience_ends_s(self) -> float:
-        """Until when to wait for what is asked now: all of it, however many answers there are."""
-        # The request's own time-out comes first; this one is for answers that never come.
+        """Return the time limit for all answers to the current requests."""
+        # The request's own timeout fires first; this limit is for answers that never arrive.
         return time.monotonic() + 2 * self._request_s
 
     def _outcome(
@@ -171,7 +170,7 @@ class Asking:
         except KafkaException as exc:
             error: KafkaError = exc.args[0]
             if error.code() == KafkaError._NOENT and not self._described([_topic(item)]):
-                # Where no partition has a leader, the client does not tell the two apart.
+                # The client does not distinguish a missing topic from partitions without leaders.
                 return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
             return error
         return None
@@ -196,7 +195,7 @@ _RIGHTS = {
     "list the offsets of the group": "Read",
     "set the offsets of the group": "Read",
 }
-"""What an action needs; all others need Describe."""
+"""Operation required by an action; all other actions require Describe."""
 
 
 def _raise(action: str, item: object, error: KafkaError, elapsed_s: float, why: str) -> NoReturn:

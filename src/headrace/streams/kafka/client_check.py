@@ -1,8 +1,7 @@
-"""Finds out at once whether Kafka's clients take their settings: makes one of each, and lets it go.
+"""Check that Kafka's clients accept their settings: creates and closes a client of each kind.
 
-The names of settings are known before, and their values are librdkafka's to judge: a mechanism that
-it does not have, a file that is not there, a number that is none. The clients are given no servers,
-so none of them connects anywhere.
+The names of settings are checked before, but only librdkafka can check their values: an unknown
+mechanism, a missing file, a malformed number. The clients get no servers, so they do not connect.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ _OWN_NAMES = {
     "retries": "message.send.max.retries",
     "sasl.mechanism": "sasl.mechanisms",
 }
-"""What librdkafka calls settings in its errors that have two names."""
+"""Names that librdkafka uses in its errors for settings with two names."""
 _IDENTITY = "headrace-settings"
 
 
 def check_clients(config: StreamsConfig, origins: Mapping[str, str] = NO_ORIGINS) -> None:
-    """Make and close a client of each of the finished dictionaries.
+    """Create and close a client from each of the final dictionaries of settings.
 
     Args:
-        origins: where settings were given, for errors.
+        origins: the sources of settings, for errors.
 
     Raises:
-        ConfigError: naming what librdkafka does not take.
+        ConfigError: librdkafka rejects settings; the error names them.
     """
     problems: dict[str, str] = {}
     hearing = BrokerState()
@@ -84,12 +83,12 @@ def _clients(
 def _let_go(client: Any) -> None:
     close = getattr(client, "close", None)
     if close is not None:
-        with suppress(Exception):  # it was made, which is what was asked
+        with suppress(Exception):  # only the creation is checked
             close()
 
 
 def _sentence(problem: str, settings: Mapping[str, Any]) -> tuple[str, str]:
-    """What the client says, and that as a sentence that names the client and the next step."""
+    """Return the client's error, and a message that names the client and the fix."""
     prefix, _, said = problem.partition(": ")
     what = _PREAMBLE.sub("", said)
     for given, own in _OWN_NAMES.items():

@@ -1,4 +1,4 @@
-"""Jobs that must not keep the worker waiting: one at a time, beside it."""
+"""Clocks, and background jobs that do not block the worker."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Protocol
 
 from headrace.streams.kafka.protocols import Clock
 
-# A wall clock that goes back must not make what is old look young.
+# Protection from a wall clock that is set back, which would make old rows look recent.
 
 
 class MonotonicWallClock:
-    """A clock whose wall time goes on at least as fast as time does (see
-    `headrace.streams.kafka.protocols.Clock`).
+    """Clock whose wall time never goes back (see `headrace.streams.kafka.protocols.Clock`).
+
+    Its wall time advances at least as fast as its monotonic time.
 
     Args:
-        clock: the real one; what it says of durations is taken as it is.
+        clock: the real clock; its durations are used unchanged.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -26,7 +27,7 @@ class MonotonicWallClock:
         self._seen_s = clock.monotonic_s()
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970; where it was set back, as if it were not."""
+        """Return wall-clock time in milliseconds since 1970, ignoring backward steps."""
         now_s = self._clock.monotonic_s()
         passed_ms = int((now_s - self._seen_s) * 1000)
         now_ms = self._clock.now_ms()
@@ -36,30 +37,30 @@ class MonotonicWallClock:
         return self._seen_ms + passed_ms
 
     def monotonic_s(self) -> float:
-        """Seconds of a clock that never goes back, for durations."""
+        """Return seconds of a monotonic clock, for durations."""
         return self._clock.monotonic_s()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         self._clock.sleep(seconds)
 
 
-# The machine's clocks, for what runs on a real cluster.
+# The machine's clocks, for clients of a real cluster.
 
 
 class SystemClock:
-    """Time as the machine tells it (see `headrace.streams.kafka.protocols.Clock`)."""
+    """Clock of the machine (see `headrace.streams.kafka.protocols.Clock`)."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970."""
+        """Return wall-clock time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Seconds of a clock that never goes back."""
+        """Return seconds of a monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         time.sleep(seconds)
 
 
@@ -67,16 +68,16 @@ Job = Callable[[], None]
 
 
 class Background(Protocol):
-    """Runs a job some time soon."""
+    """Runner of a background job."""
 
     def __call__(self, job: Job) -> bool:
-        """Take a job; returns False, and leaves it, while another one runs."""
+        """Start a job; return False without starting it while another job runs."""
 
 
 class InThread:
-    """Runs each job in a thread that does not keep the process alive.
+    """Runner of jobs in daemon threads.
 
-    A job catches its own errors: nobody else would hear of them.
+    A job must catch its own errors because they are not reported.
     """
 
     def __init__(self, name: str) -> None:
@@ -84,7 +85,7 @@ class InThread:
         self._thread: threading.Thread | None = None
 
     def __call__(self, job: Job) -> bool:
-        """Take a job; returns False, and leaves it, while another one runs."""
+        """Start a job; return False without starting it while another job runs."""
         if self._thread is not None and self._thread.is_alive():
             return False
         self._thread = threading.Thread(target=job, name=self._name, daemon=True)
@@ -93,15 +94,15 @@ class InThread:
 
 
 def at_the_same_time(background: Background, beside: Job, here: Job) -> None:
-    """Do two jobs that both wait for others, and go on when both are done.
+    """Run two blocking jobs concurrently, and return when both are done.
 
     Args:
-        background: takes the one, and has no other.
-        beside: the one.
-        here: the other, which is done in this thread.
+        background: runs the first job; it must be idle.
+        beside: the first job.
+        here: the second job, which runs in this thread.
 
     Raises:
-        Exception: what `here` raises, or else what `beside` does.
+        Exception: the error of `here`, else the error of `beside`.
 
     Example:
         >>> at_the_same_time(at_once, lambda: print("topics"), lambda: print("offsets"))
@@ -114,7 +115,7 @@ def at_the_same_time(background: Background, beside: Job, here: Job) -> None:
     def run() -> None:
         try:
             beside()
-        except BaseException as error:  # raised where it is waited for
+        except BaseException as error:  # raised by the caller
             errors.append(error)
         finally:
             done.set()
@@ -129,6 +130,6 @@ def at_the_same_time(background: Background, beside: Job, here: Job) -> None:
 
 
 def at_once(job: Job) -> bool:
-    """Run a job now: where nothing waits, as in memory."""
+    """Run a job synchronously: for clusters in memory."""
     job()
     return True

@@ -1,7 +1,4 @@
-"""Names single brokers that are gone while others answer, and says when they are back.
-
-What is gone altogether is told by `headrace.streams.kafka.connectivity`.
-"""
+"""Creation of Kafka clients, and monitoring of broker connections by their errors and log lines."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ from headrace.streams.kafka.port_check import SAYS, advice_on, look, look_at_cer
 from headrace.streams.kafka.protocols import Clock, Log
 from headrace.streams.kafka.unreached import Unreached
 
-# What a client says of brokers that it cannot use, read from its own words.
+# Parser of librdkafka's errors about brokers.
 #
-# librdkafka tells it in two ways: errors with a code, and lines of its log, of which some carry the
-# reason that the error leaves out.
+# librdkafka reports them in two ways: errors with a code, and log lines, some of which have the
+# reason that the error omits.
 
 
 Kind = Literal[
@@ -81,19 +78,19 @@ _ADVICE: dict[Kind, str] = {
     "unknown": "see that the brokers are up and that no firewall is between",
 }
 _RESPONSE = re.compile(r"Invalid response size (\d+) ")
-"""What is no Kafka broker says something else where the size of an answer is to be."""
+"""A server that is not a Kafka broker sends other bytes at the position of the response size."""
 _GUESS = re.compile(r":? (?:probably due to|might be caused by) .*broker version.*", re.DOTALL)
-"""Brokers that old are none that we work with; a look at the port says what there is."""
+"""Guess of librdkafka about old brokers, which are not supported; a port check is more specific."""
 _PASSING_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerFailure:
-    """Why a broker cannot be used.
+    """Reason why a broker cannot be used.
 
     Args:
-        tried: what was going on.
-        reason: in librdkafka's words.
+        tried: the failed action.
+        reason: the text of librdkafka.
     """
 
     address: str
@@ -106,22 +103,22 @@ class BrokerFailure:
 
     @property
     def is_final(self) -> bool:
-        """Whether to try again would end the same, until a person has changed something."""
+        """Whether retries would fail until an operator has changed something."""
         return self.kind in ("certificate", "credentials", "no_login")
 
     @property
     def is_plain(self) -> bool:
-        """Whether it says what is wrong; a look at the port may say more where it does not."""
+        """Whether the failure is specific; otherwise a port check may find the reason."""
         return self.kind not in ("tls", "closed", "unknown")
 
     @property
     def advice(self) -> str:
-        """What to do next."""
+        """Advice to fix the failure."""
         return _ADVICE[self.kind]
 
 
 def read_failure(text: str) -> BrokerFailure | None:
-    """Read an error's text, or a line of the log; None where it is about no broker.
+    """Parse an error text or a log line; return None if it is not about a broker.
 
     Example:
         >>> failure = read_failure("kafka:9092/bootstrap: Connect to ipv4#10.0.0.7:9092 failed: "
@@ -136,7 +133,7 @@ refused
     if found is None:
         return None
     reason = found["reason"]
-    connects = reason.startswith("Connect to ")  # whatever state it is told in
+    connects = reason.startswith("Connect to ")  # the reported state varies
     tried = _TRIED.get("CONNECT" if connects else found["state"] or "", "to use it")
     kind = _kind(reason, found["state"] or "")
     size = _RESPONSE.search(reason)
@@ -164,27 +161,25 @@ def _kind(reason: str, state: str) -> Kind:
     return "unknown"
 
 
-# A client whose calls end in time, where the library's own calls may not.
+# A producer whose calls have a time limit that the library does not always enforce.
 #
-# librdkafka does not keep the time-out of `send_offsets_to_transaction`: when the group's
-# coordinator
-# goes away at that moment, the call can wait for ever (its issues 5456 and 5511). The worker would
-# neither process nor give its tasks to others, since the client's heartbeats go on.
+# librdkafka does not enforce the timeout of `send_offsets_to_transaction`: if the group's
+# coordinator fails at that moment, the call can wait forever (its issues 5456 and 5511). The worker
+# would neither process nor release its tasks, because the client's heartbeats continue.
 #
-# The offsets may also wait behind records, on the connection to a broker that takes them slowly.
-# That
-# wait is not the call's: its time begins again as long as records are delivered. A broker that is
-# away delivers none.
+# The offsets may also be queued after records, on the connection to a slow broker. That wait does
+# not count: the time limit restarts as long as records are delivered. A broker that is down
+# delivers none.
 
 
 _MARGIN_S = 1.0
-"""The client's own time-out comes first, where it works."""
+"""Margin so that the client's own timeout fires first, if it works."""
 _PROGRESS_SLICE_S = 0.25
-"""How often progress is asked for: a hung call is given up that much later at most."""
+"""Seconds between two checks for progress, and the maximum delay in detecting a hung call."""
 
 
 class BoundedProducer(confluent_kafka.Producer):
-    """A transactional producer that does not wait for ever; see the module."""
+    """A transactional producer whose calls have a time limit; see the comment above."""
 
     def send_offsets_to_transaction(
         self,
@@ -198,8 +193,9 @@ class BoundedProducer(confluent_kafka.Producer):
             timeout: seconds, from the last delivery of a record.
 
         Raises:
-            KafkaException: what the client says.
-            OutcomeUnknownError: it says nothing; it is of no more use then, and must not be closed.
+            KafkaException: the client's error.
+            OutcomeUnknownError: the call did not return; the client is unusable and must not be
+                closed.
         """
         send = super().send_offsets_to_transaction
         in_flight = self._in_flight()
@@ -216,21 +212,22 @@ class BoundedProducer(confluent_kafka.Producer):
         )
 
     def _in_flight(self) -> int:
-        self.poll(0)  # reports that were not served count as records in flight
+        self.poll(0)  # unprocessed delivery reports count as records in flight
         return len(self)
 
 
 def in_time(
     call: Callable[[], None], timeout_s: float, *, made_progress: Callable[[], bool] | None = None
 ) -> None:
-    """Make a call in a thread of its own, and stop waiting for it after `timeout_s` seconds.
+    """Run a call in a separate thread, and stop waiting for it after `timeout_s` seconds.
 
     Args:
-        made_progress: whether what the call waits behind has progressed since the last question;
-            asked several times a second. `timeout_s` counts from the last progress.
+        made_progress: returns whether the operation that the call waits for has progressed since
+            the last check; called several times per second. `timeout_s` counts from the last
+            progress.
 
     Raises:
-        OutcomeUnknownError: it has not returned. Its thread stays, and ends with the process.
+        OutcomeUnknownError: the call has not returned. Its thread ends with the process.
 
     Example:
         >>> in_time(threading.Event().wait, 0.01)
@@ -265,11 +262,11 @@ call within 0.01 s
         raise failures[0]
 
 
-# Makes Kafka's clients: all of them here, so that each is heard.
+# Creation of all Kafka clients, so that each reports to a `Hearing`.
 #
-# A client says through a callback what it cannot do, and through its log why. Both go to a
-# `Hearing`;
-# what is no news of brokers becomes an event of ours. Callbacks run while a client is polled.
+# A client reports errors by a callback, and their reasons by its log. Both are passed to a
+# `Hearing`; log lines that are not about brokers become log events. Callbacks run while a client is
+# polled.
 
 
 # The package offers this class without declaring it, which a strict type check refuses.
@@ -279,51 +276,50 @@ T = TypeVar("T")
 
 
 class Hearing(Protocol):
-    """Whom a client tells what is wrong."""
+    """Receiver of the errors and log lines of Kafka clients."""
 
     def heard(self, error: KafkaError) -> None:
-        """An error that belongs to no call."""
+        """Handle an error that belongs to no call."""
 
     def logged(self, level: int, facility: str, text: str) -> None:
-        """A line of its log, with the level of Python's logging."""
+        """Handle a log line of a client, with the level of Python's logging."""
 
     def met(self) -> Sequence[str]:
-        """Brokers of the cluster that others have met, each as host:port."""
+        """Return known brokers of the cluster, each as host:port."""
 
 
 def new_consumer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Consumer:
-    """Make a consumer.
+    """Create a consumer.
 
     Raises:
-        ConfigError: librdkafka does not take the settings.
+        ConfigError: librdkafka rejects the settings.
     """
     with _settings_of("consumer."):
         return confluent_kafka.Consumer(_listening(config, hearing))
 
 
 def new_producer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Producer:
-    """Make a producer without transactions (see `new_consumer`)."""
+    """Create a producer without transactions (see `new_consumer`)."""
     with _settings_of("producer."):
         return confluent_kafka.Producer(_listening(config, hearing))
 
 
 def new_transactional_producer(config: Mapping[str, Any], hearing: Hearing) -> BoundedProducer:
-    """Make a producer with transactions (see `new_consumer`)."""
+    """Create a producer with transactions (see `new_consumer`)."""
     with _settings_of("producer."):
         return BoundedProducer(_listening(config, hearing))
 
 
 def new_admin(config: Mapping[str, Any], hearing: Hearing) -> Any:
-    """Make an admin client (see `new_consumer`)."""
+    """Create an admin client (see `new_consumer`)."""
     with _settings_of("admin."):
         return _AdminClient(_listening(config, hearing))
 
 
 def answered(future: Future[T], within_s: float) -> T:
-    """What an admin client answers; an answer that never comes is an error as its own ones are.
+    """Return the result of an admin request; raise an error if it does not arrive in time.
 
-    Its requests have a time of their own, but behind the loss of a connection it may keep silent
-    beyond that.
+    Requests have their own timeout, but after the loss of a connection they may exceed it.
     """
     try:
         return future.result(within_s)
@@ -341,7 +337,7 @@ def _settings_of(prefix: str) -> Iterator[None]:
 
 
 def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
-    """The settings with callbacks and with their secrets; a user's own hear everything too."""
+    """Return the settings with secrets and callbacks, which also call the user's callbacks."""
     found = revealed(config)
     theirs = found.get("error_cb")
 
@@ -359,16 +355,16 @@ def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
 
 
 def servers_of(config: Mapping[str, Any], met: Sequence[str]) -> list[str]:
-    """By which brokers a client finds the cluster: those of its settings, and those that were met.
+    """Return the bootstrap servers of a client: configured servers, and known brokers.
 
-    One that is new knows no others, and its settings may name the one that is down.
+    A new client knows no other brokers, and the configured server may be down.
     """
     named = [server.strip() for server in str(config.get("bootstrap.servers", "")).split(",")]
     return list(dict.fromkeys([*filter(None, named), *met]))
 
 
 class _Lines:
-    """What the client takes for a logger."""
+    """Logger for librdkafka that forwards its log lines."""
 
     def __init__(self, hearing: Hearing) -> None:
         self._hearing = hearing
@@ -379,7 +375,7 @@ class _Lines:
 
 _PAUSE_S = 0.5
 _SURE_AFTER_S = 3.0
-"""A connection may end and another begin; and by then it is known whether all of them are gone."""
+"""Seconds until a broker is reported: connections may be replaced, and all brokers may be down."""
 _GONE = (
     "the others answer, and what it leads goes on when one of them leads it, within seconds where "
     "there are replicas; start it again, or look at its machine and the way to it"
@@ -387,14 +383,14 @@ _GONE = (
 
 
 class AbsentBrokers:
-    """Brokers that do not answer, and how long they have been silent.
+    """Single brokers that do not answer, with the duration of their outage.
 
     Args:
-        warn: logs an event as a warning.
+        warn: logs a warning.
         tell: logs an event of the level info.
-        probe: makes what asks one broker, by its address, and says whether it has answered.
-        all_gone: whether no broker at all can be reached.
-        ended: set when nobody is to look any more.
+        probe: creates a check of a broker by its address, which returns whether the broker answers.
+        all_gone: returns whether no broker is reachable at all.
+        ended: set when checks must end.
     """
 
     def __init__(
@@ -417,7 +413,7 @@ class AbsentBrokers:
         self._looked_at: set[str] = set()
 
     def suspect(self, address: str, reason: str) -> None:
-        """Look at a broker that a client could not use, beside the worker."""
+        """Check a broker that a client could not use, in the background."""
         with self._lock:
             if address in self._looked_at or self._ended.is_set():
                 return
@@ -446,38 +442,39 @@ class AbsentBrokers:
                 self._looked_at.discard(address)
 
 
-# Whether brokers can be reached: waiting for the first answer, and noticing when they are gone.
+# Reachability of brokers: wait for the first answer, and detection of outages.
 #
-#     reach ─► answered ──heard that all are down──► asked again ─► answered
-#                                                        │ 2 s without an answer
-#                                                        ▼
-#                                                       lost: one warning, then with back-off
+#     reach ─► answered ──all brokers down──► check ─► answered
+#                                               │ 2 s without an answer
+#                                               ▼
+#                                              lost: warnings with backoff
 #
-# While they are lost nothing ends: calls are repeated for as long as it takes. What a person has to
-# put right, such as a password, ends the application at once.
+# During an outage the application keeps running, and calls are repeated without a limit. Failures
+# that require an operator, such as a wrong password, end the application immediately.
 
 
 FIRST_WARNING_S = 2.0
 LONGEST_PAUSE_S = 60.0
 STOP_PATIENCE_S = 5.0
-"""How long a stop waits for brokers that are gone."""
+"""Seconds that a stop waits for unreachable brokers."""
 TOOLS_WAIT_S = 3.0
-"""How long a command waits for brokers, at which somebody sits."""
+"""Seconds that an interactive command waits for brokers."""
 _SILENT_FACTOR = 3
-"""How much longer it waits while one of them has not failed yet."""
+"""Factor for this wait while a broker has not failed yet."""
 _SLICE_MIN_S, _SLICE_MAX_S = 0.005, 0.2
-"""Brokers that are there answer in milliseconds."""
+"""Seconds per poll: reachable brokers answer in milliseconds."""
 _REQUEST_S = 5.0
 _CLIENT_S, _CLIENT_MAX_S = 1.0, 30.0
-"""How long a client is given to reach a broker, the next one twice as long: some are far away."""
+"""Seconds for a client to reach a broker; doubles with each client because brokers may be far away.
+"""
 _BROKER_CONTACT_SURE_AFTER_S = 1.0
-"""One of several brokers may have a certificate that is wrong, and another one answer."""
+"""Seconds until a failure is final: a broker may have a wrong certificate while another answers."""
 _DOUBT_EACH_S = 10.0
 _DENIED_TOPIC = re.compile(r'add partition "([^"]+)" \[\d+\] to transaction: .*authorization')
 _SILENT = frozenset({"REQTMOUT", "SESSTMOUT"})
-"""Lines of the log on brokers that take requests and do not answer."""
+"""Facilities of log lines about brokers that accept requests and do not answer."""
 _TOLD = frozenset({"ADDOFFSETS", "ADDPARTS", "FATAL", "GETPID", "TXNERR"})
-"""Lines of the log on what a call raises too, or repeats by itself."""
+"""Facilities of log lines about errors that calls also raise or retry."""
 _ALARMING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -489,11 +486,11 @@ _ALARMING = frozenset(
 
 
 class BrokerState:
-    """What clients have said (see `headrace.streams.kafka.connectivity.Hearing`).
+    """Failures of brokers reported by clients (see `headrace.streams.kafka.connectivity.Hearing`).
 
     Args:
-        log: where the clients' other lines go.
-        met: brokers of the cluster that were met, each as host:port.
+        log: receives the other log lines of clients.
+        met: known brokers of the cluster, each as host:port.
     """
 
     def __init__(self, log: Log | None = None, met: Sequence[str] = ()) -> None:
@@ -501,14 +498,14 @@ class BrokerState:
         self._met = tuple(met)
         self._failures: dict[str, BrokerFailure] = {}
         self.denied_topic: str | None = None
-        """The last one that a transaction was not let write to; an error does not say it."""
+        """The last topic that a transaction was not authorized to write; errors do not name it."""
 
     def heard(self, error: KafkaError) -> None:
-        """An error that belongs to no call."""
+        """Handle an error that belongs to no call."""
         self._note(error.str())
 
     def logged(self, level: int, facility: str, text: str) -> None:
-        """A line of a client's log."""
+        """Handle a log line of a client."""
         denied = _DENIED_TOPIC.search(text)
         if denied is not None:
             self.denied_topic = denied[1]
@@ -526,21 +523,21 @@ class BrokerState:
             self._log.debug("client_logged", facility=facility, text=text)
 
     def met(self) -> Sequence[str]:
-        """Brokers of the cluster that were met: those of the last answer."""
+        """Return known brokers of the cluster, from the last answer."""
         return self._met
 
     def is_given_up(self) -> bool:
-        """Whether nobody waits for the brokers any more."""
+        """Return whether waits for the brokers must end."""
         return False
 
     def _alarm(self) -> None:
-        """Something says that brokers may be gone."""
+        """Handle a sign that all brokers may be unreachable."""
 
     def doubt(self) -> None:
-        """A call has had no answer in time: one of them may be silent."""
+        """Handle a call without an answer in time: a broker may be unresponsive."""
 
     def _suspect(self, failure: BrokerFailure) -> None:
-        """Something says that one of them may be gone."""
+        """Handle a sign that a single broker may be unreachable."""
 
     def _note(self, text: str) -> None:
         failure = read_failure(text)
@@ -550,24 +547,24 @@ class BrokerState:
 
     @property
     def failures(self) -> list[BrokerFailure]:
-        """The last one of each broker."""
+        """The last failure of each broker."""
         return list(self._failures.copy().values())
 
     def why(self) -> str:
-        """The failures as the end of a sentence; empty where none is known."""
+        """Return the failures as a suffix of an error message; empty without failures."""
         found = "; ".join(map(str, self.failures))
         return f" ({found})" if found else ""
 
     def forget(self) -> None:
-        """They can be used again."""
+        """Discard the failures because brokers are reachable again."""
         self._failures.clear()
 
 
 class _Probe:
-    """Clients that ask, one after the other, until there is an answer, and what they say meanwhile.
+    """Check of broker reachability by a sequence of clients, with their failures.
 
-    A client that has just heard of a broker which is gone may try that one for ever, without a
-    pause, though others are there. So none is waited for for long.
+    A client that has just received the address of a dead broker may retry it forever without a
+    pause, although other brokers are reachable. So each client has a time limit.
     """
 
     def __init__(
@@ -591,7 +588,7 @@ class _Probe:
         self._client_s = min(2 * self._client_s, _CLIENT_MAX_S)
 
     def answers(self) -> bool:
-        """Ask, wait a moment, and say whether there is an answer."""
+        """Send a request if none is open, poll briefly, and return whether an answer arrived."""
         if self._future is None:
             self._future = self._client.describe_cluster(request_timeout=_REQUEST_S)
         self._client.poll(self._slice_s)
@@ -609,11 +606,11 @@ class _Probe:
 
     @property
     def all_failed(self) -> bool:
-        """Whether none of them is left that may only be slow."""
+        """Whether all servers have failed, so that none may just be slow."""
         return len(self.heard.failures) >= len(self._servers)
 
     def final(self, now_s: float) -> BrokerFailure | None:
-        """What no further try would change, if that is sure."""
+        """Return a failure that retries cannot fix, if it is certain."""
         found = next((failure for failure in self.heard.failures if failure.is_final), None)
         if found is None:
             return None
@@ -633,8 +630,8 @@ class BrokerContact(BrokerState):
 
     Args:
         config: librdkafka's settings, of any client.
-        say: says for several processes at once that none is reached; returns whether it does.
-        stopping: whether the application was told to stop.
+        say: reports an outage on behalf of several processes; returns whether it does so.
+        stopping: returns whether a stop of the application was requested.
     """
 
     def __init__(
@@ -674,16 +671,19 @@ class BrokerContact(BrokerState):
 
     @property
     def is_lost(self) -> bool:
-        """Whether none can be reached now."""
+        """Whether no broker is reachable now."""
         return self._is_lost
 
     def was_lost(self, within_s: float) -> bool:
-        """Whether none can be reached now, or could be so long ago: calls are given time anew."""
+        """Return whether brokers are, or recently were, unreachable; calls get more time then."""
         now_s = self._clock.monotonic_s()
         return self._is_lost or now_s - self._found_again_s < within_s
 
     def is_given_up(self) -> bool:
-        """Whether a stop was asked for, and since then no broker could be reached for so long."""
+        """Return whether a stop was requested, and brokers stayed unreachable since then.
+
+        The answer is True from `STOP_PATIENCE_S` after the first check with both conditions.
+        """
         if not (self._stopping() and self._is_lost):
             self._given_up_at_s = math.inf
             return False
@@ -692,17 +692,17 @@ class BrokerContact(BrokerState):
         return now_s >= self._given_up_at_s
 
     def turn(self) -> None:
-        """Raise what a person has to put right, if there is anything.
+        """Raise an error that requires intervention by an operator, if any.
 
         Raises:
-            AccessError: the brokers take this client's password or certificate no more.
-            Exception: what looks for brokers beside the worker has failed with it.
+            AccessError: the brokers no longer accept this client's password or certificate.
+            Exception: an error of the background check.
         """
         if self._final is not None:
             raise self._final
 
     def heard(self, error: KafkaError) -> None:
-        """An error that belongs to no call; if it may concern all brokers, look beside."""
+        """Handle an error that belongs to no call; check for an outage if it is alarming."""
         super().heard(error)
         if error.code() in _ALARMING:
             self._alarm()
@@ -712,7 +712,7 @@ class BrokerContact(BrokerState):
             threading.Thread(target=self._watch, name="headrace-contact", daemon=True).start()
 
     def doubt(self) -> None:
-        """A call has had no answer in time: ask each broker, but not after each call."""
+        """Check each broker after a call without an answer in time, at a limited rate."""
         now_s = self._clock.monotonic_s()
         if self._was_reached and len(self._met) > 1 and now_s >= self._doubt_again_s:
             self._doubt_again_s = now_s + _DOUBT_EACH_S
@@ -724,12 +724,12 @@ class BrokerContact(BrokerState):
             self._absent.suspect(failure.address, f"tried {failure.tried}: {failure.reason}")
 
     def _probe_of(self, address: str) -> Callable[[], bool]:
-        """What asks one broker: a client that is told of no other has no other's answer first."""
+        """Return a check of a single broker, whose client is given no other address."""
         config = {**self._config, "bootstrap.servers": address}
         return _Probe(config, self._log, self._clock, ()).answers
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop background checks."""
         self._ended.set()
 
     def reach(
@@ -742,20 +742,20 @@ class BrokerContact(BrokerState):
         """Wait until a broker answers.
 
         Args:
-            within_s: for how long at most where no broker can be used, and three times as long
-                where one of them may be slow; None waits for as long as it takes.
-            on_slow: told once after `within_s` what is waited for, where it goes on.
+            within_s: time limit if no broker can be used, and three times as long if a broker may
+                be slow; None for no limit.
+            on_slow: called once after `within_s` with a message if the wait continues.
 
         Raises:
-            AccessError: the brokers do not let this client in, or it does not trust them.
-            FatalClientError: none has answered in time.
-            StopRequestedError: `stopping` said so.
+            AccessError: the brokers reject this client, or it does not trust them.
+            FatalClientError: no broker has answered in time.
+            StopRequestedError: `stopping` returned True.
         """
         self._await(stopping, within_s=within_s, on_late=lambda: None, on_slow=on_slow)
         self._was_reached = True
 
     def _watch(self) -> None:
-        """Find out whether they are gone, and wait until they are back; runs beside the worker."""
+        """Detect an outage of all brokers, and wait until it ends; runs in the background."""
         begun_s = self._clock.monotonic_s()
         try:
             self._await(self._ended.is_set, within_s=None, on_late=self._lose)
@@ -764,7 +764,7 @@ class BrokerContact(BrokerState):
                 self._log.info("brokers_reached", after_s=waited_s)
         except StopRequestedError:
             pass
-        except Exception as error:  # raised where the worker turns
+        except Exception as error:  # raised by `turn`
             self._final = error
         finally:
             self.forget()
@@ -802,7 +802,7 @@ class BrokerContact(BrokerState):
                 raise StopRequestedError("stopped while waiting for the brokers")
             if within_s is not None and waited_s >= within_s:
                 said = self._unreached(probe.heard.failures, waited_s)
-                # Brokers that refuse nothing may be slow.
+                # Brokers without a failure may be slow.
                 if probe.all_failed or waited_s >= _SILENT_FACTOR * within_s:
                     raise FatalClientError(said)
                 if not is_told:
@@ -834,7 +834,7 @@ class BrokerContact(BrokerState):
         return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
 
     def _found(self, failures: list[BrokerFailure]) -> tuple[str, str]:
-        """What was tried and what came of it, with a look where that does not say it; advice."""
+        """Return the failed attempts and advice; check a port if the failures are unspecific."""
         said = list(map(str, failures))
         advice = failures[0].advice if failures else _NOTHING_HEARD
         told = {failure.address for failure in failures if failure.is_plain}
@@ -850,7 +850,7 @@ class BrokerContact(BrokerState):
 
 
 def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
-    """What is raised of a failure that is final."""
+    """Return the error for a final failure."""
     if failure.kind == "certificate":
         fault = look_at_certificate(failure.address, config)
         said, advice = (
@@ -871,16 +871,16 @@ _NOTHING_HEARD = "see that the brokers are up and that no firewall is between"
 
 
 def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
-    """See that a tool's cluster answers, before anything is asked of it.
+    """Wait until a tool's cluster answers.
 
-    Where nothing is heard, the error output says so once before this gives up.
+    If no failure is known, a message is written to standard error once during the wait.
 
     Args:
-        within_s: how long somebody waits, in seconds; three times as long for who may be slow.
+        within_s: time limit in seconds; three times as long for brokers that may be slow.
 
     Raises:
-        AccessError: the brokers do not let this client in, or it does not trust them.
-        FatalClientError: none has answered in time.
+        AccessError: the brokers reject this client, or it does not trust them.
+        FatalClientError: no broker has answered in time.
     """
     contact = BrokerContact(config)
     contact.reach(lambda: False, within_s=within_s, on_slow=_say_to_somebody)

@@ -1,9 +1,9 @@
-"""The live consumer behind `headrace.streams.kafka.protocols.Consumer`.
+"""The live implementation of `headrace.streams.kafka.protocols.Consumer`.
 
-Hot path: `poll` groups each batch by partition; benchmarks/micro/consume.py times it.
+Hot path: `poll` groups each batch by partition; benchmarks/micro/consume.py measures it.
 
-The group's assignment and what is read are kept apart: nothing is read on a rebalance by itself,
-the runtime adds partitions, at explicit offsets, when their tasks are ready for them.
+The group's assignment and the partitions to read are separate: a rebalance does not start reading.
+The runtime adds partitions, at explicit offsets, when their tasks are ready.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _RETRY_WAIT_S = 0.1
 _METADATA_S = 2.0
 _HASTEN_S = 0.5
 _JOIN_WAIT_S = 10.0
-"""How long a member that leaves waits for its joining to end; the others join once they hear of it,
-with their next heartbeat, and one that is dead holds them up until its session ends."""
+"""Seconds that a leaving member waits for its own join to end. The join waits for the heartbeats of
+other members, and for the session timeout of a dead member."""
 _NEXT_GENERATION = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
 _REBALANCE_S = 1.0
-"""How long a commit waits for the next generation, behind the end of a session: the group waits for
-that of a member that is gone before it begins one, and the client belongs to none meanwhile."""
+"""Seconds after the session timeout that a commit waits for the next generation. The group waits
+for the session of a dead member first, and the client has no generation in the meantime."""
 _SESSION_MS = 45_000
-"""The client's own default."""
+"""The client's default."""
 _KNOWN_S = 3.0
-"""How long a topic may be unknown to the brokers before it is taken for deleted."""
+"""Seconds that a topic may be unknown to brokers before it counts as deleted."""
 _NO_TOPIC = "^headrace-matches-no-topic$"
 _GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -76,7 +76,7 @@ class LiveConsumer:
     """A confluent-kafka consumer that raises the runtime's own errors.
 
     Args:
-        reads_headers: False where nothing may call `headers()` of the records.
+        reads_headers: False if `headers()` of the records is never called.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LiveConsumer:
         self._clock = clock or SystemClock()
         self._waiting = waiting
         self._reads_headers = reads_headers
-        # An offset that is not there must be an error: a silent reset would lose records.
+        # A missing offset must be an error: a silent reset would lose records.
         self._config = {**config, "auto.offset.reset": "error"}
         self._contact = contact or BrokerState()
         self._make_client = make_client or partial(new_consumer, hearing=self._contact)
@@ -117,10 +117,10 @@ class LiveConsumer:
         current = self._client
 
         def assigned(client: Any, partitions: Any) -> None:
-            # A call of one's own, even an empty one, keeps the client from its default: to read.
+            # An explicit call, even an empty one, prevents the client's default: to start reading.
             client.incremental_assign([])
             is_over = self._is_leaving or self._is_closing
-            # One that was replaced may be given partitions in its close, which are no one's then.
+            # A replaced client may be assigned partitions during its close; ignore them.
             if self._client is current and not is_over:
                 with self._calling_back():
                     listener.on_assigned(_places(partitions))
@@ -132,15 +132,14 @@ class LiveConsumer:
             take_away(client, partitions, listener.on_lost)
 
         def take_away(client: Any, partitions: Any, tell: Callable[..., None]) -> None:
-            # What a client that was replaced had is dropped already, and whoever closes one has
-            # committed before, and lets go of what it has behind it.
+            # Tasks of a replaced client were already released. Before a close, the worker has
+            # committed, and it releases its tasks afterwards.
             try:
                 if self._client is current and not self._is_closing:
                     with self._calling_back():
                         tell(_places(partitions))
             finally:
-                # Else the client does so itself, and what it raises where it cannot is no exception
-                # that anybody could catch.
+                # Otherwise the client does so itself, and its errors there cannot be caught.
                 client.incremental_unassign([])
 
         self._client.subscribe(list(topics), on_assign=assigned, on_revoke=revoked, on_lost=lost)
@@ -154,44 +153,44 @@ class LiveConsumer:
             self._is_called_back = False
 
     def ask_for_rebalance(self) -> None:
-        """Have the group share out its partitions again; what stays where it is goes on.
+        """Trigger a rebalance of the group; partitions that do not move are read without a pause.
 
-        Nothing is asked where the client is about to join.
+        Has no effect while the client is joining.
         """
         assert self._subscribed is not None, "before subscribe"
         topics, listener = self._subscribed
-        # A client that joins without a membership ends the process over another subscription.
+        # A client without a membership crashes the process if its subscription changes.
         if not self._client.memberid():
             return
-        # A changed subscription makes the client join again, and what it owns by now is news to
-        # the group. The pattern matches no topic.
+        # A changed subscription makes the client rejoin and report its current partitions. The
+        # pattern matches no topic.
         self._asked = not self._asked
         self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
 
     def hasten(self) -> None:
-        """Have the client take part at once in the rebalance that comes next."""
+        """Make the client take part in the next rebalance immediately."""
         assert self._subscribed is not None, "before subscribe"
-        # The client joins once a second at most, and counts anew behind any answer about topics.
+        # The client joins at most once per second; a metadata response resets that limit.
         with contextlib.suppress(KafkaException):
             self._client.list_topics(self._subscribed[0][0], timeout=_HASTEN_S)
 
     def keep_in_touch(self) -> None:
-        """Have the client send a heartbeat if one is due."""
-        # It looks when something wakes it, as a question does; by itself each half second alone.
+        """Make the client send a heartbeat if it is due."""
+        # The client checks when it is woken, as by this call; otherwise every half second only.
         self._client.consumer_group_metadata()
 
     def hear_of_partitions(self) -> bool:
-        """Ask what partitions there are, so that the group shares out new ones; whether it was."""
+        """Refresh metadata so that the group assigns new partitions; return whether it worked."""
         try:
-            # Only an answer about all topics makes the client look at its subscription again; by
-            # itself it asks each topic.metadata.refresh.interval.ms, five minutes.
+            # Only a response about all topics makes the client re-evaluate its subscription.
+            # Otherwise it does so every topic.metadata.refresh.interval.ms, five minutes.
             self._client.list_topics(timeout=_METADATA_S)
         except KafkaException:
             return False
         return True
 
     def rejoin(self) -> None:
-        """Join the group with a new client, once the old one's membership is lost for good."""
+        """Join the group with a new client, after the old membership was lost for good."""
         assert self._subscribed is not None, "rejoin before subscribe"
         old, self._client = self._client, self._make_client(dict(self._config))
         with contextlib.suppress(KafkaException):
@@ -200,7 +199,7 @@ class LiveConsumer:
         self._subscribe(*self._subscribed)
 
     def poll(self, max_records: int, timeout_s: float) -> Batches:
-        """Return what is there at once, or wait for the first record until the timeout."""
+        """Return available records, or wait for the first record until the timeout."""
         messages = self._client.consume(max_records, 0)
         if not messages and timeout_s > 0:
             first = self._client.poll(timeout_s)
@@ -218,7 +217,7 @@ class LiveConsumer:
             raise
 
     def _require_gone(self, messages: Sequence[Message]) -> None:
-        """Let what is there begin anew: not each broker knows a new topic at once."""
+        """Raise TaskMigratedError if a missing topic exists: brokers learn of new topics late."""
         gone = next(
             m
             for m in messages
@@ -244,16 +243,16 @@ class LiveConsumer:
         )
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop to read these partitions."""
+        """Stop reading these partitions."""
         if not self._is_closed:
             self._client.incremental_unassign(_positions(partitions))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until they are resumed."""
+        """Return no records of these partitions until they are resumed."""
         self._client.pause(_positions(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of paused partitions again."""
+        """Return records of paused partitions again."""
         self._client.resume(_positions(partitions))
 
     def committed(
@@ -263,7 +262,7 @@ class LiveConsumer:
         try:
             found = self._client.committed(_positions(partitions), timeout_s)
         except KafkaException as error:
-            # An undecided transaction shows as a time-out that is marked not retriable.
+            # An undecided transaction appears as a timeout that is marked not retriable.
             if reaction_to(error.args[0], "consumer") is Reaction.RETRY:
                 return None
             self._raise(error.args[0], "committed offsets")
@@ -281,11 +280,11 @@ class LiveConsumer:
         return result
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after what was handed out last, control records passed over.
+        """Return the offset after the last returned record, past control records.
 
-        None is known within a callback, so that no commit there takes for processed what the call
-        has read, or dropped, and not handed out: a client that closes drops the records that it
-        has, and moves behind their markers (librdkafka's rd_kafka_consumer_close0).
+        The result is empty within a callback. Otherwise a commit there could include records that
+        the call has read or dropped without returning them: a client that is closing drops its
+        records, and advances past their markers (librdkafka's rd_kafka_consumer_close0).
         """
         if self._is_called_back:
             return {}
@@ -293,9 +292,9 @@ class LiveConsumer:
         return {_place(position): position.offset for position in found if position.offset >= 0}
 
     def lag(self, place: TopicPartition, next_offset: int) -> int | None:
-        """Return how many offsets the broker is known to have from `next_offset` on.
+        """Return the number of offsets that the broker is known to have from `next_offset`.
 
-        None as long as nothing was heard of the partition.
+        None until the first fetch response of the partition.
         """
         ends = self._client.get_watermark_offsets(_position(place), cached=True)
         if ends is None or ends[1] < 0:
@@ -303,11 +302,11 @@ class LiveConsumer:
         return max(0, int(ends[1]) - next_offset)
 
     def member_id(self) -> str:
-        """Return what the group knows the consumer by since it joined; empty without a group."""
+        """Return the member ID since the last join; empty without a group."""
         return self._client.memberid() or ""
 
     def group_metadata(self) -> GroupMetadata | None:
-        """Return the present membership; None where a client that closes has none any more."""
+        """Return the current membership; None if a client that is closing has none."""
         try:
             return self._client.consumer_group_metadata()  # type: ignore[no-any-return]
         except RuntimeError:
@@ -333,7 +332,7 @@ class LiveConsumer:
                 cause, topic = failed.error, failed.topic
             retry = reaction_to(cause, "offsets") is Reaction.RETRY
             if cause.code() in _NEXT_GENERATION and self.member_id() == member:
-                # What this member has stays its own until a callback says that it goes.
+                # The member keeps its partitions until a callback revokes them, so retry.
                 retry = self._clock.monotonic_s() - begun_s < self._rebalance_s
             is_over = self._clock.monotonic_s() > deadline and not self._waiting()
             if not retry or is_over:
@@ -348,21 +347,21 @@ class LiveConsumer:
         _raise(error, where, self._config, call=call, topic=topic)
 
     def close(self, *, leave: bool) -> None:
-        """Stop; with `leave`, leave the group so that others need not wait for a time-out.
+        """Close; with `leave`, leave the group so that other members need not wait for a timeout.
 
-        Callbacks of the client's own close tell nobody: in the midst of them its group's thread may
-        end, and what that was asked a moment before is never answered (librdkafka's
+        Callbacks during the client's own close are not forwarded: the group's thread may end during
+        them, and requests sent just before are never answered (librdkafka's
         rd_kafka_cgrp_terminated).
         """
         if self._is_closed:
             return
-        # A client that met a fatal error refuses the calls; the group knows it no more in any case.
+        # A client with a fatal error rejects these calls; the group has removed it anyway.
         with contextlib.suppress(KafkaException):
             if leave:
                 self._is_leaving = True
                 self._end_joining()
                 self._client.unsubscribe()
-                # The leave request goes out, and the last callbacks run, in a poll.
+                # A poll sends the leave request and runs the last callbacks.
                 self._client.poll(0.1)
         self._is_closing = True
         with contextlib.suppress(KafkaException):
@@ -370,10 +369,10 @@ class LiveConsumer:
         self._is_closed = True
 
     def _end_joining(self) -> None:
-        """Wait until the group has said what this member is called.
+        """Wait until the group has assigned the member ID.
 
-        Whoever leaves before that leaves nothing: the group takes it in afterwards, and the others
-        wait for a whole session for somebody who is gone.
+        A member that leaves before has no effect: the group adds it afterwards, and the other
+        members wait for a whole session for a member that no longer exists.
         """
         deadline = self._clock.monotonic_s() + _JOIN_WAIT_S
         while self._subscribed is not None and not self.member_id():
@@ -386,7 +385,7 @@ class LiveConsumer:
 
 
 def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
-    """The records of each partition in what a client gave; errors that do not pass are raised."""
+    """Group a client's messages by partition; raise final errors among them."""
     # One C loop each instead of a Python loop: most batches are of one partition.
     if set(map(Message.error, messages)) != {None}:
         messages = checked(messages, config)
@@ -404,7 +403,7 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
 
 
 def _in_runs(places: list[Any], messages: list[Message]) -> dict[Any, Any]:
-    """The records of each place; those of one follow each other, as a fetch had them."""
+    """Group messages by partition; messages of a partition are mostly consecutive."""
     groups: dict[Any, list[Message]] = {}
     end = 0
     for place, run in groupby(places):
@@ -418,7 +417,7 @@ def _in_runs(places: list[Any], messages: list[Message]) -> dict[Any, Any]:
 
 
 def checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
-    """The records among what a client gave; errors that do not pass are raised."""
+    """Return the records among a client's messages; raise final errors."""
     records = []
     for message in messages:
         error = message.error()
@@ -455,7 +454,7 @@ def _raise_if_final(
 
 
 def _raise_fatal(error: KafkaError, where: str) -> NoReturn:
-    # It comes once, as a message; what is behind it is in the text alone.
+    # The error is delivered once, as a message; only its text has the cause.
     if "static consumer fenced" in error.str().lower():
         raise MemberFencedError(f"consumer, {where}: {error.str()}")
     raise FatalClientError(f"consumer, {where}: {error.str()}")
@@ -470,7 +469,7 @@ def _raise(
     topic: str | None = None,
 ) -> NoReturn:
     if error.code() == KafkaError._FATAL:
-        # What is behind it comes as a message, later: as a rule, that the member is fenced.
+        # The cause is delivered later, as a message: usually, the member was fenced.
         raise MemberFencedError(f"consumer, {where}: {error.str()}")
     reaction = reaction_to(error, call)
     if reaction is Reaction.DENIED:

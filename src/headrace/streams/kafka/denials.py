@@ -1,4 +1,4 @@
-"""What is said of a right that is missing: who lacks which right, on what."""
+"""Errors for missing ACLs: they name the principal, the operation and the resource."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _RIGHT = {
 _UNREAD = re.compile(
     r"commit offsets to transaction.*?([\w.-]+)(?:\([^\[]*\))?\[\d+\]\(Broker: Topic authorization"
 )
-"""Offsets of a topic are taken of those who may read it; the text alone says which one it was."""
+"""Offsets are accepted only with the Read operation on their topic; only the text names the topic.
+"""
 _UNWRITTEN = re.compile(r"ProduceRequest for (\S+) \[\d+\] ")
-"""What a producer says that stood in a transaction when the right was taken away."""
+"""Error text of a producer whose ACL was removed during a transaction."""
 
 
 def denial(
@@ -43,12 +44,12 @@ def denial(
     group: str | None = None,
     right: str | None = None,
 ) -> AccessError:
-    """The error that names who lacks what.
+    """Return the error that names the principal and the missing ACL.
 
     Args:
-        config: its settings, which may say who it is, and its group.
-        group: the group, if it is not that of the settings.
-        right: the one that is missing, if the error alone does not tell.
+        config: the client's settings, which may have a principal and a group.
+        group: the group, if it differs from the settings.
+        right: the missing operation, if the error does not imply it.
 
     Example:
         >>> error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)

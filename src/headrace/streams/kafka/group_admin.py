@@ -1,4 +1,4 @@
-"""What tools ask of a cluster beyond what the runtime does: groups from outside, deletions."""
+"""Admin client for tools: state and offsets of groups, and deletion of topics and groups."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ _NOT_EMPTY = frozenset(
 
 
 class GroupAdmin(LiveAdmin):
-    """A real cluster, seen from outside of a group (see `LiveAdmin` for the arguments)."""
+    """Admin client for groups of a real cluster (see `LiveAdmin` for the arguments)."""
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """The members of a group, those that are just joining too."""
+        """Return the members of a group, including members that are joining."""
         return tuple(self.group_state(group).members)
 
     def group_state(self, group: str) -> GroupState:
-        """The state of a group (see `LiveAdmin`); one that this client may not see is an error.
+        """Return the state of a group (see `LiveAdmin`); raise without the ACL to see it.
 
         Raises:
-            GroupDeniedError: this client may not see it.
-            FatalClientError: not all brokers say so, for as long as calls are repeated.
+            GroupDeniedError: this client is not authorized to see the group.
+            FatalClientError: not all brokers answered within the time limit.
         """
         found = super().group_state(group)
         if found.state == "dead":
-            # What one may not see is not listed either, and only this question is refused.
+            # A group without an ACL is not listed; only this request raises the denial.
             self._await_coordinator(group)
         return found
 
@@ -75,20 +75,20 @@ class GroupAdmin(LiveAdmin):
         self._ask("describe the group", [group], send)
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """All offsets of a group.
+        """Return all committed offsets of a group.
 
         Args:
-            decided: wait until no open transaction may change one of them.
+            decided: whether to wait until no open transaction may change them.
 
         Raises:
-            ResetRefusedError: a transaction stayed open for as long as calls are repeated.
+            ResetRefusedError: a transaction stayed open for the whole time limit.
         """
         return self._committed_of(group, None, decided=decided)
 
     def _committed_of(
         self, group: str, wanted: frozenset[TopicPartition] | None, *, decided: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at the places that are wanted; None wants all."""
+        """Return the committed offsets of a group for some partitions, or for all if None."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             listed = [
@@ -110,14 +110,18 @@ class GroupAdmin(LiveAdmin):
     def committed_at(
         self, group: str, places: Iterable[TopicPartition], *, decided: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places; undecided transactions or not, if not told."""
+        """Return the committed offsets of a group for some partitions.
+
+        Args:
+            decided: whether to wait until no open transaction may change them.
+        """
         return self._committed_of(group, frozenset(places), decided=decided)
 
     def undecided_offsets(
         self, group: str, places: Iterable[TopicPartition]
     ) -> list[TopicPartition]:
-        """Those places whose offset in a group an open transaction may change."""
-        # Where nothing was committed yet, only what is asked for by name is told of.
+        """Return the partitions whose offset an open transaction may change."""
+        # Partitions without a committed offset are included only if they are named.
         named = [confluent_kafka.TopicPartition(*place) for place in places]
         found = self._committed(group, decided=True, named=named) if named else []
         return [TopicPartition(p.topic, p.partition) for p in found if p.error is not None]
@@ -131,14 +135,14 @@ class GroupAdmin(LiveAdmin):
             )
             return futures
 
-        # The client ends the process where a broker that is asked for offsets is not the group's
-        # coordinator (yet): see `group_offsets`. This question is only repeated then.
+        # The client crashes the process if the broker that receives the offset request is not the
+        # group's coordinator: see `group_offsets`. This first request is merely repeated then.
         self._await_coordinator(group)
         answer = self._ask("list the offsets of the group", [group], send)[group]
         return list(answer.topic_partitions)
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group without members; the broker refuses it to others.
+        """Commit offsets of a group without members; the broker rejects it for other groups.
 
         Raises:
             ResetRefusedError: the group has a member.
@@ -177,11 +181,11 @@ class GroupAdmin(LiveAdmin):
             raise FatalClientError(what)
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """How many partitions those topics have that exist."""
+        """Return the partition counts of topics; topics that do not exist are omitted."""
         return {name: len(found.partitions) for name, found in self._described(names).items()}
 
     def layout(self, topic: str) -> list[Layout]:
-        """Where the partitions of a topic are."""
+        """Return the leaders and replicas of a topic's partitions."""
         found = self._described([topic])[topic]
         return [
             Layout(
@@ -194,10 +198,10 @@ class GroupAdmin(LiveAdmin):
         ]
 
     def delete_groups(self, names: Iterable[str]) -> None:
-        """Delete groups without members, with all their offsets; one that is none is no error.
+        """Delete groups without members, with all their offsets; missing groups are ignored.
 
         Raises:
-            FatalClientError: one has a member.
+            FatalClientError: a group has a member.
         """
 
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
@@ -210,7 +214,7 @@ class GroupAdmin(LiveAdmin):
         self._ask("delete the group", names, send, ignored=gone)
 
     def transaction_timeout_max_ms(self) -> int:
-        """The longest transaction.timeout.ms that the brokers take; Kafka's default if unknown."""
+        """Return the brokers' transaction.max.timeout.ms, or Kafka's default if it is not known."""
         name = "transaction.max.timeout.ms"
         try:
             brokers = self._client.list_topics(timeout=self._request_s).brokers
@@ -221,7 +225,7 @@ class GroupAdmin(LiveAdmin):
             return _TRANSACTION_MAX_MS
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics and wait until none is there; what is not there already is no error."""
+        """Delete topics and wait until they no longer exist; missing topics are ignored."""
 
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.delete_topics(
@@ -244,9 +248,9 @@ class GroupAdmin(LiveAdmin):
     def offsets_for(
         self, target: Target, places: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Where a target is in each partition, within what the partition has.
+        """Return the offset of a target in each partition, limited to available offsets.
 
-        A time later than every record is the end.
+        A time after all records is the end offset.
         """
         asked = list(places)
         starts, ends = self.start_offsets(asked), self.end_offsets(asked)
@@ -266,21 +270,21 @@ class GroupAdmin(LiveAdmin):
 
 
 class GroupLook(LiveAdmin):
-    """A group, looked at again and again by a process that is to outlive any broker."""
+    """Admin client for repeated checks of a group by a process that survives broker failures."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """How many partitions those topics have that exist."""
+        """Return the partition counts of topics; topics that do not exist are omitted."""
         return {name: len(found.partitions) for name, found in self._described(names).items()}
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """What a group has committed, asked for until the brokers say it (see `LiveAdmin`)."""
+        """Return a group's committed offsets, with retries (see `LiveAdmin`)."""
         asked = list(partitions)
         return self._repeated(lambda: super(GroupLook, self).progress(group, asked))
 
     def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether a worker committed one of these offsets, as `progress` asks."""
+        """Return whether a worker has committed any of these offsets, with retries."""
         asked = list(partitions)
         return self._repeated(lambda: super(GroupLook, self).has_worked(group, asked))
 
@@ -296,7 +300,7 @@ class GroupLook(LiveAdmin):
 
 
 def _is_passing(places: Iterable[Any]) -> bool:
-    """Whether offsets were not taken for a reason that passes, as a coordinator that moves."""
+    """Return whether offsets were rejected for a temporary reason, such as a moving coordinator."""
     errors = [place.error for place in places if place.error is not None]
     return any(reaction_to(error, "query") is Reaction.RETRY for error in errors)
 

@@ -1,7 +1,7 @@
 """Offsets of a group without members, through a consumer that never joins it.
 
-An admin client could do the same, but librdkafka 2.16 crashes the process when the group's
-coordinator moves while one asks for offsets: it looks for a group handle that only consumers have.
+An admin client could do the same, but librdkafka 2.16 crashes the process if the group's
+coordinator moves during an offset request: it accesses a group handle that only consumers have.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ T = TypeVar("T")
 
 _REQUEST_S = 5.0
 _FIRST_S = 1.0
-"""A group that is denied does not answer, and only then it can be heard that it is."""
+"""Short first timeout: a denied group does not answer, and the denial is reported only afterwards.
+"""
 _WAIT_S = 0.2
 
 
 class MemberlessGroup:
-    """Reads and commits offsets of a group (see `headrace.streams.plan.deployed.GroupOffsets`).
+    """Client that reads and commits offsets of a group without joining it.
+
+    It implements `headrace.streams.plan.deployed.GroupOffsets`.
 
     Args:
         config: librdkafka's settings, without a group.
-        timeout_s: how long a call repeats itself after temporary errors, in seconds.
+        timeout_s: how long a call is repeated after temporary errors, in seconds.
     """
 
     def __init__(
@@ -53,10 +56,10 @@ class MemberlessGroup:
         self._waiting = waiting
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at partition 0 of every topic.
+        """Return the offsets of a group at partition 0 of every topic.
 
         Args:
-            decided: wait until no open transaction may change one of them.
+            decided: whether to wait until no open transaction may change them.
         """
 
         def read(
@@ -76,11 +79,12 @@ class MemberlessGroup:
         decided: bool = True,
         topics_max: int = 0,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places.
+        """Return the offsets of a group for some partitions.
 
         Args:
-            decided: wait until no open transaction may change one of them.
-            topics_max: ask at partition 0 of every topic too, where there are no more than these.
+            decided: whether to wait until no open transaction may change them.
+            topics_max: also request partition 0 of every topic, if the cluster has at most this
+                many.
         """
         asked = list(places)
 
@@ -116,14 +120,14 @@ class MemberlessGroup:
         *,
         decided: bool = True,
     ) -> T:
-        """Call with a consumer of the group, again after errors that pass."""
+        """Call a function with a consumer of the group, and repeat it after temporary errors."""
         begun_s = time.monotonic()
         consumer = new_consumer(
             {
                 **revealed(self._config),
                 "group.id": group,
                 "enable.auto.commit": False,
-                # The client asks for decided offsets at this level, and for any at the other.
+                # The client requests stable offsets only at the level read_committed.
                 "isolation.level": "read_committed" if decided else "read_uncommitted",
             },
             self._contact,
@@ -151,7 +155,7 @@ class MemberlessGroup:
 
 
 class OpenGroup:
-    """Reads offsets of a group again and again, by one connection that stays.
+    """Client for repeated reads of a group's offsets over a single connection.
 
     Args:
         config: librdkafka's settings, without a group.
@@ -167,11 +171,11 @@ class OpenGroup:
         self._consumer = new_consumer(settings, contact or BrokerState())
 
     def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets at some places.
+        """Return the offsets for some partitions.
 
         Raises:
-            GroupDeniedError: this client may not read them.
-            FatalClientError: the brokers do not say now.
+            GroupDeniedError: this client is not authorized to read them.
+            FatalClientError: the brokers do not answer now.
         """
         asked = [confluent_kafka.TopicPartition(*place) for place in places]
         try:
@@ -183,12 +187,12 @@ class OpenGroup:
             raise FatalClientError(f"cannot read {self._group}: {cause.str()}") from error
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._consumer.close()
 
 
 def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:
-    """What is behind an error: a call of a denied group times out, and a poll says why."""
+    """Return the cause of an error: requests for a denied group time out, polls have the reason."""
     while (message := consumer.poll(0)) is not None:
         said = message.error()
         if said is not None and reaction_to(said, "query") is Reaction.DENIED:
@@ -207,7 +211,7 @@ def _found(
 
 
 def _accepted(places: Iterable[confluent_kafka.TopicPartition] | None) -> None:
-    """Raise what one of the partitions was refused for."""
+    """Raise the error of any partition."""
     for place in places or ():
         if place.error is not None:
             raise KafkaException(place.error)
@@ -216,7 +220,7 @@ def _accepted(places: Iterable[confluent_kafka.TopicPartition] | None) -> None:
 def _settled(
     places: list[confluent_kafka.TopicPartition],
 ) -> list[confluent_kafka.TopicPartition]:
-    """Raise what one of the partitions is still to be asked again for."""
+    """Raise the error of any partition that must be requested again."""
     for place in places:
         if place.error is not None and reaction_to(place.error, "query") is Reaction.RETRY:
             raise KafkaException(place.error)

@@ -1,9 +1,9 @@
-"""Read and write headers safely, also where a name is not UTF-8.
+"""Reading and writing of headers, including names that are not UTF-8.
 
 `Message.headers()` of confluent-kafka decodes names strictly, and does not check whether that
 worked: the error surfaces in a later call, and the second call returns tuples without a name, which
-end the process. A name that cannot be encoded ends it in `Producer.produce`. So names are decoded
-and encoded here with the error handler ``surrogateescape``, which keeps their bytes.
+crash the process. A name that cannot be encoded crashes it in `Producer.produce`. So names are
+decoded and encoded here with the error handler ``surrogateescape``, which keeps their bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from confluent_kafka import Message
 
 _REPLACING = Lock()
-"""Held while the interpreter's strict error handler is replaced."""
+"""Lock held while the interpreter's strict error handler is replaced."""
 _keep_bytes = codecs.lookup_error("surrogateescape")
 
 Header = tuple[str, bytes | None]
@@ -32,7 +32,7 @@ def read_headers(messages: Iterable[Message]) -> None:
 
 
 def are_plain(headers: Any) -> bool:
-    """Return whether a client can be given these headers as they are."""
+    """Return whether a client can encode these headers itself."""
     for name, _ in headers:  # noqa: SIM110 - a generator takes three times as long
         if not name.isascii():
             return False
@@ -40,12 +40,12 @@ def are_plain(headers: Any) -> bool:
 
 
 def produce_any(produce: Callable[[list[Header]], None], headers: Sequence[Header]) -> None:
-    """Call a client's `produce` with headers whose names have any bytes.
+    """Call a client's `produce` with headers whose names may be any bytes.
 
     Raises:
-        UnicodeEncodeError: a name has surrogates that stand for no byte.
+        UnicodeEncodeError: a name has surrogates that represent no byte.
     """
-    # The client's encoded form stays in the string, so it gets one of its own.
+    # The client caches the encoded form in the string, so pass a copy.
     copied = [
         (name.encode(errors="surrogateescape").decode(errors="surrogateescape"), value)
         for name, value in headers
@@ -58,7 +58,7 @@ def produce_any(produce: Callable[[list[Header]], None], headers: Sequence[Heade
 def _any_names() -> Iterator[None]:
     """Let this thread's C code decode and encode any bytes, as ``surrogateescape`` does.
 
-    The client names no error handler, for which the interpreter looks up "strict".
+    The client passes no error handler, so the interpreter looks up "strict".
     """
     caller = get_ident()
 

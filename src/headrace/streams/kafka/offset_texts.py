@@ -1,8 +1,9 @@
-"""The text beside a committed offset, as a client gives it.
+"""Texts about offsets: offset metadata from clients, names of partitions, and timestamp limits.
 
-librdkafka hands it on without a terminator (its issue 4649), unless the one who committed it put
-one there, as this client does and Java's does not. What is read then goes on into other memory, up
-to the next zero. So nothing may be read of such a text but what its own form says is there.
+librdkafka passes offset metadata on without a terminator (its issue 4649), unless the committing
+client has added one, as this client does and Java's does not. Reads then continue into other
+memory, up to the next zero byte. So only the part of such a text that its own format delimits may
+be used.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicFact
 from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
 from headrace.topology.payload_time import span
 
-# Partitions and tasks in few words, for messages that name many.
+# Short forms of many partitions and tasks, for messages.
 
 
 def named_places(places: Iterable[TopicPartition]) -> str:
-    """Name partitions.
+    """Format partitions in a short form.
 
     Example:
         >>> named_places(TopicPartition("a", p) for p in (0, 1, 2, 5))
@@ -30,7 +31,7 @@ def named_places(places: Iterable[TopicPartition]) -> str:
 
 
 def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
-    """Name the tasks of a sub-topology.
+    """Format the tasks of a sub-topology in a short form.
 
     Example:
         >>> named_tasks(1, [0, 1, 2]), named_tasks(1, [4])
@@ -41,10 +42,10 @@ def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
 
 
 def topic_options(places: Iterable[TopicPartition], counts: Mapping[str, int]) -> str:
-    """The options that name partitions to ``headrace offsets set``.
+    """Format partitions as options of ``headrace offsets set``.
 
     Args:
-        counts: how many each topic has, where it is known; all of them need no numbers.
+        counts: the partition counts of topics, if known; numbers are omitted for whole topics.
 
     Example:
         >>> both = [TopicPartition("a", 0), TopicPartition("a", 1)]
@@ -73,7 +74,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of sorted numbers."""
+    """Yield the first and the last number of each run of sorted numbers."""
     first = last = None
     for number in numbers:
         if first is not None and last is not None and number > last + 1:
@@ -84,11 +85,11 @@ def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-# Times that brokers refuse, mostly of other units than milliseconds: limits and descriptions.
+# Timestamps that brokers reject, mostly because of a wrong unit: limits and descriptions.
 
 
 FAR_MS = 253_402_300_800_000
-"""The year 10000: no milliseconds of anything that has happened."""
+"""The year 10000, after any plausible timestamp in milliseconds."""
 _400_YEARS_MS = 146_097 * 86_400_000
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ((1_000, "microseconds"), (1_000_000, "nanoseconds"))
@@ -101,7 +102,7 @@ REFUSED = (
 
 
 def told(time_ms: int) -> str:
-    """A time as people read it, and what it looks like.
+    """Format a timestamp for people, with its likely unit.
 
     >>> told(1_700_000_000_000_000)
     '1700000000000000 (in the year 55840; it looks like microseconds of 2023-11-14)'
@@ -118,7 +119,7 @@ def told(time_ms: int) -> str:
 
 
 def advice(topic: str | None) -> str:
-    """What to do about it."""
+    """Return the advice for rejected timestamps."""
     return (
         "give milliseconds since 1970, such as by the timestamps= extractor of the source. Raise "
         f"message.timestamp.after.max.ms of {topic or 'the topic'}, and of each that is written "
@@ -129,11 +130,11 @@ def advice(topic: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """The times that topics accept, as far as their configs are known.
+    """Limits of topics for timestamps, if their configs are known.
 
     Args:
-        ahead_ms: message.timestamp.after.max.ms of those topics that have a limit.
-        behind_ms: message.timestamp.before.max.ms of those topics that have a limit.
+        ahead_ms: message.timestamp.after.max.ms of topics with this limit.
+        behind_ms: message.timestamp.before.max.ms of topics with this limit.
     """
 
     ahead_ms: Mapping[str, int] = field(default_factory=dict)
@@ -151,20 +152,20 @@ class TimeLimits:
 
     @property
     def max_ahead_ms(self) -> int:
-        """How far ahead of the clock a time may be that all topics accept."""
+        """Maximum time ahead of the clock that all topics accept."""
         return min(self.ahead_ms.values(), default=LAST_TIME_MS)
 
     def highest_ms(self, now_ms: int) -> int:
-        """Return the largest time that needs no check: the clock only moves it up.
+        """Return the largest timestamp that needs no check; it only grows with the clock.
 
-        Where a topic has a limit for times of the past, each time needs one.
+        If any topic has a limit for past timestamps, every timestamp needs a check.
         """
         if self.behind_ms:
             return -1
         return now_ms + self.max_ahead_ms
 
     def require(self, topic: str, time_ms: int, now_ms: int) -> int:
-        """Check a time by the clock of this worker; returns `highest_ms`.
+        """Check a timestamp by the clock of this worker; return `highest_ms`.
 
         Raises:
             RefusedTimestampError: the topic does not accept it.
@@ -196,7 +197,7 @@ records of now are late then
 
 
 def _year(time_ms: int) -> int:
-    """Return the year, also of times after the year 9999: the calendar repeats after 400 years."""
+    """Return the year, also after 9999: the calendar repeats every 400 years."""
     periods, rest_ms = divmod(time_ms, _400_YEARS_MS)
     return 400 * periods + (_1970 + timedelta(milliseconds=rest_ms)).year
 
@@ -206,24 +207,27 @@ class Position(Protocol):
 
     @property
     def metadata(self) -> str | None:
-        """The text beside it."""
+        """The metadata of the offset."""
 
 
 def text_of(position: Position) -> str:
-    """The text beside an offset, with anything behind it; it is ASCII, so bytes cannot part it."""
+    """Return the metadata of an offset, possibly with trailing memory.
+
+    The metadata is ASCII, so invalid bytes are always after it.
+    """
     try:
         return position.metadata or ""
     except UnicodeDecodeError as error:
-        # All bytes are in the error, and those of the text come first.
+        # The error has all bytes, and the metadata comes first.
         return error.object[: error.start].decode()
 
 
 def without_mark(marks: Offsets, found: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
-    """The places that have another offset or text than a mark that was committed there.
+    """Return the partitions whose offset or metadata differs from a committed mark.
 
     Args:
-        marks: what was committed.
-        found: what was read back.
+        marks: the committed offsets.
+        found: the offsets that were read back.
 
     Example:
         >>> place, mark = TopicPartition("orders", 0), CommittedOffset(7, "mark")

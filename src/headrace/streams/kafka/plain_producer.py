@@ -1,4 +1,4 @@
-"""The live producer of at-least-once: what both share is in `producer`."""
+"""The live producer of at-least-once; see `producer` for the common base."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PlainProducer(LiveProducer):
         self._offsets: Offsets = {}
 
     def _with_callbacks(self, config: dict[str, Any]) -> dict[str, Any]:
-        # The client reports failures alone, for every record (delivery.report.only.error).
+        # The client reports only failures (delivery.report.only.error).
         return {**config, "on_delivery": self._failed}
 
     def _failed(self, error: KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -44,13 +44,13 @@ class PlainProducer(LiveProducer):
             self._failed_place = (message.topic() or "", message.partition())
 
     def init(self) -> None:
-        """Nothing to decide without transactions."""
+        """Do nothing: no transaction can be open."""
 
     def begin(self) -> None:
-        """Nothing to begin without transactions."""
+        """Do nothing: the producer has no transactions."""
 
     def settle(self) -> None:
-        """Wait until everything is on the brokers; refuse to go on if any record failed."""
+        """Wait until all records are on the brokers; raise if any record failed."""
         deadline = self._clock.monotonic_s() + self._timeout_s
         while self._flush(1.0) > 0 and self._failure is None:
             self._stop_waiting()
@@ -65,40 +65,40 @@ class PlainProducer(LiveProducer):
     def send_changelog(
         self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
-        """Write a store's delta."""
+        """Write a store's changes."""
         self._check_rows(place.topic, rows)
         self._send_rows(place, rows[:-1])
         key, value, timestamp = rows[-1]
         self.send(place.topic, value, key, place.partition, timestamp, last_headers)
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
-        """Keep the offsets until everything before them is on the brokers."""
+        """Keep the offsets until all earlier records are on the brokers."""
         self._offsets = offsets
 
     def commit(self) -> None:
-        """Flush, refuse to go on if any record failed, then commit the offsets."""
+        """Flush, raise if any record failed, then commit the offsets."""
         self.settle()
         if self._offsets:
             self._commit_offsets(self._offsets)
 
     def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the changelogs' end offsets, as only this task writes there."""
+        """Return the changelogs' end offsets, because only this task writes to them."""
         wanted = list(places)
         return self._end_offsets(wanted) if wanted else {}
 
     def abort(self) -> None:
-        """What was sent stays sent; forget what is still queued, and the failure."""
+        """Discard queued records and the failure; sent records cannot be rolled back."""
         self._client.purge()
         self._flush(self._timeout_s)
         self._failure = None
 
     def pressure(self, timeout_s: float) -> None:
-        """Serve failure reports, and wait while too much is under way."""
+        """Process failure reports, and wait while too many records are in flight."""
         super().pressure(timeout_s)
         self._check()
 
     def close(self) -> None:
-        """Drop what is still queued: its offsets are not committed."""
+        """Discard queued records, whose offsets are not committed."""
         self._drop()
         self._client.close()
 

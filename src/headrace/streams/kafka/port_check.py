@@ -1,4 +1,4 @@
-"""What is wrong with a certificate, by OpenSSL's code: what is said of it, and what to do."""
+"""Check of an address that does not answer like a broker, and of its certificate."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-# What listens at an address that does not answer as a broker should, as messages name it.
-#
-# The look itself is `headrace.streams.kafka.port_check`.
+# Kinds of servers at an address that does not answer like a broker, with their descriptions.
 
 
 Seen = Literal["kafka", "tls", "http", "other", "closes", "silent", "nothing"]
 
 CORRELATION: Final = b"HEAD"
-"""What the answer to the look's Kafka request has behind its size."""
+"""Correlation ID of the check's Kafka request, which follows the size of the response."""
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
 
 SAYS: Final[dict[Seen, str]] = {
@@ -34,7 +32,7 @@ SAYS: Final[dict[Seen, str]] = {
 
 
 def seen_in(said: bytes) -> Seen:
-    """Who begins an answer to a Kafka request so.
+    """Classify a server by the first bytes of its answer to a Kafka request.
 
     >>> seen_in(b"HTTP/1.1 400"), seen_in(b"SSH-2.0"), seen_in(b"")
     ('http', 'other', 'silent')
@@ -49,10 +47,10 @@ def seen_in(said: bytes) -> Seen:
 
 
 def advice_on(seen: Seen, protocol: str) -> str | None:
-    """What may be put right, where what was seen says so.
+    """Return the advice for the result of a check, if it suggests any.
 
     Args:
-        seen: what is there.
+        seen: the result of the check.
         protocol: the setting `security.protocol`.
 
     >>> advice_on("tls", "PLAINTEXT")
@@ -74,11 +72,11 @@ def advice_on(seen: Seen, protocol: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFault:
-    """Why a broker's certificate is not taken.
+    """Reason why a broker's certificate is rejected.
 
     Args:
-        said: what is wrong, of "it".
-        advice: what to do next.
+        said: the problem, with the subject "it".
+        advice: the fix.
     """
 
     said: str
@@ -109,11 +107,11 @@ _BY_CODE = {
     62: _NAME,
     64: _NAME,
 }
-"""OpenSSL's X509_V_ERR_...: 18 to 21 are ends of chains that lead to no authority of ours."""
+"""OpenSSL's X509_V_ERR_...: 18 to 21 are chains that end without a trusted authority."""
 
 
 def fault_of(code: int, host: str) -> CertificateFault | None:
-    """What a code of OpenSSL means, or None for a rare one.
+    """Return the meaning of an OpenSSL code, or None for a rare code.
 
     >>> fault_of(62, "kafka-1").said
     'it is not for the name kafka-1'
@@ -124,27 +122,25 @@ def fault_of(code: int, host: str) -> CertificateFault | None:
     return CertificateFault(found.said.format(host=host), found.advice)
 
 
-# A look at an address that does not answer as a broker should, for a message.
+# Check of an address that does not answer like a broker, for an error message.
 #
-# A client says that nothing came, or that the connection was closed, and not why. So somebody who
-# waits in vain is told what was seen: a broker without TLS, TLS, a web server, or nothing. Nor does
-# a
-# client say why it does not take a certificate. Nothing of the settings is sent, and nothing is
-# done
-# with the connection.
+# A client reports that no answer arrived, or that the connection was closed, without the reason. So
+# the message names the kind of server: a broker without TLS, TLS, a web server, or none. Clients do
+# not report why they reject a certificate either. The check sends no settings, and does not use the
+# connection further.
 
 
 _CLIENT_ID = b"look\r\n\r\n"
-"""With the end of a line, for which a server waits that reads lines."""
+"""Ends with an empty line, for which line-based servers wait."""
 _API_VERSIONS = struct.pack(">hh4sh", 18, 0, CORRELATION, len(_CLIENT_ID)) + _CLIENT_ID
 
 
 def look(address: str, *, timeout_s: float = 1.0) -> Seen:
-    """Look what is at an address.
+    """Check which kind of server listens at an address.
 
     Args:
         address: host and port, with or without a protocol.
-        timeout_s: how long to wait for an answer, twice at most.
+        timeout_s: maximum wait for an answer, applied up to twice.
     """
     place = _place(address)
     try:
@@ -160,12 +156,12 @@ def look(address: str, *, timeout_s: float = 1.0) -> Seen:
 def look_at_certificate(
     address: str, config: Mapping[str, Any], *, timeout_s: float = 2.0
 ) -> CertificateFault | None:
-    """Find out why a broker's certificate is not taken; None where that cannot be told.
+    """Return the reason why a broker's certificate is rejected, or None if it is not found.
 
     Args:
         address: host and port.
-        config: librdkafka's settings; those are read that say who is trusted.
-        timeout_s: how long to wait for the connection, and for the handshake.
+        config: librdkafka's settings; only the trust settings are used.
+        timeout_s: timeout of the connection, and of the handshake.
     """
     place = _place(address)
     try:
@@ -182,7 +178,7 @@ def look_at_certificate(
 
 
 def _trusting(config: Mapping[str, Any]) -> ssl.SSLContext:
-    """What verifies as librdkafka does with these settings."""
+    """Return an SSL context that verifies as librdkafka does with these settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.get("ssl.endpoint.identification.algorithm") != "none"
     context.hostname_checks_common_name = True
@@ -205,7 +201,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _answer(place: tuple[str, int], timeout_s: float) -> bytes | None:
-    """The first bytes that come back; None where the other side closes before there is one."""
+    """Return the first bytes of the answer, or None if the server closes the connection first."""
     with socket.create_connection(place, timeout_s) as there:
         said = b""
         give_up_at = time.monotonic() + timeout_s
@@ -235,7 +231,7 @@ def _speaks_tls(place: tuple[str, int], timeout_s: float) -> bool:
         ):
             return True
     except ssl.SSLError as error:
-        # One that asks for a certificate of ours speaks it, too.
+        # A server that requires a client certificate uses TLS, too.
         return "alert" in str(error).lower()
     except OSError:
         return False

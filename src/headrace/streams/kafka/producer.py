@@ -1,11 +1,11 @@
-"""What the live producers share: `plain_producer` and `transactional_producer`, one a guarantee.
+"""Base of the live producers `plain_producer` and `transactional_producer`.
 
-Hot path: `send` runs for every record that leaves a task; benchmarks/micro/produce.py times it.
+Hot path: `send` runs for every record that leaves a task; benchmarks/micro/produce.py measures it.
 
-Every retry rule of a producer's calls is here. What a call cannot settle itself becomes one of
+Every retry rule of a producer's calls is here. Errors that retries cannot handle become errors of
 `headrace.streams.errors`, by the table in `headrace.streams.kafka.reactions`.
 
-The client takes a timestamp of 0 for none and writes the present instead, so 0 becomes 1.
+The client interprets a timestamp of 0 as none and writes the current time, so 0 is replaced by 1.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ from headrace.topology.context.environment import Headers
 _RETRY_WAIT_S = 0.05
 _PRESSURE_WAIT_S = 0.05
 _SURE_AFTER_S = 4.0
-"""A broker that has just begun may not know its users yet."""
+"""Seconds until an authentication failure is final: a starting broker may not know its users yet.
+"""
 
 _REFUSED_AT = re.compile(r"ProduceRequest for (\S+) \[(\d+)\]")
-"""Where librdkafka says which partition a failed transaction could not write to."""
+"""Part of librdkafka's error text that names the partition of a failed transaction."""
 TOO_LARGE = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -66,7 +67,7 @@ MakeClient = Callable[[dict[str, Any]], confluent_kafka.Producer]
 
 
 class LiveProducer:
-    """What both guarantees share: sending, back-pressure, and the translation of errors."""
+    """Common base of both guarantees: sending, backpressure, and translation of errors."""
 
     _make: Callable[..., confluent_kafka.Producer] = staticmethod(new_producer)
 
@@ -148,7 +149,7 @@ class LiveProducer:
 
     @property
     def in_flight(self) -> int:
-        """Records that were sent and are not acknowledged yet."""
+        """Number of sent records that are not acknowledged yet."""
         return len(self._client)
 
     def _refuse_record(
@@ -171,11 +172,11 @@ class LiveProducer:
         self._raise(error, "send")
 
     def limit_of(self, topic: str) -> int | None:
-        """Return the bytes of the largest record that a topic takes; None if that is not known."""
+        """Return the maximum record size of a topic in bytes, or None if it is not known."""
         return self._topic_limits.get(topic)
 
     def pressure(self, timeout_s: float) -> None:
-        """Serve delivery reports, and wait while too much is under way."""
+        """Process delivery reports, and wait while too many records are in flight."""
         self._poll(0)
         if len(self._client) <= self._max_in_flight:
             return
@@ -184,12 +185,12 @@ class LiveProducer:
             self._wait_for_room()
 
     def _stop_waiting(self) -> None:
-        """Raise where the worker was told to stop, and the brokers are gone."""
+        """Raise if a stop was requested while the brokers are unreachable."""
         if self._contact.is_given_up():
             raise StopRequestedError("stopped while waiting for: send")
 
     def _poll(self, timeout_s: float) -> None:
-        """Serve callbacks; that of a fatal error raises it in whichever call serves it first."""
+        """Run callbacks; a fatal error is raised by the first call that runs its callback."""
         try:
             self._client.poll(timeout_s)
         except KafkaException as error:
@@ -202,7 +203,7 @@ class LiveProducer:
         self._stop_waiting()
 
     def _poll_quietly(self) -> None:
-        """Have the client say what it has to say of an error."""
+        """Let the client deliver details of an error."""
         with contextlib.suppress(KafkaException):
             self._client.poll(0)
 
@@ -213,7 +214,7 @@ class LiveProducer:
             self._raise(error, "send")
 
     def _drop(self) -> None:
-        """Forget what is queued, and what has gone wrong."""
+        """Discard queued records and errors."""
         self._client.purge()
         with contextlib.suppress(KafkaException):
             self._client.poll(0)
@@ -222,7 +223,7 @@ class LiveProducer:
         return self._time_limits.highest_ms(self._clock.now_ms())
 
     def _require_time(self, topic: str, timestamp: int) -> int:
-        """Check a time that may be too far from the clock; returns the next one to check.
+        """Check a timestamp that may be too far from the clock; return the next limit.
 
         Raises:
             RefusedTimestampError: the topic does not accept it.
@@ -241,9 +242,9 @@ class LiveProducer:
                 raise RecordTooLargeError(topic, len(value), limit, key_size=len(key))
 
     def _current_limit(self, topic: str) -> int | None:
-        """Return the topic's max.message.bytes, asked again as it may have changed since the start.
+        """Return the topic's max.message.bytes, requested again because it may have changed.
 
-        Where records that are too large are skipped, one question a second does for all of them.
+        If many records are too large, the limit is requested at most once per second.
         """
         now_s = self._clock.monotonic_s()
         if now_s - self._asked_limit_s.get(topic, -_LIMIT_KEPT_S) >= _LIMIT_KEPT_S:
@@ -254,7 +255,7 @@ class LiveProducer:
         return self._topic_limits.get(topic)
 
     def _send_rows(self, place: TopicPartition, rows: Rows) -> None:
-        """Like `send` for each row, without a call of one's own per row."""
+        """Send rows with the client's produce directly, to save a Python call per row."""
         topic, partition = place
         produce = self._client.produce
         for key, value, timestamp in rows:
@@ -273,7 +274,7 @@ class LiveProducer:
         *args: Any,
         unless: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Call the client; again within the bound for what passes, else raise the reaction."""
+        """Call the client, and retry within the time limit; raise errors by their reaction."""
         begun_s = self._clock.monotonic_s()
         deadline = begun_s + self._timeout_s
         while True:
@@ -285,7 +286,7 @@ class LiveProducer:
                 if not retry or is_over:
                     self._raise(error, call)
                 self._contact.doubt()
-                self._poll(0)  # the client says meanwhile that it reaches no broker
+                self._poll(0)  # the client reports unreachable brokers by callbacks
                 if self._clock.monotonic_s() - begun_s >= _SURE_AFTER_S:
                     self._require_admitted()
                 if unless() or self._contact.is_given_up():
@@ -298,10 +299,10 @@ class LiveProducer:
                 return
 
     def _require_admitted(self) -> None:
-        """Raise where brokers do not take this client's password or certificate: it says so aside.
+        """Raise if brokers reject this client's password or certificate, which calls do not report.
 
         Raises:
-            AccessError: they do not.
+            AccessError: the brokers reject the client.
         """
         for failure in self._contact.failures:
             if failure.is_final:
@@ -351,7 +352,7 @@ class LiveProducer:
 
 
 def missing(topic: str, cause: KafkaError) -> MissingTopicError:
-    """Say that a topic is not there: it was deleted, or a handler or processor misspelt it."""
+    """Return the error for a missing output topic: deleted, or misspelled by a function."""
     return MissingTopicError(
         f"topic {topic}, which the application writes, does not exist ({cause.str()}); create it, "
         "or correct its name in the topology or in the handler that sends dead letters there, then "

@@ -1,4 +1,4 @@
-"""The seam to `headrace.streams.kafka.connectivity`: what a worker asks about the brokers."""
+"""Protocols of the runtime for Kafka clients, clocks, logs and traces, and shared types."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from headrace.topology.context.environment import Headers, Message
 
-# The seams to Kafka: what the runtime asks of a consumer and a producer, and nothing more.
+# Protocols of the consumer and the producer, limited to the methods that the runtime uses.
 #
-# The live ones are in `headrace.streams.kafka.consumer` and `headrace.streams.kafka.producer`; the
-# test driver and the simulation bring their own. Both sides raise the runtime's own errors
-# (`headrace.streams.errors`), never a client's.
+# The live implementations are in `headrace.streams.kafka.consumer` and
+# `headrace.streams.kafka.producer`; the test driver and the simulation have their own. All of them
+# raise the runtime's own errors (`headrace.streams.errors`), never a client's.
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic."""
+    """A partition of a topic."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """The next offset to read of a partition, with the progress that was committed beside it."""
+    """The next offset to read of a partition, with the metadata that was committed with it."""
 
     offset: int
     metadata: str = ""
@@ -39,151 +39,152 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 
 
 class ReceivedMessage(Message, Protocol):
-    """A record with its place."""
+    """A record with its topic, partition and offset."""
 
     def topic(self) -> str:
-        """The topic that it was read from."""
+        """Return the topic of the record."""
 
     def partition(self) -> int:
-        """The partition that it was read from."""
+        """Return the partition of the record."""
 
     def offset(self) -> int:
-        """Its offset in the partition."""
+        """Return the offset of the record in its partition."""
 
 
 class GroupMetadata(Protocol):
-    """The membership under which offsets are committed; opaque, as the client gave it."""
+    """The membership under which offsets are committed; an opaque object of the client."""
 
 
 class RebalanceListener(Protocol):
-    """What a group consumer calls while it is polled, in this order for each rebalance.
+    """Rebalance callbacks of a group consumer, called within polls in this order.
 
-    One that leaves polls once more; one that closes tells nothing of what its client says then.
-    The consumer adds and removes nothing itself: the listener does, within the call.
+    A consumer that leaves polls once more. A consumer that is closing does not forward the
+    callbacks of its client. The consumer itself adds and removes no partitions: the listener does
+    so in the call.
     """
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions of the subscribed topics were added."""
+        """Handle added partitions of the subscribed topics."""
 
     def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions are about to move; what was processed can still be committed."""
+        """Handle partitions that are about to move; processed records can still be committed."""
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions are gone already; nothing of them may be committed any more."""
+        """Handle partitions that are already lost; their records must not be committed."""
 
 
 class Consumer(Protocol):
-    """Reads records: of a group's partitions, or of partitions it was told to read."""
+    """Consumer of records, of a group's partitions or of explicit partitions."""
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
         """Join the group for these topics."""
 
     def rejoin(self) -> None:
-        """Join it anew after a `MemberFencedError`; nothing that was added before is read."""
+        """Rejoin after a `MemberFencedError`; partitions that were added before are not read."""
 
     def ask_for_rebalance(self) -> None:
-        """Have the group share out its partitions again; what stays where it is goes on.
+        """Trigger a rebalance of the group; partitions that do not move are read without a pause.
 
-        Nothing is asked where the client is about to join: ask again later.
+        Has no effect while the client is joining; call it again later.
         """
 
     def hasten(self) -> None:
-        """Have the client take part at once in the rebalance that comes next."""
+        """Make the client take part in the next rebalance immediately."""
 
     def keep_in_touch(self) -> None:
-        """Have the client send a heartbeat if one is due."""
+        """Make the client send a heartbeat if it is due."""
 
     def hear_of_partitions(self) -> bool:
-        """Ask what partitions there are, so that the group shares out new ones; whether it was."""
+        """Refresh metadata so that the group assigns new partitions; return whether it worked."""
 
     def poll(
         self, max_records: int, timeout_s: float
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
-        """Return what is there at once, or wait for the first record until the timeout.
+        """Return available records, or wait for the first record until the timeout.
 
         Records of one partition are in the order of their offsets.
 
         Args:
-            timeout_s: how long to wait when nothing is there, in seconds.
+            timeout_s: how long to wait if no records are available, in seconds.
 
         Raises:
-            StreamsError: the one whose reaction the client's error needs.
+            StreamsError: the error class that corresponds to the reaction to the client's error.
         """
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Start to read these partitions at these offsets."""
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop to read these partitions."""
+        """Stop reading these partitions."""
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until they are resumed."""
+        """Return no records of these partitions until they are resumed."""
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out records of paused partitions again."""
+        """Return records of paused partitions again."""
 
     def committed(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
         """Return the group's committed offsets, or None while a transaction on them is undecided.
 
-        None for a partition means that nothing was ever committed for it.
+        None for a partition means that no offset was ever committed for it.
         """
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after what was handed out last, control records passed over.
+        """Return the offset after the last returned record, past control records.
 
-        Partitions of which nothing was handed out yet are left out, and all within a callback.
+        Partitions without a returned record are omitted. In a callback, the result is empty.
         """
 
     def lag(self, place: TopicPartition, next_offset: int) -> int | None:
-        """Return how many offsets the broker is known to have from `next_offset` on."""
+        """Return the number of offsets that the broker is known to have from `next_offset`."""
 
     def member_id(self) -> str:
-        """Return what the group knows the consumer by since it joined; empty without a group."""
+        """Return the member ID since the last join; empty without a group."""
 
     def group_metadata(self) -> GroupMetadata | None:
-        """Return the present membership; None where a client that closes has none any more."""
+        """Return the current membership; None if a client that is closing has none."""
 
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets outside of a transaction, and wait for the answer."""
 
     def close(self, *, leave: bool) -> None:
-        """Stop; with `leave`, leave the group so that others need not wait for a time-out."""
+        """Close; with `leave`, leave the group so that other members do not wait for a timeout."""
 
 
 class Producer(Protocol):
-    """Writes records, and under exactly-once ends transactions.
+    """Producer of records, with transactions under exactly-once.
 
-    Calls that return nothing have succeeded; everything else raises one of
+    Methods that return None have succeeded; all failures raise an error of
     `headrace.streams.errors`.
     """
 
     send: Callable[[str, bytes | None, bytes | None, int, int, Headers | None], None]
     """Topic, value, key, partition (-1: by the key's murmur2), timestamp in ms, headers."""
     waited_s: float
-    """How long sends have waited for room, as the brokers did not take what was sent before."""
+    """Seconds that sends have waited for space because brokers did not accept earlier records."""
     given_up: int
-    """Clients that got no identity in time, each of which was followed by a new one."""
+    """Number of clients that were replaced because they got no producer ID in time."""
 
     @property
     def in_flight(self) -> int:
-        """Records that were sent and are not acknowledged yet."""
+        """Number of sent records that are not acknowledged yet."""
 
     def init(self) -> None:
-        """Decide what an earlier producer of the same identity left open."""
+        """End the transaction of an earlier producer with the same identity."""
 
     def begin(self) -> None:
-        """Begin a transaction; nothing reaches the broker before the first send."""
+        """Begin a transaction; the broker is contacted by the first send."""
 
     def limit_of(self, topic: str) -> int | None:
-        """Return the bytes of the largest record that a topic takes; None if that is not known."""
+        """Return the maximum record size of a topic in bytes, or None if it is not known."""
 
     def settle(self) -> None:
-        """Return when no changelog's record can outlive what was sent before it.
+        """Ensure that changelog records cannot be durable without the records sent before them.
 
-        Without a transaction that means to wait for the brokers. A row that is written while what
-        followed from it is lost would not be followed by it again.
+        Without a transaction this waits for the brokers. If a row were durable and its output lost,
+        the output would not be written again.
         """
 
     def send_changelog(
@@ -192,66 +193,67 @@ class Producer(Protocol):
         rows: Sequence[tuple[bytes, bytes | None, int]],
         last_headers: Headers | None = None,
     ) -> None:
-        """Write a store's delta of ``(key, value, timestamp)``, remembering where it ends.
+        """Write a store's changes as ``(key, value, timestamp)``, and track the changelog's end.
 
         Args:
-            last_headers: the headers of the last row's record; the others have none.
+            last_headers: the headers of the last row's record; the other records have none.
         """
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
-        """Add the input offsets to the transaction; at-least-once keeps them for `commit`."""
+        """Add input offsets to the transaction; at-least-once keeps them until `commit`."""
 
     def commit(self) -> None:
-        """Make everything since `begin` final, once."""
+        """Commit all work since `begin`, with a single attempt."""
 
     def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offsets behind the last committed records of changelogs."""
+        """Return the offsets after the last committed records of changelogs."""
 
     def abort(self) -> None:
-        """Make everything since `begin` void."""
+        """Roll back all work since `begin`."""
 
     def pressure(self, timeout_s: float) -> None:
-        """Serve delivery reports, and wait while too much is under way."""
+        """Process delivery reports, and wait while too many records are in flight."""
 
     def close(self) -> None:
-        """Let go of the connections; an open transaction is left to its successor."""
+        """Close the connections; a successor ends an open transaction."""
 
 
 class Clock(Protocol):
-    """Time, as a parameter."""
+    """Clock as a dependency, so that tests can control time."""
 
     def now_ms(self) -> int:
-        """Wall-clock time in milliseconds since 1970."""
+        """Return wall-clock time in milliseconds since 1970."""
 
     def monotonic_s(self) -> float:
-        """Seconds of a clock that never goes back, for durations."""
+        """Return seconds of a monotonic clock, for durations."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
 
 
 class Log(Protocol):
     """A structlog logger with its context bound; events are ``noun_verbed`` with fields."""
 
     def info(self, event: str, /, **fields: Any) -> Any:
-        """Say what happened."""
+        """Log an event."""
 
     def warning(self, event: str, /, **fields: Any) -> Any:
-        """Say what went wrong and was put right."""
+        """Log a problem that was handled."""
 
     def error(self, event: str, /, **fields: Any) -> Any:
-        """Say what stopped the worker."""
+        """Log an error that is not handled, such as the error that stopped the worker."""
 
 
 Probe = Callable[[str], Any]
-"""Called with the name of each step of the commit and the restore, so that tests can fail there."""
+"""Called with the name of each step of the commit and the restore, so that tests can inject faults.
+"""
 
 
 def no_probe(step: str) -> None:
-    """Do nothing: what runs in production."""
+    """Do nothing; the default in production."""
 
 
-# What a cluster says of a group's members and of partitions, and what offsets are set to.
+# Members of groups, replicas of partitions, and targets of offset changes.
 
 
 _HEAD, _LENGTH, _NUMBER = struct.Struct(">hi"), struct.Struct(">h"), struct.Struct(">i")
@@ -261,10 +263,10 @@ TargetKind = Literal["earliest", "latest", "offset", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the inputs are set to.
+    """Target position to which input offsets are set.
 
     Args:
-        kind: "offset" and "time" need a number, the others none.
+        kind: "offset" and "time" require a number.
         number: an offset, or milliseconds since the epoch.
     """
 
@@ -286,7 +288,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which brokers have a partition, by their numbers; a leader of -1 is none."""
+    """Leader and replicas of a partition by broker ID; a leader of -1 means no leader."""
 
     partition: int
     leader: int
@@ -296,11 +298,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group as its coordinator has it.
+    """State of a consumer group, according to its coordinator.
 
     Args:
-        state: Kafka's word, in small letters: "stable", "empty", "preparing rebalancing", ...
-        members: what each member was given.
+        state: Kafka's state in lower case: "stable", "empty", "preparing rebalancing", ...
+        members: the assigned partitions of each member.
     """
 
     state: str
@@ -308,7 +310,7 @@ class GroupState:
 
 
 def places_in(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions that a member was given, as consumers write it down for each other.
+    """Decode the partitions of a member's assignment in Kafka's consumer protocol.
 
     >>> places_in(bytes.fromhex("0001 00000001 0001 74 00000002 00000000 00000003 00000000"))
     (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=3))
@@ -330,16 +332,16 @@ def places_in(assignment: bytes) -> tuple[TopicPartition, ...]:
     return tuple(sorted(found))
 
 
-# What a cluster says of a topic, and what it is asked to make.
+# Descriptions of topics, and topics to create.
 
 
 _NO_LIMIT_MS = 2**63 - 1
-"""Kafka's word for any time."""
+"""Kafka's value for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What the cluster says of a topic; `config` is empty where reading it is not allowed."""
+    """Description of a topic; `config` is empty without the ACL to read it."""
 
     name: str
     partitions: int
@@ -348,42 +350,42 @@ class TopicFacts:
 
     @property
     def cleanup_policy(self) -> frozenset[str] | None:
-        """The policies, without order: compact, delete or both."""
+        """The cleanup policies as a set: compact, delete or both."""
         policy = self.config.get("cleanup.policy")
         return None if policy is None else policies_of(policy)
 
     @property
     def max_message_bytes(self) -> int | None:
-        """The largest record batch that the topic takes."""
+        """The maximum size of a record batch."""
         return self._number("max.message.bytes")
 
     @property
     def delete_retention_ms(self) -> int | None:
-        """How long a tombstone stays after compaction, in milliseconds."""
+        """How long a tombstone is kept after compaction, in milliseconds."""
         return self._number("delete.retention.ms")
 
     @property
     def retention_ms(self) -> int | None:
-        """How long records stay where the policy deletes, in milliseconds; -1 is for ever."""
+        """How long records are kept if the policy deletes, in milliseconds; -1 is forever."""
         return self._number("retention.ms")
 
     @property
     def min_compaction_lag_ms(self) -> int | None:
-        """How long a record stays before it may be compacted, in milliseconds."""
+        """How long a record is kept before it may be compacted, in milliseconds."""
         return self._number("min.compaction.lag.ms")
 
     @property
     def max_ahead_ms(self) -> int | None:
-        """How far a timestamp may be ahead of the broker's clock; None is any time."""
+        """Maximum time of a timestamp ahead of the broker's clock; None for no limit."""
         return self._time_limit("message.timestamp.after.max.ms")
 
     @property
     def max_behind_ms(self) -> int | None:
-        """How far a timestamp may be behind the broker's clock; None is any time."""
+        """Maximum time of a timestamp before the broker's clock; None for no limit."""
         return self._time_limit("message.timestamp.before.max.ms")
 
     def _time_limit(self, name: str) -> int | None:
-        """Return a limit; there is none where the broker replaces the timestamp by its own."""
+        """Return a limit, or None if the broker replaces timestamps with its own time."""
         limit = self._number(name)
         is_replaced = self.config.get("message.timestamp.type") == "LogAppendTime"
         return None if is_replaced or limit == _NO_LIMIT_MS else limit
@@ -395,7 +397,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """An internal topic as it should be; `because` says where its partition count comes from."""
+    """An internal topic to create; `because` explains its partition count."""
 
     name: str
     partitions: int
@@ -406,32 +408,32 @@ class NewTopic:
 
 
 def policies_of(policy: str) -> frozenset[str]:
-    """The words of a cleanup.policy."""
+    """Parse a cleanup.policy into a set."""
     return frozenset(part.strip() for part in policy.split(",") if part.strip())
 
 
-# The seam to traces: what a worker tells of its commits, and of the records that go into them.
+# Protocol of the tracer of commits and their records.
 
 
 class Tracer(Protocol):
-    """Hears of commits; a live one is `headrace.streams.metrics.otel_tracer.OtelTracer`."""
+    """Tracer of commits (live: `headrace.streams.metrics.otel_tracer.OtelTracer`)."""
 
     @property
     def samples(self) -> bool:
-        """Whether it wants to see records before the next commit."""
+        """Whether the tracer needs records before the next commit."""
 
     def sample(self, records: Iterable[ReceivedMessage]) -> None:
-        """See some of the records that go into the next commit."""
+        """Record some of the records that are part of the next commit."""
 
     def committing(self, tasks: Sequence[str], records: int) -> AbstractContextManager[object]:
-        """The context of a commit of tasks, after so many records."""
+        """Return the context of a commit of tasks, with the number of its records."""
 
     def forget(self) -> None:
-        """The records that were seen go into no commit."""
+        """Discard sampled records that will not be committed."""
 
 
 class NoTracer:
-    """Where nobody traces."""
+    """Tracer that does nothing."""
 
     samples = False
 
@@ -439,7 +441,7 @@ class NoTracer:
         """Do nothing."""
 
     def committing(self, tasks: Sequence[str], records: int) -> AbstractContextManager[object]:  # noqa: ARG002
-        """Do nothing."""
+        """Return an empty context."""
         return nullcontext()
 
     def forget(self) -> None:
@@ -447,23 +449,23 @@ class NoTracer:
 
 
 class Contact(Protocol):
-    """What a worker asks about the brokers."""
+    """Reachability of the brokers, as the worker uses it."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether none can be reached now."""
+        """Whether no broker is reachable now."""
 
     def turn(self) -> None:
-        """Raise what a person has to put right, if there is anything."""
+        """Raise an error that requires intervention by an operator, if any."""
 
 
 class NoContact:
-    """Where nobody listens to clients: the brokers are always there."""
+    """Contact without clients: brokers always count as reachable."""
 
     @property
     def is_lost(self) -> bool:
-        """They are there."""
+        """Always False."""
         return False
 
     def turn(self) -> None:
-        """Nothing to raise."""
+        """Do nothing."""

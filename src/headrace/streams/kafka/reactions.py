@@ -1,8 +1,8 @@
-"""The one table of what each error of a Kafka client means for the worker.
+"""The table of worker reactions to errors of Kafka clients.
 
-A client error has a code and three marks: `fatal` (the client instance is done), `abortable` (this
-transaction is) and `retriable`. The worker has few ways to react; `reaction_to` picks one from the
-call that failed and the error. The page docs/guarantees.md shows the same table.
+A client error has a code and three flags: `fatal` (the client instance is unusable), `abortable`
+(the transaction is) and `retriable`. The worker has few reactions; `reaction_to` selects the
+reaction by the failed call and the error. The page docs/guarantees.md shows the same table.
 
 | error | in | reaction |
 |---|---|---|
@@ -35,7 +35,7 @@ Call = Literal["init", "send", "offsets", "commit", "abort", "consumer", "query"
 
 
 class Reaction(Enum):
-    """What the worker does."""
+    """Reaction of the worker to an error."""
 
     RETRY = "call again, within the bound of task.timeout.ms"
     ABORT = "abort the transaction, rebuild the tasks from committed facts, go on"
@@ -93,7 +93,7 @@ _SETTINGS = {
     KafkaError.UNSUPPORTED_VERSION: _TOO_OLD,
     KafkaError._UNSUPPORTED_FEATURE: _TOO_OLD,
 }
-"""Errors that the same settings meet again at each start, and what to do."""
+"""Errors that recur with the same settings at each start, and their fixes."""
 _PASSING = frozenset(
     {
         KafkaError._TIMED_OUT,
@@ -124,7 +124,7 @@ _PASSING = frozenset(
 
 
 def reaction_to(error: KafkaError, call: Call) -> Reaction:
-    """Pick the reaction to an error of one client call.
+    """Return the reaction to an error of a client call.
 
     Example:
         >>> from confluent_kafka import KafkaError
@@ -135,7 +135,7 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     """
     code = error.code()
     if code == KafkaError.FENCED_INSTANCE_ID:
-        # A commit also says so where this member was given up and has not heard of it.
+        # A commit also fails with this code if the group has removed the member unnoticed.
         return Reaction.MIGRATED if call == "offsets" else Reaction.REJOIN
     if code in _REFUSED:
         return Reaction.REFUSED
@@ -152,7 +152,7 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
     if code in _STALE:
         return Reaction.MIGRATED
     if call == "consumer":
-        # A consumer goes on by itself after everything that is not final.
+        # A consumer recovers automatically from all errors that are not fatal.
         return Reaction.STOP if error.fatal() else Reaction.RETRY
     if error.fatal():
         return Reaction.REPLACE
@@ -166,7 +166,7 @@ def reaction_to(error: KafkaError, call: Call) -> Reaction:
 
 
 def wrong_setting(error: KafkaError, where: str) -> ConfigError:
-    """Name the setting that an error is about.
+    """Return an error that names the wrong setting.
 
     Example:
         >>> error = KafkaError(KafkaError.INVALID_GROUP_ID, "The group is invalid")

@@ -1,8 +1,7 @@
-"""A schema registry over HTTP, for `headrace.topology.serdes.avro.registered`: Confluent's client
-behind our seam.
+"""Schema registry over HTTP, for `headrace.topology.serdes.avro.registered`.
 
-It needs the extra ``headrace[registry]``. Importing this module loads no client; making a
-`SchemaRegistry` does.
+It uses Confluent's client, and needs the extra ``headrace[registry]``. Importing this module does
+not import the client; creating a `SchemaRegistry` does.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ _CONFLICT = 409
 
 
 class SchemaRegistry:
-    """Asks a registry with Confluent's HTTP interface (Confluent, Redpanda, Apicurio, Karapace).
+    """Client of a registry with Confluent's HTTP API (Confluent, Redpanda, Apicurio, Karapace).
 
-    The client keeps what it was told, and tries again where the registry is slow or fails.
+    The client caches answers, and retries if the registry is slow or fails.
 
     Args:
-        url: where the registry is, such as ``http://localhost:8081``; several with commas.
-        settings: of Confluent's `SchemaRegistryClient`, such as ``basic.auth.user.info``,
+        url: the registry's URL, such as ``http://localhost:8081``; several with commas.
+        settings: settings of Confluent's `SchemaRegistryClient`, such as ``basic.auth.user.info``,
             ``ssl.ca.location``, ``timeout`` in seconds and ``max.retries``.
 
     Raises:
-        RegistryError: the client is not installed, or refuses a setting.
+        RegistryError: the client is not installed, or rejects a setting.
     """
 
     def __init__(self, url: str, settings: Mapping[str, Any] | None = None) -> None:
@@ -66,14 +65,14 @@ class SchemaRegistry:
         return SchemaRegistry, (self._url.reveal(), revealed(self._settings))
 
     def register(self, subject: str, schema: str, /) -> int:
-        """Add a version to a subject, if it is not there yet, and return the schema's id."""
+        """Register a schema as a version of a subject, if it is new, and return its ID."""
         return self._ask(
             lambda: int(self._client.register_schema(subject, self._schema(schema, "AVRO"))),
             f"subject {subject!r}",
         )
 
     def id_of(self, subject: str, schema: str, /) -> int:
-        """Return the id of a schema that is registered under a subject."""
+        """Return the ID of a schema that is registered under a subject."""
         return self._ask(
             lambda: int(
                 self._client.lookup_schema(subject, self._schema(schema, "AVRO")).schema_id or 0
@@ -82,7 +81,7 @@ class SchemaRegistry:
         )
 
     def schema(self, schema_id: int, /) -> str:
-        """Return the schema with an id."""
+        """Return the schema with an ID."""
         return self._ask(
             lambda: str(self._client.get_schema(schema_id).schema_str), f"schema id {schema_id}"
         )
@@ -111,12 +110,12 @@ class SchemaRegistry:
         return scrubbed(str(said), *(secret.reveal() for secret in self._secrets))
 
     def _cause(self, error: BaseException) -> BaseException | None:
-        """The error, unless its text and its variables may show what nobody is to see."""
+        """Return the error, or None if its text and variables may reveal secrets."""
         return None if self._secrets else error
 
 
 def _secrets(url: str, settings: Mapping[str, Any]) -> list[str]:
-    """What must not be seen, and the parts of it that texts may show."""
+    """Return the secrets in URL and settings, and the parts of them that texts may show."""
     found = url_secrets(url)
     for value in settings.values():
         if isinstance(value, Secret) and isinstance(value.reveal(), str):

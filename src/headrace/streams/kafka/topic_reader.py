@@ -1,4 +1,4 @@
-"""Reads topics as people look into them: from any offset to the end, or on and on, in no group."""
+"""Reader of topics for inspection, without a group: from any offset to the end, or continuously."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.streams.kafka.protocols import TopicPartition
 _BATCH = 1000
 _WAIT_S = 0.2
 _SILENT_S = 5.0
-"""Where records are known to be there, something comes within this, or another client asks."""
+"""Seconds without an expected record after which the client is replaced."""
 _LOOK_S = 5.0
 
 
@@ -29,7 +29,7 @@ class TopicReader:
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.
-        uncommitted: whether records of open and of aborted transactions come, too.
+        uncommitted: whether to include records of open and aborted transactions.
     """
 
     def __init__(self, config: Mapping[str, Any], *, uncommitted: bool = False) -> None:
@@ -40,15 +40,15 @@ class TopicReader:
     def read(
         self, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None
     ) -> Iterator[confluent_kafka.Message]:
-        """The records of some partitions, those of one in their order.
+        """Yield the records of some partitions, in offset order per partition.
 
         Args:
-            begins: the offset of the first one of each.
-            ends: the offset behind the last one; None goes on with what comes, without an end.
+            begins: the first offset of each partition.
+            ends: the end offset of each partition, exclusive; None to continue without an end.
 
         Raises:
             MissingTopicError: a topic was deleted before all of it was read.
-            StreamsError: the brokers do not let this client read.
+            StreamsError: the brokers do not authorize this client to read.
         """
         left = {p: b for p, b in begins.items() if ends is None or b < ends[p]}
         self._assign(left)
@@ -83,7 +83,7 @@ class TopicReader:
         )
 
     def _begin_anew(self, left: Mapping[TopicPartition, int]) -> None:
-        """Go on with another client; of a topic that was deleted this one would say nothing."""
+        """Continue with another client, because a client gets no error for a deleted topic."""
         self._require_there({place.topic for place in left})
         waited_for = {str(place): offset for place, offset in left.items()}
         get_logger().warning("topic_not_read", waited_for=waited_for, after_s=_SILENT_S)
@@ -103,5 +103,5 @@ class TopicReader:
                 )
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._client.close()

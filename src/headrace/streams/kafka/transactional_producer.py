@@ -1,4 +1,4 @@
-"""The live producer of exactly-once: what both share is in `producer`."""
+"""The live producer of exactly-once; see `producer` for the common base."""
 
 from __future__ import annotations
 
@@ -18,59 +18,56 @@ from headrace.streams.kafka.protocols import GroupMetadata, Offsets, TopicPartit
 from headrace.topology.context.environment import Headers
 
 _OFFSETS_WAIT_S = 5.0
-"""It takes milliseconds, or a coordinator is away; a new producer waits for that better."""
+"""The call takes milliseconds, unless a coordinator is down; a new producer handles that better."""
 _SLICE_S = 5.0
-"""A call that timed out is taken up again by the next one."""
+"""Timeout of a single call; a call that timed out is continued by the next call."""
 _ENDING_S = 0.15
-"""What the first client is given beside the time that it takes to connect.
-
-Where a predecessor's transaction is open, its question ends that, within milliseconds, and it would
-ask again after half a second only.
-"""
+"""Timeout of the first client besides its connection time. If a predecessor's transaction is open,
+the request aborts it within milliseconds, but the client would repeat the request only after half a
+second."""
 _IDENTITY_WAITS_S = (2.5, 5.0, 10.0)
-"""How long the second client waits for its identity, the third and all later ones.
-
-A client that asked while the coordinator moved may get no answer at all: the next one gets it at
-once. Brokers may be slow, too, so each waits longer than the one before.
-"""
+"""Timeouts of the second, the third and all later clients for their producer ID. A client that
+sends its request while the coordinator moves may never get an answer, but the next client gets it
+immediately. Brokers may also be slow, so each timeout is longer."""
 _REPORT_WAIT_S = 0.01
 _MEET_S = 0.5
-"""No longer than what it is to spare."""
+"""At most the half second that it saves."""
 _MEETINGS = 2
-"""An address to begin with answers the first time; it is left for those that it has told of."""
+"""The first request is answered by a bootstrap address, which the client then replaces by the
+brokers that it has learned."""
 
 
 class TransactionalProducer(LiveProducer):
-    """Exactly-once: everything between `begin` and `commit` becomes visible together."""
+    """Exactly-once: all records between `begin` and `commit` become visible atomically."""
 
     _make = staticmethod(new_transactional_producer)
 
     def __init__(self, config: Mapping[str, Any], **limits: Any) -> None:
         super().__init__(config, **limits)
-        # The brokers abort what takes longer, so there is nothing to wait for.
+        # The brokers abort longer transactions, so a longer wait is useless.
         expires_s = int(config.get("transaction.timeout.ms", 60_000)) / 1000
         self._transaction_timeout_s = min(self._timeout_s, expires_s)
         self._offsets_timeout_s = min(self._transaction_timeout_s, _OFFSETS_WAIT_S)
         self._ends: dict[TopicPartition, int] = {}
         self._is_open = False
         self._number = 0
-        """Of the transaction: reports of one before may come late."""
+        """Number of the transaction, to ignore late reports of earlier transactions."""
         self._asked = 0
-        """How many clients have asked for the identity."""
+        """Number of clients that have requested the producer ID."""
 
     def init(self) -> None:
-        """Decide what an earlier producer of the same identity left open.
+        """End the transaction of an earlier producer with the same identity.
 
         Raises:
-            StopRequestedError: it was not decided yet, and nobody needs it any more.
+            StopRequestedError: the transaction had not ended when a stop was requested.
         """
         self._call("init", self._ask_for_identity, unless=self._stopping)
 
     def _ask_for_identity(self) -> None:
-        """Ask by a client that has not asked yet.
+        """Request the producer ID with a client that has not requested it yet.
 
-        One that is called again sends a second request beside the first. The brokers answer both,
-        with an epoch each, and its transactions would begin with the one that is void by then.
+        A client that is called again sends a second request concurrently. The brokers answer both,
+        each with an epoch, and its transactions would start with the epoch that is already invalid.
         """
         if self._asked:
             self._client = self._make_client()
@@ -83,11 +80,11 @@ class TransactionalProducer(LiveProducer):
         self._client.init_transactions(min(self._timeout_s, wait_s))
 
     def _meet_brokers(self) -> float:
-        """Hear of the brokers before one is named as the coordinator; returns how long it took.
+        """Discover the brokers before the coordinator is named; return the time that it took.
 
-        That is about as long as it takes to connect to another one. A client that has no connection
-        to one that it has heard of takes that for an error, and asks again after half a second. The
-        question is about a topic that is there, as one about all may be large.
+        That is about the time to connect to another broker. A client without a connection to a
+        discovered broker treats that as an error, and repeats the request only after half a second.
+        The request names an existing topic because a response about all topics may be large.
         """
         begun_s = self._clock.monotonic_s()
         topic = next(iter(self._topic_limits), None)
@@ -98,29 +95,29 @@ class TransactionalProducer(LiveProducer):
         return self._clock.monotonic_s() - begun_s
 
     def _raise_for_send(self, error: KafkaException) -> NoReturn:
-        # A send does not say what has broken the transaction, and to begin another one does.
+        # The error of a send does not name the cause; beginning a transaction raises it.
         try:
             self._client.begin_transaction()
         except KafkaException as cause:
-            # A state that is only wrong for a begin tells nothing: the send itself is at fault.
+            # An invalid state for a begin is not the cause: keep the error of the send.
             if cause.args[0].code() != KafkaError._STATE:
                 error = cause
         self._raise(error, "send")
 
     def begin(self) -> None:
-        """Begin a transaction; the client tells the broker with the first send."""
+        """Begin a transaction; the broker is contacted by the first send."""
         self._ends.clear()
         self._number += 1
         self._call("send", self._client.begin_transaction)
         self._is_open = True
 
     def settle(self) -> None:
-        """Nothing to wait for: what is sent becomes visible together, or not at all."""
+        """Do nothing: all records become visible atomically."""
 
     def send_changelog(
         self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
-        """Write a store's delta; the report of the last record says where it ends."""
+        """Write a store's changes; the delivery report of the last record has the end offset."""
         self._check_rows(place.topic, rows)
         self._send_rows(place, rows[:-1])
         key, value, timestamp = rows[-1]
@@ -150,7 +147,7 @@ class TransactionalProducer(LiveProducer):
     def _reported(
         self, number: int, error: KafkaError | None, message: confluent_kafka.Message
     ) -> None:
-        # A failed record makes the whole transaction abortable, so the commit will say so.
+        # A failed record makes the whole transaction abortable, so the commit raises the error.
         if error is None and number == self._number:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             assert topic is not None
@@ -159,7 +156,7 @@ class TransactionalProducer(LiveProducer):
             self._ends[TopicPartition(topic, partition)] = offset + 1
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
-        """Add the input offsets to the transaction, fenced by the membership."""
+        """Add input offsets to the transaction, fenced by the group membership."""
         positions = [
             confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
             for place, c in offsets.items()
@@ -173,7 +170,7 @@ class TransactionalProducer(LiveProducer):
         )
 
     def commit(self) -> None:
-        """Make everything since `begin` final: called once, whatever the answer."""
+        """Commit all work since `begin`, with a single attempt."""
         try:
             self._client.commit_transaction(self._transaction_timeout_s)
         except KafkaException as error:
@@ -181,10 +178,10 @@ class TransactionalProducer(LiveProducer):
         self._is_open = False
 
     def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset behind the last record of each changelog, from the reports."""
+        """Return the offset after the last record of each changelog, from delivery reports."""
         wanted = list(places)
         deadline = self._clock.monotonic_s() + self._timeout_s
-        # The commit has waited for the records, but not for the reports to be handed out.
+        # The commit has waited for the records, but not for their delivery reports.
         while any(place not in self._ends for place in wanted):
             if self._clock.monotonic_s() > deadline:
                 raise OutcomeUnknownError("the client does not say where changelog records went")
@@ -192,9 +189,9 @@ class TransactionalProducer(LiveProducer):
         return {place: self._ends[place] for place in wanted}
 
     def abort(self) -> None:
-        """Make everything since `begin` void.
+        """Roll back all work since `begin`.
 
-        Where nobody waits for the brokers any more it stays open, and the successor decides it.
+        If waits for the brokers have ended, the transaction stays open, and the successor ends it.
         """
         if self._is_open:
             if self._contact.is_given_up():
@@ -205,10 +202,10 @@ class TransactionalProducer(LiveProducer):
         self._ends.clear()
 
     def close(self) -> None:
-        """Drop what is queued; an open transaction is left for the successor to decide."""
+        """Discard queued records; the successor ends an open transaction."""
         self._drop()
         # With an open transaction the client would wait for brokers that may not answer.
         if not self._is_open:
-            # Of one whose first question is unanswered it warns that there is nothing to abort.
+            # Of a client without an answer to init_transactions, ignore a needless warning.
             with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
                 self._client.close()

@@ -1,4 +1,4 @@
-"""That no broker can be reached, as a worker says it: in its log, or to the supervisor for it."""
+"""Report that no broker is reachable, for the worker's log or for its supervisor."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _TEXT_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """What the event `brokers_not_reached` says.
+    """Content of the event `brokers_not_reached`.
 
     Args:
-        reason: what was tried, and what came of it.
+        reason: the attempts and their results.
 
     Example:
         >>> unreached = Unreached("kafka:9092", "Connection refused", 2.0, 4.0, "start it")
@@ -27,7 +27,7 @@ class Unreached:
     advice: str
 
     def bounded(self) -> Unreached:
-        """The same with texts that a pipe takes whole."""
+        """Return a copy with truncated texts, for the pipe to the supervisor."""
         return Unreached(
             self.servers[:_TEXT_MAX],
             self.reason[:_TEXT_MAX],
@@ -37,7 +37,7 @@ class Unreached:
         )
 
     def fields(self) -> dict[str, object]:
-        """The event's fields."""
+        """Return the fields of the event."""
         again = f"said again in {self.again_in_s:.0f} s"
         return {
             "servers": self.servers,

@@ -3,8 +3,8 @@
 Windows after a repartition topic stay open until the slowest partition has passed them. A partition
 with few records per hour would be read to its end in the meantime, and all of its windows would be
 open. So while a task has more than repartition.lag.max.records left to read, other tasks wait if
-their next record is later than the event time that the slow task covers in that many records. They
-continue at half of that distance.
+their next record is ahead of it by more than the event time that it covers with that many records.
+They continue at half of that distance.
 
 A partition is that far ahead only if it has far fewer records for the same time. If partitions have
 similar rates, no task waits.

@@ -32,7 +32,7 @@ Entry = tuple[Any, int]
 
 _MISSING: Entry = (None, -1)
 _ENTRY_BYTES = 200
-"""What a key, a value and their tuple cost in a dictionary besides their payload."""
+"""Memory of a dictionary entry besides its payload, in bytes."""
 
 
 class GlobalRows:

@@ -555,7 +555,7 @@ class Task:
     ) -> None:
         """Write the rows of a committed transaction to the local state, and reset the task."""
         with corruption_of(self.id):
-            rows = local_rows(self._buffers, deltas)  # reads, too, where rows expire
+            rows = local_rows(self._buffers, deltas)  # also reads, if rows expire
             if rows or positions:
                 self.state.write(rows, positions)
         for name in deltas:

@@ -206,7 +206,7 @@ class Processing:
             with self.blaming_inputs(), self.working():
                 task.close_idle()
 
-    # -- what is around user code --------------------------------------------------------------
+    # -- contexts of user code -----------------------------------------------------------------
 
     def working(self) -> AbstractContextManager[None]:
         """Return a context that measures processing time."""
@@ -221,7 +221,7 @@ class Processing:
             suspects = [task.suspect() for task in self._tasks.running]
             raise refused_record(suspects, error, now_ms=self._clock.now_ms()) from error
 
-    # -- what becomes of it --------------------------------------------------------------------
+    # -- aborts --------------------------------------------------------------------------------
 
     def void(self) -> None:
         """Handle an abort: detect work that can never be committed, and shrink chunks."""

@@ -1,9 +1,9 @@
-"""Restart policy for crashed workers: pauses, and the limit after which a worker is given up.
+"""Restart policy for crashed workers: pauses, and the limit after which restarts end.
 
 The pause doubles with each crash, and the actual pause is random below it, so that workers that
 crashed together do not restart together. A worker that ran well for a while restarts with the first
 pause again. A worker that keeps crashing does not recover: after a number of restarts within a
-window it is given up.
+window it is not restarted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Restarts:
         self._in_a_row = 0
 
     def pause_s(self, *, started_s: float, ended_s: float) -> float | None:
-        """Return the pause before the next restart, or None if the worker is given up.
+        """Return the pause before the next restart, or None if the limit is exceeded.
 
         Args:
             started_s: start of the worker, in seconds of a monotonic clock.
