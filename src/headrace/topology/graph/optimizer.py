@@ -196,7 +196,7 @@ REWRITES: tuple[Rewrite, ...] = tuple(BY_NAME.values())
 
 
 def optimize(topology: G, rewrites: Sequence[Rewrite] = REWRITES) -> G:
-    """Apply rewrites one after the other.
+    """Apply rewrites in order.
 
     Returns:
         The topology to run; the argument is not changed.

@@ -1,5 +1,5 @@
-"""What runs of steps with state, and what steps say of themselves: one file for a kind.
+"""Operators that run as objects, and their specs; each file has an operator.
 
-Operators are pure: they see a record's key, value, timestamp and headers, and their stores. They
-know no offsets, no partitions and no wall clock, so every runner can share them.
+Operators are pure: they receive a record's key, value, timestamp and headers, and use their stores.
+They know no offsets, no partitions and no wall clock, so all runners share them.
 """

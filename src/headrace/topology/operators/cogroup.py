@@ -1,8 +1,8 @@
-"""Several streams that are folded into one table: one step for each, and one that they meet in.
+"""Cogroup: aggregation of several streams into a table, with an operator per stream and a merge.
 
-The steps of the streams hand their records to one fold, made for the first of them: it alone has
-the stream time, and what is held back, so that the order in which the streams change a row is the
-order of its old values too. Each record takes the aggregator of its stream along.
+The operators of the streams pass their records to one shared aggregation, which is created for the
+first stream. It alone has the stream time and the cached changes, so the order in which the streams
+change a row is also the order of its old values. Each record carries the aggregator of its stream.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Aggregator = Callable[[Any, Any, Any], Any]
 
 
 def aggregate_tagged(key: Any, tagged: tuple[Aggregator, Any], aggregate: Any) -> Any:
-    """Call the aggregator that came with a value.
+    """Call the aggregator that is passed along with a value.
 
     Args:
         tagged: the aggregator of the record's stream, and the value.
-        aggregate: the present aggregate of the row.
+        aggregate: the current aggregate of the row.
 
     Example:
         >>> aggregate_tagged("k", (lambda key, value, total: total + value, 2), 3)
@@ -41,13 +41,13 @@ def aggregate_tagged(key: Any, tagged: tuple[Aggregator, Any], aggregate: Any) -
 
 @dataclass(frozen=True, slots=True)
 class CogroupInput(OperatorSpec):
-    """Folds one of the streams.
+    """Input of a cogroup: the aggregation of a single stream.
 
     Args:
-        store: the store that all of them share.
-        fold: the fold of all of them; its aggregator is `aggregate_tagged`.
-        aggregator: of this stream.
-        folds_nulls: whether null values are folded too.
+        store: the store that all streams share.
+        fold: the shared aggregation; its aggregator is `aggregate_tagged`.
+        aggregator: the aggregator of this stream.
+        folds_nulls: whether null values are aggregated, too.
     """
 
     store: str
@@ -59,22 +59,22 @@ class CogroupInput(OperatorSpec):
 
     @property
     def is_timed(self) -> bool:
-        """As the fold of all of them."""
+        """Whether the shared aggregation depends on stream time."""
         return self.fold.is_timed
 
     @property
     def makes_windows(self) -> bool:
-        """As the fold of all of them."""
+        """Whether the shared aggregation makes windows."""
         return self.fold.makes_windows
 
     @property
     def close_wait_ms(self) -> int | None:
-        """As the fold of all of them."""
+        """Time between a window's end and its close, from the shared aggregation."""
         return self.fold.close_wait_ms
 
     @property
     def row_kind(self) -> RowKind:
-        """The windows are those of the fold."""
+        """Row kind of a cogroup, with the windows of the shared aggregation."""
         of_fold = self.fold.row_kind
         _, space, windows = of_fold.kind.partition(" ")
         return replace(of_fold, kind=f"cogroup{space}{windows}")
@@ -82,14 +82,14 @@ class CogroupInput(OperatorSpec):
     store_call: ClassVar[str] = 'aggregate(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Input:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         shared, place = context.shared, ("cogroup", self.store)
         if place not in shared:
             shared[place] = self.fold.make(context)
         return _Input(shared[place], self, context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
-        """The rows of the table."""
+        """Return the rows of the table."""
         return self.fold.view(context)
 
 
@@ -117,12 +117,11 @@ class _Input:
 
     @property
     def stream_time(self) -> int:
-        """How far event time is in the windows of all streams."""
+        """Stream time of the windows of all streams."""
         time: int = self._shared.stream_time
         return time
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Hand a record to the fold of all streams."""
         if value is None and not self._folds_nulls:
             self._dropped("null value")
             return
@@ -131,10 +130,10 @@ class _Input:
 
 @dataclass(frozen=True, slots=True)
 class CogroupMerge(OperatorSpec):
-    """Brings the changes that the streams make together.
+    """Merge of the changes that the streams of a cogroup make.
 
     Args:
-        fold: the fold of all of them.
+        fold: the shared aggregation.
     """
 
     fold: OperatorSpec
@@ -143,15 +142,15 @@ class CogroupMerge(OperatorSpec):
 
     @property
     def is_timed(self) -> bool:
-        """As the fold of all of them."""
+        """Whether the shared aggregation depends on stream time."""
         return self.fold.is_timed
 
     def make(self, context: OperatorContext, /) -> _Merge:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Merge(context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
-        """The rows of the table."""
+        """Return the rows of the table."""
         return self.fold.view(context)
 
 

@@ -1,4 +1,4 @@
-"""Which columns a table has, and what of a record goes into which of them.
+"""Columns of an external table, and how the values of a row are taken from a record.
 
 Hot path: `values` runs for each row.
 """
@@ -21,20 +21,20 @@ from headrace.topology.external_sink import SinkRefusedError, SinkRow
 from headrace.topology.functions import place_of
 from headrace.topology.windows import Windowed
 
-# What values of typed classes are as JSON, and what is said of a value that cannot be written.
+# JSON of values of typed classes, and messages for values that cannot be written.
 #
 # Hot path: `as_json` runs for each value of a column of JSON.
 
 
 class NotJsonError(TypeError):
-    """JSON has nothing for a value; the text names types, and quotes no value."""
+    """A value that JSON cannot represent; the message names types and contains no value."""
 
 
 def as_json(value: Any) -> str:
-    """Write a value as JSON, those of typed classes as `serdes.json_of` does.
+    """Encode a value as JSON, with typed classes as in `serdes.json_of`.
 
     Raises:
-        NotJsonError: JSON has nothing for it, or for something in it.
+        NotJsonError: the value, or a part of it, cannot be represented in JSON.
 
     Example:
         >>> from datetime import date
@@ -46,7 +46,7 @@ def as_json(value: Any) -> str:
     except NotJsonError:
         raise
     except TypeError:
-        # A key that is no text.
+        # A key that is not a str.
         return json.dumps(_jsonable(value), allow_nan=False)
     except ValueError as error:
         what = "a value that holds itself" if "ircular" in str(error) else "NaN or an infinity"
@@ -54,11 +54,11 @@ def as_json(value: Any) -> str:
 
 
 def said_of(error: BaseException) -> str:
-    """What an error of writing a value says, without the value.
+    r"""Return a message for an error of writing a value, without the value.
 
     Example:
         >>> try:
-        ...     "\\ud800".encode()
+        ...     "\ud800".encode()
         ... except ValueError as error:
         ...     said_of(error)
         'text with a lone surrogate, which UTF-8 does not have'
@@ -88,24 +88,23 @@ _PLAIN = frozenset({str, int, float, bool, bytes})
 
 
 class Columns:
-    """The columns of one table.
+    """Columns of a table.
 
-    What a record has for them is looked for by name: in its value, if that is a mapping, a
-    dataclass, a `msgspec.Struct` or a named tuple, and in its key. A value that is none of these
-    goes into the only column that nothing else is for, and so does a key. The columns of the key
-    are taken from the key of the record, as a deleted row has no value; where the value has
-    another one of that name, the row is refused. Windowed keys also have
-    ``window_start`` and ``window_end``.
+    The parts of a record are found by name: in its value, if that is a mapping, a dataclass, a
+    `msgspec.Struct` or a named tuple, and in its key. A value of another class is stored in the
+    only remaining column, as is a key. The columns of the key are taken from the record's key,
+    because a deleted row has no value; if the value has a different part of that name, the row is
+    rejected. Windowed keys also have ``window_start`` and ``window_end``.
 
     Args:
-        table: the name of it, for errors.
+        table: the table's name, for errors.
         columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name: a
-            Python type, or what the database calls it.
-        key: those that name a row; none where rows are appended.
-        row: called as ``row(key, value)``; returns what the columns are looked for in.
+            Python type, or the name of a type of the database.
+        key: the columns that identify a row; empty if rows are appended.
+        row: called as ``row(key, value)``; returns the object that the columns are taken from.
 
     Raises:
-        TopologyError: there is no column, or a column of the key is none.
+        TopologyError: no column is given, or a column of the key does not exist.
 
     Example:
         >>> counts = Columns("counts", {"word": str, "count": int}, key=["word"])
@@ -134,13 +133,13 @@ class Columns:
         self._key_at = self.names.index(self.key[0]) if len(self.key) == 1 else 0
         self._has_plain_key = len(self.key) == len(self._of_key) == 1
         self._takers: dict[type, Callable[[Any], Sequence[Any]] | None] = {}
-        """What takes the columns beside the key out of a value of a class that has all of them."""
+        """Getters of the non-key columns, by class of the value; None if the class lacks some."""
 
     def values(self, row: SinkRow) -> tuple[Any, ...]:
-        """What goes into the columns, in their order.
+        """Return the values of the columns, in the order of the columns.
 
         Raises:
-            SinkRefusedError: the record has nothing for one of them.
+            SinkRefusedError: the record has no value for a column.
         """
         return self._values_of(row, self._given(row))
 
@@ -156,10 +155,10 @@ class Columns:
         return self._looked_for(row, given)
 
     def all_values(self, rows: Sequence[SinkRow]) -> list[tuple[Any, ...]]:
-        """The same of some rows, in less time.
+        """Return the values of several rows, faster than `values` for each.
 
         Raises:
-            SinkRefusedError: a record has nothing for a column.
+            SinkRefusedError: the record has no value for a column.
         """
         if self.key:
             return [self.values(row) for row in rows]
@@ -183,7 +182,7 @@ class Columns:
         return found
 
     def _taken(self, given: Any) -> Sequence[Any] | None:
-        """The values of the columns beside the key; None where they are to be looked for."""
+        """Return the values of the non-key columns, or None if they must be looked up by name."""
         kind = type(given)
         if kind not in self._takers:
             self._takers[kind] = _taker(kind, given, self.others)
@@ -206,7 +205,7 @@ class Columns:
         return tuple(self._one(name, key, parts, row) for name in self.names)
 
     def _require_same(self, name: str, of_key: Any, of_value: Any, row: SinkRow) -> None:
-        """Refuse what the key and the value call differently: one would replace others' rows."""
+        """Raise if key and value differ in a column, because rows would be overwritten."""
         if of_value is of_key or of_value is _MISSING or of_key is _MISSING:
             return
         if of_value != of_key and str(of_value) != str(of_key):
@@ -218,7 +217,7 @@ class Columns:
             raise self.refused(reason, name, row)
 
     def advice(self, name: str) -> str:
-        """What to do about a column that cannot hold what a record has for it."""
+        """Return advice for a column that cannot hold the record's part."""
         return "make it by select_key" if name in self.key else "write row= that makes one"
 
     def _given(self, row: SinkRow) -> Any:
@@ -238,10 +237,10 @@ class Columns:
         return refused
 
     def key_of(self, row: SinkRow) -> tuple[Any, ...]:
-        """What names the row, in the order of the key.
+        """Return the values that identify the row, in the order of the key columns.
 
         Raises:
-            SinkRefusedError: the record's key does not say it.
+            SinkRefusedError: the record's key lacks a column.
         """
         if self._has_plain_key and type(row.key) in _PLAIN:
             return (row.key,)
@@ -284,14 +283,14 @@ class Columns:
         return "the record has nothing for it"
 
     def refused(self, reason: str, column: str | None, row: SinkRow) -> SinkRefusedError:
-        """The error for a row that does not fit."""
+        """Return the error for a row that does not fit the table."""
         return SinkRefusedError(reason, table=self.table, column=column, offset=row.offset)
 
     def last_of_each_key(self, rows: Sequence[SinkRow]) -> tuple[list[SinkRow], list[SinkRow]]:
-        """What a batch makes of a table with a key.
+        """Split a batch into the last row of each key, and the keys that it deletes.
 
         Returns:
-            The rows that are there behind it, and those that are gone.
+            The rows to write, and the rows to delete.
         """
         last: dict[tuple[Any, ...], SinkRow] = {}
         for row in rows:
@@ -306,7 +305,7 @@ class Columns:
 
 
 def _taker(kind: type, given: Any, names: Sequence[str]) -> Callable[[Any], Sequence[Any]] | None:
-    """What takes some columns out of values of a class; None where there is none."""
+    """Return a function that takes columns from values of a class, or None if impossible."""
     if kind in _PLAIN:
         return _alone if len(names) == 1 else None
     get: Callable[..., Any] = itemgetter
@@ -324,7 +323,7 @@ def _taker(kind: type, given: Any, names: Sequence[str]) -> Callable[[Any], Sequ
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _One:
-    """One column alone; a class, so that sinks can be handed to other processes."""
+    """Getter of a single column; a class, because sinks are pickled for other processes."""
 
     get: Callable[[Any], Any]
 
@@ -333,7 +332,7 @@ class _One:
 
 
 def _said(given: Any, name: str) -> Any:
-    """What a value has for a column."""
+    """Return the value of a column, or `_MISSING`."""
     return given.get(name, _MISSING) if type(given) is dict else getattr(given, name, _MISSING)
 
 
@@ -347,7 +346,7 @@ def _nothing(value: Any) -> Sequence[Any]:
 
 
 def _parts(given: Any) -> Mapping[str, Any] | None:
-    """The fields of an object by name; None where it has none."""
+    """Return the fields of an object by name, or None if it has no fields."""
     if isinstance(given, Mapping):
         return given
     kind = type(given)
@@ -391,7 +390,7 @@ def _is_type(hint: Any) -> bool:
 
 
 def _plain(hint: Any) -> tuple[type | str, bool]:
-    """A type without its parameters and its None, and whether it had one."""
+    """Return a type without its parameters and None, and whether None was allowed."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         arguments = typing.get_args(hint)
@@ -407,15 +406,15 @@ def _plain(hint: Any) -> tuple[type | str, bool]:
 
 
 def utc(moment: datetime) -> datetime:
-    """A time without a zone is one in UTC."""
+    """Return a time with a zone; a time without a zone is interpreted as UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def require_bool(name: str, given: object) -> bool:
-    """Refuse what is neither True nor False.
+    """Return the value if it is True or False.
 
     Raises:
-        TopologyError: it is something else.
+        TopologyError: it is another value.
     """
     if not isinstance(given, bool):
         raise TopologyError(f"{name} must be True or False, not {type_of(given)}")

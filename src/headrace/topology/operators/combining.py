@@ -1,6 +1,6 @@
-"""What is folded of the records of each key before they would go to a repartition topic.
+"""Partial aggregates of the records of each key, before they are written to a repartition topic.
 
-Hot path: the generated code folds each record into it, as into a dictionary.
+Hot path: the generated code uses them as a dictionary for each record.
 """
 
 from __future__ import annotations
@@ -15,37 +15,39 @@ from headrace.topology.serdes.partials import COUNT, marked, unmarked
 Send = Callable[..., None]
 
 _FIXED: frozenset[type] = frozenset({int, float, bool})
-"""Classes whose values take no more memory than an entry in any case."""
+"""Classes whose values need no more memory than an entry itself."""
 _SAMPLE = 256
 _JUDGED = 1000
-"""So many records at least are looked at to find whether folding them saves anything."""
+"""Minimum number of records for deciding whether pre-aggregation saves records."""
 _WORTH = 2
-"""How many records must go into a partial result besides its first one, on average."""
+"""Required average number of records per partial aggregate, besides the first."""
 _REST = 10
-"""How many times as many records are written as they are before the next look."""
+"""Length of a pause, as a multiple of the records that were pre-aggregated before it."""
 _RESULT, _RECORDS = itemgetter(1), itemgetter(4)
 _MEASURED_AGAIN = 1000
-"""Behind so many records at least they are measured again, so that it costs little for each."""
+"""Minimum number of records between two measurements, which limits the cost per record."""
 
 
 class Partials(dict["bytes | str", list[Any]]):
-    """By key: its bytes, the partial result, its latest timestamp, the last headers, the records.
+    """Partial aggregates of a sink by key.
 
-    Of how many records it is, a count says itself. One that is the value of a single record is
-    written as that record, so that whoever fails on it can say which one it is.
+    A value is a list of the key's bytes, the partial aggregate, its latest timestamp, the last
+    headers, and the number of records. A count does not use the number of records. A partial
+    aggregate that is the value of a single record is written as that record, so that a failing
+    reader can identify it.
 
-    Keys are held by their bytes, or as they are where they are strings and equal ones have equal
-    bytes. Values that somebody could change are held as their bytes, those of numbers and strings
-    aside.
+    Keys are held as bytes, or as strings if equal strings have equal bytes. Mutable values are held
+    as bytes, except for numbers and strings.
 
     Args:
         node: the sink that writes them.
         send: takes topic, value, key, partition, timestamp and headers.
-        topic: the repartition topic, by its full name.
-        call: what the partial results are of.
-        write: makes the bytes of a partial result.
-        singles: whether one of a single record is its value, and written as a record is.
-        partition_of: tells the partition of a key; None leaves it to the producer.
+        topic: the full name of the repartition topic.
+        call: the DSL call of the aggregation.
+        write: encodes a partial aggregate.
+        singles: whether the partial aggregate of a single record is its value, and is written as a
+            record.
+        partition_of: returns the partition of a key; None leaves it to the producer.
     """
 
     __slots__ = (
@@ -85,14 +87,14 @@ class Partials(dict["bytes | str", list[Any]]):
         self._partition_of = partition_of
         self._singles = singles
         self.rests = False
-        """Whether records are to be written as they are; nothing is held then."""
+        """Whether pre-aggregation is paused and records are written as they are."""
         self._rest_records = 0
         self._records = self._taken = 0
-        """Processed since they were measured, and since they were written."""
+        """Records since the last measurement, and since the last write."""
         self._payload_bytes = 0
 
     def send(self) -> None:
-        """Write them all, and hold none any more."""
+        """Write and remove all partial aggregates."""
         held = list(self.values())
         self.clear()
         self._records = self._payload_bytes = 0
@@ -100,7 +102,7 @@ class Partials(dict["bytes | str", list[Any]]):
         self._send_all(held)
 
     def send_one(self, key: bytes) -> None:
-        """Write that of a key, if there is one: what comes next of the key is written as it is."""
+        """Write and remove the partial aggregate of a key, to send its next record separately."""
         partial = self.pop(key, None)
         if partial is not None:
             self._send_all((partial,))
@@ -116,13 +118,13 @@ class Partials(dict["bytes | str", list[Any]]):
                 said = marked(headers, call) if headers else mark
             send(topic, write(value), key, partition, timestamp, said)
 
-    # -- whether it saves anything -------------------------------------------------------------
+    # -- pause -----------------------------------------------------------------------------------
 
     def _judge(self, held: Sequence[list[Any]]) -> None:
-        """Rest for a while if few records went into a partial result that was there.
+        """Pause pre-aggregation if too few records were merged into existing partial aggregates.
 
-        One that is of a single record costs more than the record itself. They rest with none held,
-        so a key's records keep their order.
+        A partial aggregate of a single record costs more than the record itself. The pause starts
+        with no partial aggregates, so the records of a key keep their order.
         """
         written = len(held)
         is_count = self._call == COUNT
@@ -135,10 +137,10 @@ class Partials(dict["bytes | str", list[Any]]):
     # -- memory --------------------------------------------------------------------------------
 
     def held_bytes(self, records: int) -> int:
-        """Estimate the memory that they take.
+        """Estimate the memory of the partial aggregates.
 
         Args:
-            records: how many the task has processed since this was asked last.
+            records: the number of records that the task has processed since the last call.
         """
         if self.rests:
             self._rest_records -= records
@@ -152,7 +154,7 @@ class Partials(dict["bytes | str", list[Any]]):
         return len(self) * HELD_BACK_BYTES + self._payload_bytes
 
     def _measured(self) -> int:
-        """The bytes of the values: of all where they are at hand, else of some."""
+        """Return the size of the values, from a sample of values that must be encoded."""
         if self._call == COUNT:
             return 0
         total, others = 0, 0
@@ -174,27 +176,27 @@ class Partials(dict["bytes | str", list[Any]]):
         try:
             return len(self._write(value))
         except Exception:
-            return 0  # it is told when the value is to be written
+            return 0  # reported when the value is written
 
 
 def partials_among(pending: Iterable[object]) -> Iterator[Partials]:
-    """The partial results among what a task holds back."""
+    """Yield the `Partials` among the pending updates of a task."""
     return (held for held in pending if isinstance(held, Partials))
 
 
 def partials_bytes(pending: Iterable[object], records: int) -> int:
-    """Estimate the memory of the partial results among what a task holds back.
+    """Estimate the memory of the partial aggregates among the pending updates of a task.
 
     Args:
-        records: how many the task has processed since this was asked last.
+        records: the number of records that the task has processed since the last call.
     """
     return sum(held.held_bytes(records) for held in partials_among(pending))
 
 
 def caches_bytes(pending: Iterable[Mapping[Any, Any]]) -> int:
-    """Estimate the memory of the other things among it; the rows are counted elsewhere."""
+    """Estimate the memory of the other pending updates; their rows are counted elsewhere."""
     return sum(len(held) for held in pending if not isinstance(held, Partials)) * HELD_BACK_BYTES
 
 
 HELD_BACK_BYTES = 250
-"""What one held-back update costs, roughly; its value is counted with the uncommitted rows."""
+"""Approximate memory of a cached update; its value is counted with the uncommitted rows."""

@@ -1,4 +1,4 @@
-"""Sending records of a stream to the dead-letter topic, with a reason."""
+"""Operator that sends records of a stream to the dead-letter topic, with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.topology.operators.last_changes import Uncached
 
 @dataclass(frozen=True, slots=True)
 class ToDeadLetters(OperatorSpec):
-    """Writes a dead letter for each record.
+    """Spec of an operator that writes a dead letter for each record.
 
     Args:
         reason: the text, or a function that is called as ``reason(key, value)`` and returns it.
@@ -26,7 +26,7 @@ class ToDeadLetters(OperatorSpec):
     reason: str | Callable[[Any, Any], str]
 
     def make(self, context: OperatorContext, /) -> _ToDeadLetters:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _ToDeadLetters(self, context)
 
 

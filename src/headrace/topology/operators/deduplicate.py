@@ -1,17 +1,18 @@
-"""Letting the first record of each id go on, and none of those that are near it in time.
+"""Deduplication: only the first record of each id within an interval is forwarded.
 
-An id is the record's key, or the key and what a function makes of the value, both as the bytes of
-their serdes. The rule is that of Kafka Streams (KIP-655):
+An id is the record's key, or the key and the result of a function of the value, both as the bytes
+of their serdes. The semantics are those of Kafka Streams (KIP-655):
 
-- A record goes on, and its time is remembered, unless a record with its id that went on lies at
-  most `within` before or after it. What does not go on is not remembered: it starts no interval.
-- A record without a key, or without an id, always goes on.
-- What went on is forgotten when stream time is more than `within` and `grace` past it. Up to
-  `grace` behind stream time nothing is missed. A record that comes later is judged by what is still
-  remembered, so it goes on rather than being lost (Kafka Streams does so too).
+- A record is forwarded, and its timestamp is stored, unless a forwarded record of the same id is at
+  most `within` before or after it. A record that is not forwarded is not stored: it starts no
+  interval.
+- A record with a null key or a null id is always forwarded.
+- A stored timestamp expires when stream time is more than `within` and `grace` past it. Up to
+  `grace` behind stream time, all duplicates are found. A later record is compared with the
+  timestamps that are still stored, so it is forwarded rather than lost (as in Kafka Streams).
 
-Stream time is the largest time of a record with an id, kept beside the input offsets, so a restart
-judges as if there had been none.
+Stream time is the largest timestamp of a record with an id. It is stored in the offset metadata, so
+a restart does not change the result.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from headrace.topology.serdes._serde import completed, for_topic
 AnySerde = Serde[Any]
 
 SEEN = b"\x01"
-"""The value of every row: that it is there says all."""
+"""Value of every row; only the key has information."""
 
 _LENGTH = struct.Struct(">i")
 _PLACE = struct.Struct(">qI")
-"""A time, and the number that stands behind it in each row of a store with windows."""
+"""A timestamp and a sequence number, as in the row keys of a window store."""
 _TIME_MAX = 2**63 - 2
 
 
 class Seen(NamedTuple):
-    """A record that went on: its key, the rest of its id, and its time."""
+    """A forwarded record: its key, the rest of its id, and its timestamp."""
 
     key: Any
     id: Any
@@ -51,12 +52,12 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SeenSerde:
-    """Length of the key (4), key, rest of the id, time (8), zero (4); numbers are big-endian.
+    """Serde of length of the key (4), key, rest of the id, time (8), zero (4), all big-endian.
 
     Args:
-        left: the serde of keys; None is to be filled in before it is used.
-        right: the serde of the rest of ids; None likewise. Without one, `keys_only`.
-        keys_only: whether the key is all of the id; it is encoded without its length then.
+        left: the serde of keys; None must be filled in before use.
+        right: the serde of the rest of ids; None must be filled in before use, unless `keys_only`.
+        keys_only: whether the key is the whole id; then it is encoded without its length.
 
     >>> from headrace import serdes
     >>> SeenSerde(serdes.string, serdes.string).serialize(Seen("a", "b", 5)).hex(" ")
@@ -71,7 +72,7 @@ class SeenSerde:
     canonical: bool = field(default=True, init=False)
 
     def prefix(self, key: Any, identity: Any) -> bytes:
-        """What the rows of an id begin with, and no others of that length."""
+        """Return the common prefix of an id's rows; no other rows of the same length have it."""
         assert self.left is not None
         argument = "key_serde"
         try:
@@ -86,11 +87,11 @@ class SeenSerde:
             raise
 
     def serialize(self, value: Seen, /) -> bytes:
-        """Encode."""
+        """Encode a forwarded record."""
         return self.prefix(value.key, value.id) + _PLACE.pack(value.timestamp_ms, 0)
 
     def deserialize(self, data: bytes, /) -> Seen:
-        """Decode."""
+        """Decode a forwarded record."""
         assert self.left is not None
         timestamp, _ = _PLACE.unpack_from(data, len(data) - _PLACE.size)
         both = data[: -_PLACE.size]
@@ -102,12 +103,12 @@ class SeenSerde:
         return Seen(key, self.right.deserialize(both[end:]), timestamp)
 
     def with_inner_default(self, default: AnySerde, /) -> SeenSerde:
-        """The same serde with `default` where none was given."""
+        """Return the serde with `default` in place of missing inner serdes."""
         right = None if self.keys_only else completed(self.right, default)
         return replace(self, left=completed(self.left, default), right=right)
 
     def for_topic(self, topic: str, *, is_key: bool) -> SeenSerde:
-        """The same serde with the inner ones for a topic."""
+        """Return the serde with inner serdes bound to a topic."""
         both = (self.left, self.right)
         told = [s if s is None else for_topic(s, topic, is_key=is_key) for s in both]
         return self if told == list(both) else replace(self, left=told[0], right=told[1])
@@ -115,14 +116,14 @@ class SeenSerde:
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate(OperatorSpec):
-    """Lets the first record of each id go on.
+    """Spec of a deduplication.
 
     Args:
-        store: where it is kept which went on; its keys have a `SeenSerde`.
-        within_ms: how far from one that went on others are left out, inclusive.
-        grace_ms: how far behind stream time records may come and be judged with all that went on.
-        retention_ms: how long it is known which went on.
-        identify: called as ``identify(value)``, returns the rest of the id; None for the key alone.
+        store: the store of the forwarded records; its keys have a `SeenSerde`.
+        within_ms: interval around a forwarded record in which duplicates are dropped, inclusive.
+        grace_ms: how far behind stream time all duplicates are found.
+        retention_ms: how long forwarded records are stored.
+        identify: called as ``identify(value)``, returns the rest of the id; None uses only the key.
         with_key: call ``identify(key, value)`` instead.
     """
 
@@ -135,7 +136,7 @@ class Deduplicate(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """With another interval, what was let go, or left out, cannot be judged any more."""
+        """Row kind with the interval, which cannot change for existing rows."""
         kind = "deduplication by key" + ("" if self.identify is None else " and id")
         spans = {"within": self.within_ms, "grace": self.grace_ms}
         return RowKind(kind, spans, frozenset({"within"}))
@@ -145,12 +146,12 @@ class Deduplicate(OperatorSpec):
     repartition_advice: ClassVar[str] = 'deduplicate(name="...")'
 
     def make(self, context: OperatorContext, /) -> _Deduplicating:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Deduplicating(self, context)
 
 
 class _Deduplicating(Uncached):
-    """Hot path: one look at the store a record."""
+    """Hot path: a single range read of the store per record."""
 
     __slots__ = (
         "_buffer",
@@ -180,7 +181,6 @@ class _Deduplicating(Uncached):
         self._expire()
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Let a record go on, or not."""
         identity = key
         if key is not None and self._identify is not None:
             identity = self._identify(key, value) if self._with_key else self._identify(value)
@@ -192,7 +192,7 @@ class _Deduplicating(Uncached):
             self._time.value = min(timestamp, self._task.watermark)
             self._expire()
         if not self._is_near(prefix, timestamp):
-            # One that is as old as what is forgotten is not remembered, either.
+            # A record that is older than the retention is not stored.
             self._buffer.put(prefix + _PLACE.pack(timestamp, 0), SEEN, timestamp)
             self._forward(key, value, None, timestamp, headers)
 
@@ -201,7 +201,7 @@ class _Deduplicating(Uncached):
             self._buffer.expire(self._time.value - self._retention_ms)
 
     def _is_near(self, prefix: bytes, timestamp: int) -> bool:
-        """Whether one that went on lies near; what is forgotten is no more among the rows."""
+        """Whether a forwarded record of the id is within the interval; expired rows are ignored."""
         buffer, within = self._buffer, self._within_ms
         start = max(timestamp - within, buffer.horizon)
         end = min(timestamp + within, _TIME_MAX) + 1

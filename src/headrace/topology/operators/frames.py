@@ -1,7 +1,7 @@
-"""The forms in which a function may have the values of a batch: a list, or a frame.
+"""Forms in which a function receives the values of a batch: a list or a data frame.
 
-A frame has a column for each name where the values are dicts, and else one that is called
-``value``. The libraries are imported when a batch is made, and by nobody who wants a list.
+If the values are dicts, a frame has a column for each name, else a column ``value``. The libraries
+are imported only when a batch of their form is made.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ COLUMN = "value"
 
 @dataclass(frozen=True, slots=True)
 class FormOf:
-    """How values get into a form, and out of it.
+    """Conversion of values to a form and back.
 
     Args:
-        made_of: makes a batch of values.
-        values_of: gives the values of what a function returned.
-        library: the module that it needs.
+        made_of: makes a batch from values.
+        values_of: returns the values of a function's result.
+        library: the module that it requires.
     """
 
     made_of: Callable[[list[Any]], Any]
@@ -34,10 +34,10 @@ class FormOf:
 
 
 def require_library(form: Form) -> None:
-    """Refuse a form whose library is not installed.
+    """Raise if the library of a form is not installed.
 
     Raises:
-        TopologyError: naming it.
+        TopologyError: the library is missing.
     """
     library = FORMS[form].library
     if library is not None and find_spec(library) is None:
@@ -55,7 +55,7 @@ def _columns(values: list[Any]) -> list[dict[str, Any]]:
 
 
 def _plain(result: Any) -> Sequence[Any]:
-    """The values of a list, or of what gives one by itself, such as an array of numpy."""
+    """Return the values of a list, or of an object such as a numpy array that converts to it."""
     if isinstance(result, (list, tuple)):
         return result
     to_list = getattr(result, "tolist", None) or getattr(result, "to_pylist", None)
@@ -67,7 +67,7 @@ def _plain(result: Any) -> Sequence[Any]:
 
 
 def _rows(rows: list[dict[str, Any]]) -> Sequence[Any]:
-    """Values again, where the only column is that of values that are no dicts."""
+    """Return the values of rows, unwrapped if their only column is ``value``."""
     if rows and list(rows[0]) == [COLUMN]:
         return [row[COLUMN] for row in rows]
     return rows

@@ -1,13 +1,13 @@
-"""Gathering the records of a run, and letting their results go on in order.
+"""Base of operators that batch the records of a run and forward the results in order.
 
-    process ─► pending ─► joined ─► result ─► the nodes below
-               until enough is there, the run ends, or a flush
+    process ─► pending ─► joined ─► result ─► the nodes downstream
+               until the batch is full, the run ends, or a flush
 
-What is gathered is called for together, so that waiting for one call is waiting for all. Nothing
-is held over a flush, so nothing is under way at a commit, and there is nothing to restore: a run
-that is void is called for again, with the same idempotency keys.
+The calls for a batch run together, so their latencies overlap. A flush forwards all results, so no
+call is in flight at a commit, and no state must be restored: after an abort the calls are repeated
+with the same idempotency keys.
 
-Hot path: `process` runs for each record; all else runs once for many.
+Hot path: `process` runs for each record; everything else runs once per batch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Gathered:
     """A record that waits for its result.
 
     Args:
-        message: what it comes from, as it was read; None behind a cache or a punctuator.
+        message: the input message that it comes from; None after a cache or a punctuator.
         record: key, value, timestamp and headers.
-        number: which of those that come from the message.
-        task_time: the time at hand in the task when it came.
+        number: its number among the records that come from the message.
+        task_time: the task's current timestamp when the record arrived.
     """
 
     __slots__ = ("error", "message", "number", "record", "task_time", "value")
@@ -42,17 +42,17 @@ class Gathered:
         self.error: BaseException | None = None
 
     def result(self) -> Any:
-        """What has come of it.
+        """Return the result.
 
         Raises:
-            BaseException: what the function raised.
+            BaseException: the error that the function raised.
         """
         if self.error is not None:
             raise self.error
         return self.value
 
     def call(self, context: OperatorContext, attempt: int) -> Call:
-        """Which call it is."""
+        """Return the identity of the call, for idempotency keys."""
         message = self.message
         known = message is not None
         return Call(
@@ -67,12 +67,12 @@ class Gathered:
 
 
 class Gathering:
-    """What the operators have in common that gather records.
+    """Base of operators that batch records.
 
     Args:
-        limit: how many are gathered at most.
-        at_once: whether none is: each is called for by itself.
-        wait_ms: how long what is gathered may wait for more in further runs; None for not at all.
+        limit: maximum number of records in a batch.
+        at_once: whether each record is its own batch.
+        wait_ms: how long a batch may wait for records of further runs; None does not wait.
     """
 
     __slots__ = (
@@ -104,23 +104,23 @@ class Gathering:
         self._release: Any = None
         self.pending: dict[int, Gathered] = {}
         self.is_full = False
-        """Whether what is gathered is to be released now; looked at behind each record."""
+        """Whether the batch must be forwarded now; checked after each record."""
 
     def released_by(self, release: Any) -> None:
-        """Be told what lets the results go on."""
+        """Set the function that forwards the results."""
         self._release = release
 
     @property
     def ends_with_run(self) -> bool:
-        """Whether what is gathered is to be released at the end of the run."""
+        """Whether the batch must be forwarded at the end of the run."""
         return bool(self.pending) and self._wait_ms is None
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Gather one record."""
+        """Add a record to the batch."""
         facts, pending = self._facts, self.pending
         message = facts.record
         count = len(pending)
-        # Those of one message come one behind the other, unless some of them were released.
+        # Records of a message arrive one after the other, unless some of them were forwarded.
         if message is not None and message is self._last:
             self._number += 1
         else:
@@ -132,7 +132,7 @@ class Gathering:
         self.is_full = count + 1 >= self._limit
 
     def joined(self) -> Iterator[Gathered]:
-        """Call for all that is gathered, and yield each with the task as it was when it came."""
+        """Run the calls of the batch; yield each record with the task's state at its arrival."""
         if not self.pending:
             return
         facts = self._facts
@@ -152,9 +152,9 @@ class Gathering:
             facts.record, facts.timestamp = outer
 
     def _called(self, held: list[Gathered]) -> list[Gathered]:
-        """Call for some records; returns them in the order in which they are to go on."""
+        """Run the calls for some records; return the records in the order of their results."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Let all of it go on."""
+        """Forward all results."""
         self._release()

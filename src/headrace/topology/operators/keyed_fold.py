@@ -1,6 +1,6 @@
-"""A fold of whole streams as an object: what `Aggregate` is as generated lines, for several inputs.
+"""Aggregation of whole streams as an object, for several inputs (`Aggregate` is generated).
 
-Null keys never come here, null values are left out, the result's timestamp is the larger one of the
+Null keys never arrive here, null values are dropped, the result's timestamp is the larger of the
 row's and the record's, and a result of None deletes the row (Kafka Streams: `KStreamAggregate`).
 """
 
@@ -17,17 +17,17 @@ from headrace.topology.serdes.kept import keeper
 
 @dataclass(frozen=True, slots=True)
 class KeyedFold(FoldedTable):
-    """Folds records into one row a key."""
+    """Spec of an aggregation of records into a row per key."""
 
     is_timed: ClassVar[bool] = False
 
     def make(self, context: OperatorContext, /) -> KeyedFolding:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return KeyedFolding(self, context)
 
 
 class KeyedFolding(RecordCache):
-    """The operator of one task; see the module."""
+    """Operator of a `KeyedFold`; see the module."""
 
     __slots__ = ("_add", "_caching", "_encode", "_initial", "_keep", "_rows")
 
@@ -41,10 +41,10 @@ class KeyedFolding(RecordCache):
         super().__init__(context.forward, self._rows.get)
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take one record."""
+        """Aggregate a record into its row."""
         row_key = self._encode(key)
         old, before = self._rows.get(row_key)
-        # A copy of its own where values can be changed in place: the old one is forwarded.
+        # A separate copy if values can be changed in place, because the old value is forwarded.
         mine = self._rows.get(row_key)[0]
         new = self._add(key, value, self._initial() if mine is None else mine)
         new = self._keep(new)

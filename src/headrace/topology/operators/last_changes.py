@@ -1,12 +1,12 @@
-"""Holding back the last change of each row until the next flush.
+"""Cache of the last change of each row until the next flush.
 
-What follows a table that is cached sees one change a row and flush: from the value that it was told
-last to the one that the row has by then. So what is held is how the first change began and what
-came with the last one; the value is read from the row when it goes on. Generated code does the
-same for whole streams (`compile.update`).
+Downstream of a cached table, each row has at most one change per flush: from the value that was
+forwarded last to the current value. So the cache holds the old value of the first change and the
+headers of the last; the new value is read from the row at the flush. Generated code does the same
+for whole streams (`compile.update`).
 
-Hot path: a change is noted in the lines of its operator, without a call: the first one as
-``pending[row_key] = [key, old, headers]``, another one by its headers alone.
+Hot path: operators note a change inline, without a call: the first as ``pending[row_key] = [key,
+old, headers]``, later changes only by their headers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.topology.operators.stored_rows import to_all
 @runtime_checkable
 class _Closing(Protocol):
     def close_idle(self) -> None:
-        """Close what is open as if stream time had passed it, and emit what is emitted then."""
+        """Close open windows as if stream time had passed them, and emit their final results."""
 
 
 @runtime_checkable
@@ -38,7 +38,7 @@ class _Timed(Protocol):
 @runtime_checkable
 class _Holding(Protocol):
     def held_from(self) -> int | None:
-        """Return the earliest time that a result which waits may have; None if none waits."""
+        """Return the earliest time that a waiting result may have; None if no result waits."""
 
 
 def holds_results(operator: Operator) -> bool:
@@ -47,7 +47,7 @@ def holds_results(operator: Operator) -> bool:
 
 
 def held_from(operator: Operator) -> int | None:
-    """Return the earliest time of the results that wait in an operator; None if none waits."""
+    """Return the earliest time of the results that wait in an operator; None if no result waits."""
     return operator.held_from() if isinstance(operator, _Holding) else None
 
 
@@ -57,13 +57,13 @@ def is_due(operator: Operator, time: int) -> bool:
 
 
 def advance(operator: Operator, time: int) -> None:
-    """Advance the stream time of an operator that has one."""
+    """Advance the stream time of an operator, if it has a stream time."""
     if isinstance(operator, _Timed):
         operator.advance(time)
 
 
 def close_idle(operator: Operator) -> None:
-    """Close the windows of an operator, if it has any."""
+    """Close the windows of an operator, if it has windows."""
     if isinstance(operator, _Closing):
         operator.close_idle()
 
@@ -78,15 +78,15 @@ class Uncached:
         self.pending: dict[bytes, list[Any]] = {}
 
     def flush(self) -> None:
-        """There is nothing to send."""
+        """Do nothing, because the operator caches nothing."""
 
 
 class RecordCache:
-    """Cache of uncommitted changes of one store's rows.
+    """Cache of uncommitted changes of a store's rows.
 
     Args:
-        forward: takes them at a flush; None where nothing follows.
-        read: the value and timestamp of a row by its bytes.
+        forward: receives the changes at a flush; None if the node has no children.
+        read: returns the value and timestamp of a row by its key bytes.
     """
 
     __slots__ = ("_forward", "_read", "pending")
@@ -98,11 +98,11 @@ class RecordCache:
         """By row key: the key, the value that was forwarded last, the latest headers."""
 
     def flush(self) -> None:
-        """Forward the last change of each row, in the order of the first ones."""
+        """Forward the last change of each row, in the order of the first changes."""
         held = list(self.pending.items())
         self.pending.clear()
         for row_key, (key, old, headers) in held:
             value, timestamp = self._read(row_key)
-            # A row that came and went since the last flush was never there for those below.
+            # A row that was added and deleted since the last flush was never forwarded.
             if value is not None or old is not None:
                 self._forward(key, value, old, timestamp, headers)

@@ -1,8 +1,8 @@
-"""Making another value of each record by a call to the outside, many at a time.
+"""Async map: a call of an external service for each record, with many calls in flight.
 
-The calls of a run are under way together, `concurrency` of them at most, and all of them have ended
-before the first result goes on. So the results have the order of the records, and a commit waits
-for one time-out at most.
+The calls of a run run together, at most `concurrency` at a time, and all of them have ended before
+the first result is forwarded. So results can keep the order of the records, and a commit waits for
+at most one time-out.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Order = Literal["kept", "any"]
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """How a function is called.
+    """User function of an async map, and its arguments.
 
     Args:
-        function: the user's.
-        with_key: whether it is called with the key before the value.
-        with_call: whether it is told which call it is, as ``call=``.
+        function: the user's function.
+        with_key: whether it takes the key before the value.
+        with_call: whether it takes the identity of the call as ``call=``.
     """
 
     function: Callable[..., Any]
@@ -36,7 +36,7 @@ class Called:
     with_call: bool
 
     def make(self, one: Gathered, context: OperatorContext, attempt: int) -> Any:
-        """Call it."""
+        """Call the function for a record."""
         key, value, _, _ = one.record
         values = (key, value) if self.with_key else (value,)
         if not self.with_call:
@@ -46,14 +46,15 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class MapAsync(OperatorSpec):
-    """Calls a function for each record, many at a time.
+    """Spec of an async map.
 
     Args:
         called: the function.
-        plan: how the calls are made.
-        order: that of the results: the records', or that in which the calls end.
-        instead: called as ``instead(value, error)`` where a call has failed, returns the value.
-        where_failed: what becomes of the record where one has failed; None asks the handler.
+        plan: concurrency, retries and time-outs of the calls.
+        order: order of the results: that of the records ("kept"), or that in which calls end
+            ("any").
+        instead: called as ``instead(value, error)`` after a call failed; returns the value.
+        where_failed: the reaction to a failed call; None asks the handler.
     """
 
     called: Called
@@ -68,16 +69,16 @@ class MapAsync(OperatorSpec):
 
     @property
     def gives_up_order(self) -> bool:
-        """Who gives up the order of the results gives up that beside other ways, too."""
+        """Whether results may be reordered, among themselves and relative to other paths."""
         return self.order == "any"
 
     @property
     def answer(self) -> Answered | None:
-        """What becomes of a record whose call has failed."""
+        """Reaction to a record whose call failed."""
         return self.where_failed
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Calling(self, context)
 
 
@@ -107,5 +108,5 @@ class _Calling(Gathering):
     ) -> None:
         try:
             one.value, one.error = instead(one.record[1], error), None
-        except BaseException as failed:  # told with its record, when that comes to its turn
+        except BaseException as failed:  # reported with its record, when its result is read
             one.error = failed

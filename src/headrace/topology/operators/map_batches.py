@@ -1,4 +1,4 @@
-"""Making other values of the records of a run by one call for many: what models want."""
+"""Map of batches: a single function call for the values of many records, as for models."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from headrace.topology.operators.gathering import Gathered, Gathering
 
 @dataclass(frozen=True, slots=True)
 class MapBatches(OperatorSpec):
-    """Calls a function with the values of many records.
+    """Spec of a map of batches.
 
     Args:
         function: called as ``function(values)``, returns as many values.
-        max_records: how many it is given at most.
-        max_ms: how long values may wait for more of them; None for no longer than the run.
-        form: what the values are given in.
+        max_records: maximum number of values per call.
+        max_ms: how long values may wait for further values; None waits only until the end of the
+            run.
+        form: the form of the values.
     """
 
     function: Callable[[Any], Any]
@@ -35,7 +36,7 @@ class MapBatches(OperatorSpec):
     is_timed: ClassVar[bool] = False
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Batching(self, context)
 
 
@@ -47,10 +48,10 @@ class _Batching(Gathering):
         self._spec = spec
 
     def _called(self, held: list[Gathered]) -> list[Gathered]:
-        """One call for all; where it fails, it does so for each of them."""
+        """Call the function for all records; if it fails, it fails for each of them."""
         try:
             values = self._values([one.record[1] for one in held])
-        except BaseException as error:  # told with the first of the records
+        except BaseException as error:  # reported with the first record
             for one in held:
                 one.error = error
             return held

@@ -1,4 +1,4 @@
-"""The step that keeps records for a sink outside of Kafka until the worker writes them.
+"""Operator that keeps records for an external sink until the worker writes them.
 
 Hot path: `process` runs for each record.
 """
@@ -22,14 +22,12 @@ from headrace.topology.external_sink import (
     SinkRow,
 )
 
-# A sink in memory: for tests, and to be compared with.
-
 
 class MemorySink:
-    """Keeps rows and positions as long as it lives, over connections that come and go.
+    """External sink in memory, for tests. It keeps rows and positions across connections.
 
     Args:
-        keyed: whether rows have keys, so that a null value deletes one.
+        keyed: whether rows have keys, so that a null value deletes a row.
         batching: how long rows are collected; None writes them with each commit.
 
     Example:
@@ -48,15 +46,15 @@ class MemorySink:
         self.keyed = keyed
         self.batching = batching
         self.rows: list[SinkRow] = []
-        """All that were written, in this order."""
+        """All written rows, in order."""
         self._positions: dict[tuple[str, str, int], int] = {}
 
     def open(self, name: str, /) -> _Connection:
-        """Connect with it."""
+        """Return a connection with the sink."""
         return _Connection(self, name)
 
     def as_dict(self) -> dict[Any, Any]:
-        """The last value of each key, without those that were deleted."""
+        """Return the last value of each key, without deleted keys."""
         last = {row.key: row.value for row in self.rows}
         return {key: value for key, value in last.items() if value is not None}
 
@@ -73,7 +71,6 @@ class _Connection:
         return {p: position for p, position in found.items() if position is not None}
 
     def keepers(self) -> Sequence[str]:
-        """Return the names that positions are kept under, or none if it has no rows."""
         if not self._sink.rows:
             return []
         return list(dict.fromkeys(name for name, _, _ in self._sink._positions))
@@ -92,16 +89,13 @@ class _Connection:
         """Nothing is open."""
 
 
-# A record as it is now, whatever becomes of its objects.
-
-
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def snapshot(given: Any) -> Any:
-    """A copy that nobody else has; what cannot change is returned itself.
+    """Return a deep copy of a mutable value; return an immutable value itself.
 
-    Hot path: it runs for each record that a function has made.
+    Hot path: it runs for each record that a function has returned.
 
     Example:
         >>> row = {"id": 7, "tags": ["new"]}
@@ -124,23 +118,23 @@ def snapshot(given: Any) -> Any:
 
 
 ROW_BYTES = 1_000
-"""About what a row takes besides its record's bytes; measured with dicts of five fields."""
+"""Approximate memory of a row besides its record's bytes, measured with dicts of five fields."""
 
 Kept = tuple[Any, Any, int, Any]
-"""Key, value and timestamp of a row, and the message that it is of."""
+"""Key, value and timestamp of a row, and its input message."""
 _ROW = partial(tuple.__new__, SinkRow)
-"""Makes a row of a tuple, in a third of the time that a call of the class takes."""
+"""Constructor of a row from a tuple, three times as fast as a call of the class."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOutside(OperatorSpec):
-    """Keeps records for an external sink; it is all that its sub-topology is for.
+    """Spec of the operator that keeps records for an external sink, alone in its sub-topology.
 
-    `direct` is one that reads a source topic itself, with steps without state in between.
+    If `direct` is true, it reads a source topic, with only stateless operators in between.
     """
 
     needs_record: ClassVar[bool] = True
-    """Rows know which records they are."""
+    """Rows have the offsets of their records."""
 
     is_timed: ClassVar[bool] = False
 
@@ -149,25 +143,25 @@ class WriteOutside(OperatorSpec):
 
     @property
     def writes_outside(self) -> ExternalSink:
-        """Where to."""
+        """External sink of the rows."""
         return self.sink
 
     @property
     def reads_directly(self) -> bool:
-        """As it was given."""
+        """Whether it reads a source topic rather than a repartition topic."""
         return self.direct
 
     def make(self, context: OperatorContext, /) -> Outbox:
-        """Make what keeps the rows of one task."""
+        """Return the outbox of a task."""
         return Outbox(self, context)
 
 
 class Outbox:
-    """The rows of one task that the sink does not have yet.
+    """Rows of a task that the sink does not have yet.
 
-    Who owns what: the step adds rows, and who writes them moves `position` and takes them away.
-    The number ``written`` is committed beside the input's offset: a sink whose position is before
-    it has gone back.
+    The operator adds rows. The component that writes them advances `position` and removes them. The
+    number ``written`` is committed in the offset metadata: if the sink's position is before it, the
+    sink has lost rows.
     """
 
     __slots__ = ("_bytes", "_copies", "_counted", "_facts", "_is_first", "_written", "batching",
@@ -175,27 +169,27 @@ class Outbox:
 
     def __init__(self, spec: WriteOutside, context: OperatorContext) -> None:
         del spec
-        # Who made an object that goes on may change it later; rows are written then.
+        # Objects that other code can change before the write must be copied.
         self._copies = not context.has_its_own
         self._is_first = False
         self.node = context.node
         self.pending: dict[Any, Any] = {}
         self.source = ""
         self.position: int | None = None
-        """Where the sink is; None where it has not begun."""
+        """Position of the sink; None before its first write."""
         self.batching: SinkBatching | None = None
-        """How long rows are collected; None where they are written with each commit."""
+        """How long rows are collected; None writes them with each commit."""
         self.since_s: float | None = None
-        """When the first of them was seen, by the clock of who writes them."""
+        """Time of the first row, by the clock of the component that writes rows."""
         self.kept: list[Kept] = []
-        """What rows are to be made of; always the same list."""
+        """Records that are not written yet; always the same list."""
         self._bytes = self._counted = 0
         self._facts = context.task
         self._written = context.number("written")
         context.task.outbox = self
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Keep one record."""
+        """Keep a record."""
         del old, headers
         if self._copies:
             key, value = snapshot(key), snapshot(value)
@@ -203,8 +197,8 @@ class Outbox:
 
     @property
     def bytes(self) -> int:
-        """About what the rows take; those of one record share what it has."""
-        if not self._copies:  # no step makes several rows of a record
+        """Approximate size of the rows; rows of the same record share its size."""
+        if not self._copies:  # each record makes a single row
             sizes = [len(one[3].value() or b"") for one in self.kept[self._counted :]]
             self._bytes += sum(sizes) + ROW_BYTES * len(sizes)
             self._counted = len(self.kept)
@@ -220,11 +214,11 @@ class Outbox:
 
     @property
     def is_held(self) -> bool:
-        """Whether there are rows that the sink wants to be collected."""
+        """Whether rows are being collected for a larger batch."""
         return self.batching is not None and bool(self.kept) and not self._is_first
 
     def flush(self) -> None:
-        """What is kept goes nowhere downstream."""
+        """Do nothing, because nothing is forwarded."""
 
     def begin(
         self,
@@ -234,26 +228,27 @@ class Outbox:
         *,
         is_first: bool = False,
     ) -> None:
-        """The sink was asked where it is.
+        """Set the position that the sink reports.
 
         Args:
-            source: what its positions are of.
-            batching: how long it wants rows to be collected.
-            is_first: whether nobody says yet where to begin: the first rows are not collected.
+            source: the topic of the position.
+            batching: how long the sink wants rows to be collected.
+            is_first: whether the start position is undefined: then the first rows are not
+                collected.
         """
         self.source, self.position, self.batching = source, position, batching
         self._is_first = is_first
         if position is not None:
-            # The group is to know of it, also where nothing is written any more.
+            # Commit the position even if nothing is written afterwards.
             self._written.value = position
 
     def wrote(self, next_offset: int) -> None:
-        """The sink has everything before an offset."""
+        """Record that the sink has everything before an offset."""
         self.position = self._written.value = next_offset
         self._is_first = False
 
     def take(self) -> tuple[Sequence[SinkRow], Sequence[Kept]]:
-        """Take the rows, and what they are made of."""
+        """Remove the rows; return them with the records that they are made from."""
         kept = self.kept[:]
         self.kept.clear()
         self.since_s = None

@@ -1,4 +1,4 @@
-"""A user's processor as a step: one object a task, called with each record."""
+"""Operator that runs a user's processor: an object per task, called with each record."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Supplier = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Supplied:
-    """What makes processors, and the stores that they bring."""
+    """A supplier of processors, and the stores that it adds."""
 
     supplier: Supplier
     stores: tuple[StoreBuilder[Any], ...]
 
 
 def supplied(given: Any) -> Supplied:
-    """Read what a step was given: something that makes processors, or a function.
+    """Convert the argument of a DSL call, a supplier or a function, to a supplier.
 
     Args:
-        given: a class or a function without arguments, which makes a new processor each time, or
+        given: a class or a function without arguments, which returns a new processor each time, or
             a function that is called as ``function(record, context)``.
 
     Raises:
-        TopologyError: it is neither, or it makes the same object twice.
+        TopologyError: it is neither, or it returns the same object twice.
     """
     arguments = _required_arguments(given)
     if arguments == 2 and not isinstance(given, type):
@@ -58,13 +58,13 @@ def supplied(given: Any) -> Supplied:
     if not callable(getattr(one, "process", None)):
         raise TopologyError(f"{given!r} returned {type(one)}, which has no method process()")
     _refuse_never_run(one)
-    # The object is asked where a class makes itself, so that every kind of attribute works.
+    # For a class, read the attribute of the instance, so that properties work.
     stores = getattr(one if isinstance(given, type) else given, "stores", ())
     return Supplied(given, _store_builders(stores() if callable(stores) else stores, given))
 
 
 def _refuse_never_run(processor: Any) -> None:
-    """A method that nobody awaits, or asks for what it yields, would do nothing at all."""
+    """Raise if a method is a coroutine or a generator, because nothing would run it."""
     for name in ("init", "process", "close"):
         method = getattr(processor, name, None)
         if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
@@ -98,7 +98,7 @@ def _store_builders(stores: Iterable[Any], given: Any) -> tuple[StoreBuilder[Any
 
 @dataclass(frozen=True, slots=True)
 class _OfFunction:
-    """Makes processors of a function of a record and the context."""
+    """Supplier of processors that call a function with a record and the context."""
 
     function: Callable[[Any, Any], object]
 
@@ -124,10 +124,10 @@ class _FunctionProcessor:
 
 @dataclass(frozen=True, slots=True)
 class Process(OperatorSpec):
-    """Runs processors; with `fixed_key` they are those of ``process_values``."""
+    """Spec of an operator that runs processors; `fixed_key` is for ``process_values``."""
 
     needs_record: ClassVar[bool] = True
-    """Processors may ask where a record was read."""
+    """Processors may read the topic, partition and offset of the record."""
 
     is_processor: ClassVar[bool] = True
 
@@ -136,20 +136,20 @@ class Process(OperatorSpec):
 
     @property
     def changes_key(self) -> bool:
-        """It may, unless it was promised not to."""
+        """Whether the processor may change keys."""
         return not self.fixed_key
 
     @property
     def row_kind(self) -> RowKind:
-        """What they are is the user's to know."""
+        """Row kind of a processor, whose row format only the user knows."""
         return RowKind("processor")
 
     def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
-        """It may."""
+        """True: a processor may read any key."""
         return True
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Make the processor of one task."""
+        """Return the operator that runs the processor of a task."""
         return _Running(self, context)
 
 
@@ -178,7 +178,7 @@ class _Running(Uncached):
             close()
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Hand over one record; stores that keep a time get this one's meanwhile."""
+        """Process a record; store writes meanwhile have the record's timestamp."""
         del old
         facts = self._facts
         outer, facts.timestamp = facts.timestamp, timestamp

@@ -1,12 +1,12 @@
-"""Letting a share of the records go on, by what they are and never by chance.
+"""Sample of the records, chosen by a hash of the key or value rather than by chance.
 
 The first eight bytes of the BLAKE2b digest (of eight bytes, personalised with ``headrace-sample``)
-of a record's key or value, in its serde's bytes, are a number below 2**64, big-endian. The record
-goes on where that is below the fraction of 2**64. A null counts as no bytes.
+of a record's key or value, in its serde's bytes, are a big-endian number below 2**64. The record is
+forwarded if the number is below the fraction of 2**64. A null is hashed as an empty byte string.
 
-So all records of a key go on, or none; the same records do after a restart, in a backfill and
-live; and those that go on with a fraction do so with each larger one, too. Which partition a record
-lies in says nothing about it, as partitions go by another hash.
+So either all records of a key are forwarded, or none. The same records are forwarded after a
+restart, in a backfill and live, and a larger fraction includes the records of a smaller one. The
+sample is independent of partitions, because they use another hash.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _WHOLE: int = 1 << 8 * _BYTES
 
 @dataclass(frozen=True, slots=True)
 class Sample(FusedSpec):
-    """Lets a share of the records go on.
+    """Spec of a sample.
 
     Args:
-        fraction: which share, from 0 to 1.
-        by: what of a record decides.
-        serde: whose bytes are looked at; None takes the default.
-        topic: any name that is the step's own, for serdes that ask for a topic.
+        fraction: the fraction of records to forward, from 0 to 1.
+        by: whether the key or the value is hashed.
+        serde: the serde of the hashed part; None takes the default.
+        topic: a unique name, for serdes that depend on a topic.
 
     Raises:
-        TopologyError: the fraction is no share, or it goes by something else.
+        TopologyError: `fraction` or `by` is invalid.
 
     >>> half = Sample(0.5, "key", None, "half")
     >>> [key for key in "abcdef" if half.takes(key.encode())]
@@ -62,29 +62,29 @@ class Sample(FusedSpec):
 
     @property
     def reads_key(self) -> bool:
-        """Whether the key decides."""
+        """Whether the key is hashed."""
         return self.by == "key"
 
     @property
     def reads_value(self) -> bool:
-        """Whether the value decides."""
+        """Whether the value is hashed."""
         return self.by == "value"
 
     @property
     def serde_arguments(self) -> Arguments:
-        """One for either."""
+        """Name of the argument for the serde, for both key and value."""
         return {"key": "serde", "value": "serde"}
 
     def bound(self, bind: Bind, /) -> Sample:
-        """The same with a complete serde."""
+        """Return the spec with its serde bound."""
         return replace(self, serde=bind(self.serde, self.topic, is_key=self.reads_key))
 
     def condition(self, record: FusedRecord, /) -> str:
-        """Whether the bytes are among those that are taken."""
+        """Return the condition that the record is in the sample."""
         part = record.key_bytes if self.reads_key else record.value_bytes
         return f"{record.constant('takes', self.takes)}({part(self.serde)})"
 
     def takes(self, data: bytes | None) -> bool:
-        """Whether records with these bytes go on."""
+        """Whether records with these bytes are in the sample."""
         found = blake2b(data or b"", digest_size=_BYTES, person=b"headrace-sample").digest()
         return int.from_bytes(found, "big") < self.fraction * _WHOLE

@@ -1,4 +1,4 @@
-"""Rows of a store by their key objects, and the steps whose tables are such rows."""
+"""Rows of a store by key, and base classes of specs with a stored table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.topology.graph.graph import AnySerde
 
 
 class StoredRows:
-    """The rows of a store, by their key objects."""
+    """View of the rows of a store by key."""
 
     __slots__ = ("_encode", "_get")
 
@@ -22,35 +22,35 @@ class StoredRows:
         self._encode = key.serialize
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        """The value and timestamp of a key, or (None, -1)."""
+        """Return the value and timestamp of a key, or (None, -1)."""
         return self._get(self._encode(key))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTable(OperatorSpec):
-    """What steps have in common that keep the rows of their table in a store."""
+    """Base of specs that store the rows of their table."""
 
     store: str
     is_table: ClassVar[bool] = True
 
     def view(self, context: OperatorContext, /) -> TableView:
-        """The rows as they are stored."""
+        """Return the stored rows."""
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedTable(StoredTable):
-    """What the folds have in common that run as objects."""
+    """Base of specs of aggregations that run as objects."""
 
     fold: Fold
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The call that it comes from."""
+        """Return the DSL call with a store name."""
         return f'{self.fold.word}(store="...")'
 
 
 def to_all(receivers: tuple[Receive, ...]) -> Receive:
-    """One receiver that hands each record to several, in their order."""
+    """Return a receiver that passes each record to several receivers, in order."""
     if len(receivers) == 1:
         return receivers[0]
 

@@ -1,10 +1,10 @@
-"""A table grouped anew: which rows leave a group and which join it, and the fold over them.
+"""Grouped tables: the change of groups of a row, and the aggregation over groups.
 
-`SelectGroup` tells each group what it loses and what it gains, over a repartition topic: one record
-with both where a row stays in its group, else two, the loss first. `TableFold` takes away first and
-then adds. Both rest on the old value being the one that was forwarded last: it is taken away once
-for each time that it was added (Kafka Streams: `KTableRepartitionMap`, `KTableAggregate`,
-`KTableReduce`).
+`SelectGroup` sends each group its removed and added values, over a repartition topic: a single
+record with both if the row stays in its group, otherwise two, the removal first. `TableFold`
+subtracts first and then adds. Both require that the old value is the value that was forwarded last,
+so that each added value is subtracted exactly once (Kafka Streams: `KTableRepartitionMap`,
+`KTableAggregate`, `KTableReduce`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _NONE = (None, None)
 
 @dataclass(frozen=True, slots=True)
 class SelectGroup(OperatorSpec):
-    """Finds the groups of a row, before and after a change.
+    """Spec of the operator that computes the groups of a row before and after a change.
 
     Args:
         mapper: called as ``mapper(key, value)``, returns the group's key and the value for it.
         key: the serde of groups' keys; None takes the default.
-        topic: any name that is the step's own, for serdes that ask for a topic.
+        topic: a unique name, for serdes that depend on a topic.
     """
 
     mapper: Callable[[Any, Any], tuple[Any, Any]]
@@ -44,11 +44,11 @@ class SelectGroup(OperatorSpec):
     needs_old: ClassVar[bool] = True
 
     def bound(self, bind: Callable[..., AnySerde]) -> SelectGroup:
-        """The same spec with a complete serde."""
+        """Return the spec with its serdes bound."""
         return replace(self, key=bind(self.key, self.topic, is_key=True))
 
     def make(self, context: OperatorContext, /) -> _SelectGroup:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _SelectGroup(self, context)
 
 
@@ -67,18 +67,18 @@ class _SelectGroup(Uncached):
             pair = _NONE if old is None else self._mapper(key, old)
             loses, lost = pair if pair.__class__ is tuple else as_pair(pair)
         except Exception:
-            # It failed when the row came, too, so the row is in no group.
+            # It also failed when the row was added, so the row is in no group.
             loses, lost = _NONE
         try:
             pair = _NONE if value is None else self._mapper(key, value)
             gains, gained = pair if pair.__class__ is tuple else as_pair(pair)
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
-            # What was there before is taken away all the same.
+            # Remove the previous value anyway.
             gains, gained = _NONE
         leaves = loses is not None and lost is not None
         joins = gains is not None and gained is not None
-        # Equal keys may be other documents, so their bytes tell.
+        # Compare bytes, because equal keys may be encoded differently.
         if leaves and joins and self._encode(loses) == self._encode(gains):
             self._forward(gains, Change(gained, lost), None, timestamp, headers)
             return
@@ -90,17 +90,17 @@ class _SelectGroup(Uncached):
 
 @dataclass(frozen=True, slots=True)
 class TableFold(FoldedTable):
-    """Folds what groups lose and gain into one row a group."""
+    """Spec of the aggregation of removed and added values into a row per group."""
 
     is_timed: ClassVar[bool] = False
 
     @property
     def row_kind(self) -> RowKind:
-        """Which fold it is."""
+        """Row kind with the name of the aggregation."""
         return RowKind(f"{self.fold.word} of a grouped table")
 
     def make(self, context: OperatorContext, /) -> _TableFold:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _TableFold(self, context)
 
 
@@ -125,7 +125,7 @@ class _TableFold:
         old, before = rows.get(row_key)
         new = old
         if old is not None:
-            # A copy of its own where values can be changed in place: the old one is forwarded.
+            # A separate copy if values can be changed in place, because the old value is forwarded.
             new = old if rows.immutable else rows.get(row_key)[0]
             timestamp = max(timestamp, before)
             if value.old is not None:

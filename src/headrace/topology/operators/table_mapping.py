@@ -1,7 +1,7 @@
-"""A filter or a mapping of a table that keeps its rows in a store of its own.
+"""Filter or map of a table, whose rows are stored.
 
-What the rows were is read there, so it does not matter what the table above keeps or tells (Kafka
-Streams: `KTableFilter`, `KTableMapValues`).
+Old values are read from the store, so the table upstream need not be stored or forward old values
+(Kafka Streams: `KTableFilter`, `KTableMapValues`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from headrace.topology.operators.table_rows import TableRows
 
 @dataclass(frozen=True, slots=True)
 class StoredMapping(StoredTable):
-    """Computes rows from those of another table.
+    """Spec of a filter or map of a table with a store.
 
     Args:
-        function: called as ``function(key, value)``, also with None for a row that is gone.
+        function: called as ``function(key, value)``, also with None for a deleted row.
     """
 
     function: Function
 
     def make(self, context: OperatorContext, /) -> _Mapping:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Mapping(self, context)
 
 

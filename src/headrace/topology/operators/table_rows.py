@@ -1,7 +1,7 @@
-"""The stored rows of a table that is computed from another: what changes them, and what goes on.
+"""Stored rows of a table that is computed from another table, and the forwarding of their changes.
 
-A value that changes nothing goes no further and leaves the row as it was, and so does the deletion
-of a row that is not there.
+A value that does not change the row is neither stored nor forwarded, nor is the deletion of a
+missing row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from headrace.topology.serdes.kept import keeper
 
 
 def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
-    """Whether two values are the same document: 1, 1.0 and true are equal, and three of them.
+    """Whether two values have the same class, are equal, and encode to equal bytes.
+
+    For example 1, 1.0 and True are equal but not the same.
 
     Example:
         >>> from headrace import serdes
@@ -29,7 +31,7 @@ def is_same(one: Any, other: Any, encode: Callable[[Any], bytes]) -> bool:
 
 
 class TableRows(RecordCache):
-    """The rows of one task."""
+    """Rows of a task."""
 
     __slots__ = (
         "_caching",
@@ -62,12 +64,12 @@ class TableRows(RecordCache):
         timestamp: int,
         headers: Headers,
     ) -> None:
-        """Write a row, and forward the change or hold it back, if it is one.
+        """Write a row, and forward or cache the change, if the value differs.
 
         Args:
-            value: what the row is from now on.
-            old: what it was, which nobody has changed in place since it was read.
-            headers: of the record that made it.
+            value: the new value of the row.
+            old: the previous value, not changed in place since it was read.
+            headers: the headers of the record that caused the change.
         """
         value = self._keep(value)
         if is_same(value, old, self._encode_value):

@@ -1,8 +1,8 @@
-"""A user's transformer of a table's rows: one object a task, which may have stores of its own.
+"""Operator that runs a user's transformer of a table's rows: an object per task.
 
-What it returned for a row before cannot be asked of it again, as it may have changed meanwhile. So
-where somebody reads the rows, or what they were, they are kept in a store (Kafka Streams:
-`KTableTransformValues` calls the transformer with the old value once more).
+The transformer cannot be called again for an old value, because its state may have changed since.
+So if the rows or old values are read downstream, the results are stored (Kafka Streams:
+`KTableTransformValues` calls the transformer again with the old value).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class ValueTransformerWithKey(Protocol[K_contra, V_contra, R_co]):
-    """Computes the rows of one task; may have ``init(context)`` and ``close()`` besides."""
+    """Transformer of the rows of a task; may also have ``init(context)`` and ``close()``."""
 
     def transform(self, key: K_contra, value: V_contra | None, /) -> R_co | None:
-        """The new value of a row.
+        """Return the new value of a row.
 
         Args:
-            key: the row's.
-            value: what the table has for it now; None where the row is gone.
+            key: the row's key.
+            value: the current value in the table; None if the row is deleted.
         """
 
 
 def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
-    """Return what makes transformers.
+    """Check a supplier of transformers and return it.
 
     Raises:
-        TopologyError: it makes something else, or the same object twice.
+        TopologyError: it returns another type, or the same object twice.
     """
     if not callable(supplier):
         raise TopologyError(
@@ -61,10 +61,10 @@ def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
 
 @dataclass(frozen=True, slots=True)
 class TransformValues(OperatorSpec):
-    """Runs transformers.
+    """Spec of an operator that runs transformers.
 
     Args:
-        store: where the results are kept; None only forwards them.
+        store: the store of the results; None only forwards them.
     """
 
     supplier: Callable[[], Any]
@@ -73,25 +73,25 @@ class TransformValues(OperatorSpec):
 
     @property
     def is_table(self) -> bool:
-        """Only a store knows what was forwarded before."""
+        """Whether the results are stored, so that old values are known."""
         return self.store is not None
 
     def looks_anywhere(self, store: str, /) -> bool:
-        """It may in stores that it is given."""
+        """Whether the store is not its own, because a transformer may read any key there."""
         return store != self.store
 
     store_call: ClassVar[str] = 'transform_values(store="...")'
 
     def kept_in(self, store: str) -> TransformValues:
-        """The same with the results kept in a store."""
+        """Return the spec with its results stored."""
         return replace(self, store=store)
 
     def make(self, context: OperatorContext, /) -> _Transforming:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Transforming(self, context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
-        """The results, if they are kept."""
+        """Return the results, or None if they are not stored."""
         if self.store is None:
             return None
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
@@ -132,7 +132,7 @@ class _Transforming:
             close()
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take a change; stores that keep a time get this one's meanwhile."""
+        """Process a change; store writes meanwhile have its timestamp."""
         facts = self._facts
         outer, facts.timestamp = facts.timestamp, timestamp
         try:

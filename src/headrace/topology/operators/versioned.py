@@ -1,8 +1,8 @@
-"""A table that keeps the versions of its rows, and what its out-of-order changes look like.
+"""Versioned tables, and how their out-of-order changes are forwarded.
 
-A change that is older than the row's last version is stored, but changes nothing about the present
-row (KIP-914). It goes on all the same, with an `OutOfOrder` in the place of the old value: to what
-reads the changes as a stream. The compiled code keeps it from what computes with the present rows:
+A change that is older than the row's last version is stored, but does not change the current row
+(KIP-914). It is forwarded with an `OutOfOrder` in place of the old value, for operators that read
+the changes as a stream. The compiled code does not pass it to operators that use the current rows:
 aggregations, joins, stores.
 """
 
@@ -20,25 +20,25 @@ from headrace.topology.serdes.kept import keeper
 
 @dataclass(frozen=True, slots=True)
 class OutOfOrder:
-    """In the place of an old value: a newer version is there already.
+    """Marker in place of the old value: the row has a newer version already.
 
     Args:
-        value: what was valid at the time of the change before.
+        value: the value that was valid at the change's timestamp before.
     """
 
     value: Any
 
 
 class VersionedView(TableView, Protocol):
-    """The present rows of a versioned table, and its former ones."""
+    """View of the current and former rows of a versioned table."""
 
     def get_as_of(self, key: Any, timestamp: int, /) -> tuple[Any, int]:
-        """The value of a key that was valid at a time, and since when; or (None, -1)."""
+        """Return the value of a key valid at a time, and its start time; or (None, -1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionedTable(OperatorSpec):
-    """The spec of a versioned table.
+    """Spec of a versioned table.
 
     Args:
         store: its store, see `versioned_store.VersionedFace`.
@@ -53,15 +53,15 @@ class VersionedTable(OperatorSpec):
     store: str
 
     def store_advice(self, *, reads_topic: bool) -> str:
-        """The call that it comes from."""
+        """Return the DSL call with a store name."""
         return 'table(store="...")' if reads_topic else 'to_table(store="...")'
 
     def make(self, context: OperatorContext, /) -> _VersionedTable:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _VersionedTable(self, context)
 
     def view(self, context: OperatorContext, /) -> VersionedView:
-        """The rows of the table."""
+        """Return the rows of the table."""
         return _VersionedRows(context.open_store(self.store))
 
 
@@ -77,7 +77,7 @@ class _VersionedTable(Uncached):
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         value = self._keep(value)
         valid_to, before = self._replace(key, value, timestamp)
-        # Equal values of other classes may be other documents, as 1, 1.0 and true are.
+        # Equal values of different classes may be encoded differently, such as 1, 1.0 and True.
         same = value.__class__ is before.__class__ and value == before
         if valid_to == NOT_PUT or same:
             return

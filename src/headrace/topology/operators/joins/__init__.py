@@ -1,1 +1,1 @@
-"""Join operators, one module per join."""
+"""Join operators; each module has a kind of join."""

@@ -1,23 +1,24 @@
-"""Joining two tables where a row of the one names the key of a row of the other.
+"""Foreign-key join of two tables: a left row has the key of a right row.
 
-The rows that are joined are in different tasks, so they talk over two topics (KIP-213):
+The joined rows are in different tasks, which communicate over two topics (KIP-213):
 
     left row changes ── Subscribe ──► subscriptions ── Receive ── Answer ──┐
                                                           │                ▼
     right row changes ─────────────────────────────────── Notify ──► responses ── Resolve ── result
 
-`Receive` keeps who wants to hear of which right row, `Answer` tells the present right row to who
-has just asked, `Notify` tells a changed one to all who asked. An answer carries a hash of the left
-row that asked. `Resolve` compares it with the present left row and forgets the answers to former
-ones: for those, another answer is under way.
+`Receive` stores the subscriptions of each right row, `Answer` sends the current right row to a new
+subscriber, `Notify` sends a changed right row to all subscribers. A response has a hash of the left
+row that subscribed. `Resolve` compares it with the current left row and drops responses to former
+rows, because another response follows.
 
-For the result to be right in the end, whatever overtakes whatever:
+Results are eventually correct in any order of messages:
 
-- Each left row with a foreign key asks, always for an answer, "there is no such row" included: what
-  was forwarded for it before may be of a former left row, whose own answers come too late.
-- A left row that is gone, or names no foreign key, is joined at once and asks nobody.
-- Questions and answers between two rows keep their order, as they take the same way. So a left row
-  that returns to a former value may take answers to that: later ones follow.
+- Each left row with a foreign key subscribes and always gets a response, even if there is no right
+  row: the last forwarded result may belong to a former left row, whose own responses are dropped.
+- A left row that is deleted, or has no foreign key, is joined immediately without a subscription.
+- Subscriptions and responses between two rows keep their order, because they use the same
+  partitions. So a left row that returns to a former value may accept responses to that value: later
+  responses follow.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _OVERTAKEN = "answer to a row of before; one to the row of now follows"
 
 @dataclass(frozen=True, slots=True)
 class _Spec(OperatorSpec):
-    """What the steps have in common; `topic` is where subscriptions are sent.
+    """Base of the specs; `topic` is the topic of subscriptions.
 
-    Serdes that ask for a topic are told the names that Kafka Streams makes up, which end in ``-pk``
-    and so on, as these bytes are parts of other bytes.
+    Serdes that depend on a topic get the names that Kafka Streams uses, such as with suffix
+    ``-pk``, because these bytes are parts of other bytes.
     """
 
     is_timed: ClassVar[bool] = False
@@ -59,12 +60,12 @@ class _Spec(OperatorSpec):
 
     topic: str
     key: AnySerde | None
-    """Of the left table's keys."""
+    """Serde of the left table's keys."""
     foreign: AnySerde | None
-    """Of the right table's keys."""
+    """Serde of the right table's keys."""
 
     def bound(self, bind: Bind) -> Self:
-        """The same spec with complete serdes."""
+        """Return the spec with its serdes bound."""
         return replace(
             self,
             key=bind(self.key, f"{self.topic}-pk", is_key=True),
@@ -81,7 +82,7 @@ def _given(serde: AnySerde | None) -> AnySerde:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(_Spec):
-    """Follows the left table's changes with subscriptions.
+    """Spec of the operator that sends subscriptions for changes of the left table.
 
     Args:
         value: the serde of the left table's values.
@@ -95,17 +96,17 @@ class Subscribe(_Spec):
 
     @property
     def serde_arguments(self) -> Arguments:
-        """The join's own are those of its results."""
+        """Names of the serdes; the arguments of the join itself are for its results."""
         return {"value": "this table's value", "key": "the other table's key"}
 
     def bound(self, bind: Bind) -> Self:
-        """The same spec with complete serdes."""
-        # Without super(): a dataclass with slots is made anew, and super() finds the first one.
+        """Return the spec with its serdes bound."""
+        # Without super(): a dataclass with slots is re-created, and super() uses the first class.
         spec = _Spec.bound(self, bind)
         return replace(spec, value=bind(self.value, f"{self.topic}-vh", is_key=False))
 
     def make(self, context: OperatorContext, /) -> _Subscribe:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Subscribe(self, context)
 
 
@@ -133,7 +134,7 @@ class _Subscribe(Uncached):
             found = None if value is None else digest(self._encode_value(value))
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
-            # The row counts as deleted: what it named before is forgotten, and its result.
+            # The row is treated as deleted: its former subscription and its result are removed.
             named = row = found = value = None
         before, row_before = (None, None) if old is None else self._named_before(key, old)
         if row_before is not None and row_before != row:
@@ -149,7 +150,7 @@ class _Subscribe(Uncached):
             named = self._foreign_key(key, old)
             return named, None if named is None else self._encode_foreign(named)
         except Exception as error:
-            # It failed when the row came, too, so there is no subscription.
+            # It also failed when the row was added, so there is no subscription.
             no_row(error, -1)
             return None, None
 
@@ -168,12 +169,12 @@ class _Subscribe(Uncached):
 
 @dataclass(frozen=True, slots=True)
 class Receive(_Spec):
-    """Keeps the subscriptions."""
+    """Spec of the operator that stores subscriptions."""
 
     store: str
 
     def make(self, context: OperatorContext, /) -> _Receive:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Receive(self, context)
 
 
@@ -191,7 +192,7 @@ class _Receive(Uncached):
             self._dropped("no subscription")
             return
         if key is None:
-            # Kafka Streams asks so for a left row that names no key; nothing of it is kept.
+            # Kafka Streams subscribes so for a left row without a foreign key; nothing is stored.
             if value.instruction is not Instruction.ANSWER:
                 self._dropped("null key")
                 return
@@ -203,11 +204,11 @@ class _Receive(Uncached):
 
 @dataclass(frozen=True, slots=True)
 class Answer(_Spec):
-    """Tells who has just asked what the right row is now.
+    """Spec of the operator that sends the current right row to a new subscriber.
 
     Args:
         value: the serde of the right table's values.
-        answers: the topic of the answers.
+        answers: the topic of the responses.
         table: the right table's node.
     """
 
@@ -216,12 +217,12 @@ class Answer(_Spec):
     table: str
 
     def bound(self, bind: Bind) -> Self:
-        """The same spec with complete serdes."""
+        """Return the spec with its serdes bound."""
         spec = _Spec.bound(self, bind)
         return replace(spec, value=bind(self.value, self.answers, is_key=False))
 
     def make(self, context: OperatorContext, /) -> _Answer:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Answer(self, context)
 
 
@@ -259,12 +260,12 @@ class _Answer(Uncached):
 
 @dataclass(frozen=True, slots=True)
 class Notify(_Spec):
-    """Tells a right row that has changed to all who asked for it.
+    """Spec of the operator that sends a changed right row to all subscribers.
 
     Args:
         value: the serde of the right table's values.
-        answers: the topic of the answers.
-        store: where the subscriptions are.
+        answers: the topic of the responses.
+        store: the store of the subscriptions.
     """
 
     value: AnySerde | None
@@ -272,12 +273,12 @@ class Notify(_Spec):
     store: str
 
     def bound(self, bind: Bind) -> Self:
-        """The same spec with complete serdes."""
+        """Return the spec with its serdes bound."""
         spec = _Spec.bound(self, bind)
         return replace(spec, value=bind(self.value, self.answers, is_key=False))
 
     def make(self, context: OperatorContext, /) -> _Notify:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Notify(self, context)
 
 
@@ -297,7 +298,7 @@ class _Notify(Uncached):
             data = None if value is None else self._encode_value(value)
         except Exception as error:
             self._failed(error, key, value, timestamp, headers)
-            # The row counts as deleted for all that are joined with it.
+            # The row is treated as deleted for all rows that are joined with it.
             data = None
         prefix = prefix_of(self._encode_foreign(key))
         for row_key, found, since in self._scan(prefix, prefix_end(prefix)):
@@ -308,15 +309,15 @@ class _Notify(Uncached):
 
 @dataclass(frozen=True, slots=True)
 class Resolve(_Spec):
-    """Joins a left row with what it hears of the right one.
+    """Spec of the operator that joins a left row with responses.
 
     Args:
         value: the serde of the left table's values.
-        other: that of the right table's values.
-        answers: the topic of the answers.
+        other: the serde of the right table's values.
+        answers: the topic of the responses.
         table: the left table's node.
         joiner: called as ``joiner(key, left, right)``.
-        left: whether a left row without a right one is joined too, with None.
+        left: whether a left row without a right row is joined, too, with None.
     """
 
     value: AnySerde | None
@@ -327,18 +328,18 @@ class Resolve(_Spec):
     left: bool
 
     def bound(self, bind: Bind) -> Self:
-        """The same spec with complete serdes."""
+        """Return the spec with its serdes bound."""
         spec = _Spec.bound(self, bind)
         value = bind(self.value, f"{self.topic}-vh", is_key=False)
         return replace(spec, value=value, other=bind(self.other, self.answers, is_key=False))
 
     @property
     def partitioned_like(self) -> str:
-        """The left table: its results go to where its rows are."""
+        """Node of the left table, whose partitioning the results have."""
         return self.table
 
     def make(self, context: OperatorContext, /) -> _Resolve:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Resolve(self, context)
 
 
@@ -373,11 +374,11 @@ class _Resolve(Uncached):
             other = None if value.value is None else self._decode_other(value.value)
             self.settle(key, row, other, timestamp, headers)
         else:
-            # Many of these say that a serde writes one row as other bytes each time.
+            # Many drops indicate a serde that encodes the same row to different bytes.
             self._dropped(_OVERTAKEN)
 
     def settle(self, key: Any, row: Any, other: Any, timestamp: int, headers: Headers) -> None:
-        """Forward what follows from the two rows; None for one that is not there."""
+        """Forward the result of two rows; None for a missing row."""
         joined = row is not None and (self._left or other is not None)
         try:
             result = self._joiner(key, row, other) if joined else None

@@ -1,7 +1,8 @@
-"""Joining a stream with a global table: a look-up of each record by a key that it is mapped to.
+"""Join of a stream with a global table: a lookup of each record by a mapped key.
 
-The mapper is called for every record, those with a null value included; the joiner is not (both as
-in Kafka Streams). A result has the key, timestamp and headers of the stream's record.
+The mapper is called for every record, including null values; the joiner is not called for null
+values (both as in Kafka Streams). A result has the key, timestamp and headers of the stream's
+record.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _KEY_OF_TABLE = "the global table's key"
 
 @dataclass(frozen=True, slots=True)
 class GlobalJoin(OperatorSpec):
-    """What a join of a stream with a global table is (see `headrace.topology.context.context`).
+    """Spec of a join of a stream with a global table.
 
     Args:
         table: the name of the table's node.
         mapper: called as ``mapper(key, value)``, returns the key to look up.
         joiner: called as ``joiner(value, row)``.
         with_key: call ``joiner(key, value, row)`` instead, with the key of the record.
-        left: whether records without a row are joined too, with None.
+        left: whether records without a row are joined, too, with None.
     """
 
     table: str
@@ -38,16 +39,16 @@ class GlobalJoin(OperatorSpec):
 
     @property
     def serde_arguments(self) -> Arguments:
-        """It writes none but the key that it looks up, and the table has named how."""
+        """Names of the serdes: only the lookup key is encoded, with the table's serde."""
         return {"key": _KEY_OF_TABLE, "value": _KEY_OF_TABLE}
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Join(self, context)
 
 
 class _Join(Uncached):
-    """Hot path: one look-up a record."""
+    """Hot path: a single lookup per record."""
 
     __slots__ = ("_drop", "_get", "_joiner", "_left", "_mapper", "_with_key")
 

@@ -1,18 +1,18 @@
-"""A join of two tables by their keys: `JoinSide` hands each side's changes to one `JoinMerge`.
+"""Join of two tables by their keys: `JoinSide` passes each side's changes to a shared `JoinMerge`.
 
-A result depends on the two rows of its key and on nothing else. What was forwarded for a key before
-is the result of the rows of that time, so the merge computes it from the old values of both sides:
+A result depends only on the two rows of its key. The result that was forwarded before is that of
+the previous rows, so the merge computes it from the old values of both sides:
 
-- Without caches a change of one side finds the other as it was.
-- With caches the merge waits for its own flush, behind those of both tables. It remembers the rows
-  of the last flush from the old values that both sides told in this one; a side that told nothing
-  has not changed. Each key gives one result at most.
-- Where both sides come from one table, a change of one side finds the other changed already. There,
-  and where a store was asked for, the last result is read from a store. It is written at the flush,
-  too, unless both tables tell each change at once.
+- Without caches a change of one side finds the other side's row unchanged.
+- With caches the merge waits for its own flush, after the flushes of both tables. It reconstructs
+  the rows of the last flush from the old values that both sides forwarded in this flush; a side
+  that forwarded nothing has not changed. Each key has at most one result.
+- If both sides come from the same table, a change of one side finds the other side changed already.
+  In this case, and if a store was requested, the last result is read from a store. It is written at
+  the flush, too, unless both tables forward each change immediately.
 
-Kafka Streams (`KTableKTableInnerJoin` and its kin) computes the old result from the one old value
-and the other row of now, which was never forwarded where both have changed.
+Kafka Streams (`KTableKTableInnerJoin` and similar classes) computes the old result from one old
+value and the other side's current row, which was never forwarded if both have changed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 
 _NOTHING = object()
-"""Stands for a side that has told no change."""
+"""Placeholder for a side without a change."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSide(OperatorSpec):
-    """Marks the changes of one table with the side that they are of.
+    """Spec of the operator that marks the changes of a table with its side.
 
     Args:
-        side: 0 for the table that joins, 1 for the other one.
+        side: 0 for the table that joins, 1 for the other table.
     """
 
     side: int
@@ -45,7 +45,7 @@ class JoinSide(OperatorSpec):
     needs_old: ClassVar[bool] = True
 
     def make(self, context: OperatorContext, /) -> _Side:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Side(self, context)
 
 
@@ -62,14 +62,14 @@ class _Side(Uncached):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinMerge(OperatorSpec):
-    """Joins the rows of two tables.
+    """Spec of the operator that joins the rows of two tables.
 
     Args:
         tables: the names of the two tables' nodes.
         keys: a store whose keys are those of the first table.
         joiner: called as ``joiner(value, other value)``.
-        alone: for either table, whether its rows are joined without one of the other.
-        store: where results are kept; None computes them from the rows of the tables.
+        alone: for either table, whether its rows are joined without a row of the other table.
+        store: the store of the results; None computes them from the rows of the tables.
     """
 
     tables: tuple[str, str]
@@ -84,31 +84,31 @@ class JoinMerge(OperatorSpec):
     store_call: ClassVar[str] = 'join(store="...")'
 
     def kept_in(self, store: str) -> JoinMerge:
-        """The same join with its results kept in a store."""
+        """Return the spec with its results stored."""
         return replace(self, store=store)
 
     def make(self, context: OperatorContext, /) -> _Stored | _StoredLater | _Unstored:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         if self.store is None:
             return _Unstored(self, context)
         kind = _StoredLater if any(map(context.told_late, self.tables)) else _Stored
         return kind(self, self.store, context)
 
     def view(self, context: OperatorContext, /) -> TableView:
-        """The results, stored or computed."""
+        """Return the results, stored or computed."""
         if self.store is None:
             return _Joined(self, context)
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
     def joined(self, one: Any, other: Any) -> Any:
-        """The result of two rows, either of which may be None."""
+        """Return the result of two rows, either of which may be None."""
         if (one is None and not self.alone[1]) or (other is None and not self.alone[0]):
             return None
         return None if one is None and other is None else self.joiner(one, other)
 
 
 class _Joined:
-    """The result of each key, computed from the rows of both tables."""
+    """View of the results, computed from the rows of both tables."""
 
     __slots__ = ("_joined", "_unreadable", "_views")
 
@@ -131,7 +131,7 @@ class _Joined:
 
 
 class _Sides:
-    """What both kinds of merge read."""
+    """Base of the merge operators."""
 
     __slots__ = ("_failed", "_joined", "_views")
 
@@ -141,14 +141,14 @@ class _Sides:
         self._views = tuple(context.view(table) for table in spec.tables)
 
     def _rows(self, key: Any, side: int, value: Any, timestamp: int) -> tuple[Any, Any, int]:
-        """Both rows after a change of one side, and the time of what follows from it."""
+        """Return both rows after a change of a side, and the timestamp of their result."""
         other, since = self._views[1 - side].get(key)
         if other is not None and since > timestamp:
             timestamp = since
         return (value, other, timestamp) if side == 0 else (other, value, timestamp)
 
     def _rows_now(self, key: Any, timestamp: int) -> tuple[Any, Any, int]:
-        """Both rows at a flush, and the time of what follows from them."""
+        """Return both current rows at a flush, and the timestamp of their result."""
         (one, of_one), (other, of_other) = (view.get(key) for view in self._views)
         if one is not None and of_one > timestamp:
             timestamp = of_one
@@ -157,17 +157,17 @@ class _Sides:
         return one, other, timestamp
 
     def _result(self, key: Any, one: Any, other: Any, timestamp: int, headers: Headers) -> Any:
-        """What two rows are joined to; none where that fails and a handler goes on."""
+        """Return the joined rows, or None if joining fails and a handler continues."""
         try:
             return self._joined(one, other)
         except Exception as error:
             self._failed(error, key, (one, other), timestamp, headers)
-            # What was forwarded before is gone all the same.
+            # Delete the previous result anyway.
             return None
 
 
 class _Stored(_Sides):
-    """A merge that reads the last result from its store."""
+    """Merge that reads the last result from its store."""
 
     __slots__ = ("_store", "flush", "pending")
 
@@ -188,10 +188,11 @@ class _Stored(_Sides):
 
 
 class _StoredLater(_Sides):
-    """The same at a flush, behind those of both tables.
+    """Merge with a store that runs at the flush, after the flushes of both tables.
 
-    A side that is not cached tells each change at once, and would be joined with a row of the other
-    side of which nobody is told any more, where it goes again before that side's flush.
+    An uncached side forwards each change immediately. It would be joined with an uncommitted row of
+    the cached side, whose change is never forwarded if the row is deleted again before that side's
+    flush.
     """
 
     __slots__ = ("_store", "pending")
@@ -208,7 +209,7 @@ class _StoredLater(_Sides):
         self.pending[self._store.encode_key(key)] = key, timestamp, headers
 
     def flush(self) -> None:
-        """Write and send one result of each key of which either row has changed."""
+        """Write and forward a result for each key with a changed row."""
         held = list(self.pending.items())
         self.pending.clear()
         for row_key, (key, timestamp, headers) in held:
@@ -223,7 +224,7 @@ class _StoredLater(_Sides):
 
 
 class _Unstored(_Sides):
-    """A merge that computes the last result from the old values of both sides."""
+    """Merge that computes the last result from the old values of both sides."""
 
     __slots__ = ("_caching", "_encode", "_forward", "_old_is_read", "pending")
 
@@ -257,7 +258,7 @@ class _Unstored(_Sides):
         held[2:] = max(held[2], timestamp), headers
 
     def flush(self) -> None:
-        """Send one result of each key of which either row has changed."""
+        """Forward a result for each key with a changed row."""
         held = list(self.pending.values())
         self.pending.clear()
         for key, olds, timestamp, headers in held:
@@ -276,6 +277,6 @@ class _Unstored(_Sides):
             try:
                 old = self._joined(*before)
             except Exception:
-                old = None  # it failed then, too, and nothing was forwarded
+                old = None  # it also failed before, and nothing was forwarded
         if value is not None or old is not None:
             self._forward(key, value, old, timestamp, headers)

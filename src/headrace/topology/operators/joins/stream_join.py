@@ -1,13 +1,13 @@
-"""Joining two streams: records of one key whose times are near enough to each other.
+"""Join of two streams: records with the same key whose timestamps are within the join window.
 
-Each side has two steps. `KeepSide` hands a record on, then keeps it, so that a record of a stream
-that is joined with itself is found once. `JoinSide` joins it with what the other side has kept. In
-a left or outer join a record that matches nothing waits, and gets its null result as soon as stream
-time says that nothing can match it in time any more: before anything else is done with the record
-that says so (Kafka Streams: `KStreamKStreamJoin`, which waits for up to a second besides).
+Each side has two operators. `KeepSide` forwards a record, then stores it, so that a record of a
+stream that is joined with itself is found once. `JoinSide` joins it with the stored records of the
+other side. In a left or outer join a record without a match waits. Its unmatched result is emitted
+when stream time excludes further matches, before the record that advances stream time is processed
+(Kafka Streams: `KStreamKStreamJoin`, which waits up to a second longer).
 
-Stream time is kept beside the input offsets, and what waits is in a store of its own that nothing
-expires in: so no null result is lost, however far stream time jumps.
+Stream time is stored in the offset metadata, and waiting records are in a store without expiry. So
+no unmatched result is lost, however far stream time jumps.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ from headrace.topology.serdes.join_serdes import (
     waiting_row,
 )
 
-# What each side of a join of two streams keeps: its records, for as long as they may match.
+# Records of a side, stored as long as they may match.
 #
-# The store holds every record, equal ones included: a sequence number stands behind key and time.
-# The
-# records of one key lie next to each other, by time, then as they came.
+# The store holds every record, including equal records: a row key has key, timestamp and a sequence
+# number. The records of a key are adjacent, by timestamp, then in order of arrival.
 
 
 _SEQUENCE_MAX = 2**31 - 1
 
 
 class KeyEncoder:
-    """Encodes a key once for all steps of a join that one record goes through.
+    """Encoder that encodes a key only once for all operators of a join that process the record.
 
-    Hot path: `data` is what is asked for if `key` is the key, which spares the call.
+    Hot path: callers read `data` if `key` is the key, which saves the call.
     """
 
     __slots__ = ("_serialize", "data", "key")
@@ -59,22 +58,23 @@ class KeyEncoder:
         self.data = b""
 
     def __call__(self, key: Any) -> bytes:
-        """The bytes of a key."""
+        """Return the bytes of a key."""
         if key is self.key:
             return self.data
         data = self._serialize(key)
-        # Another object could be changed in place, and come again as another key.
+        # A mutable object could be changed in place and be passed again as another key.
         if key.__class__ in ATOMS:
             self.key, self.data = key, data
         return data
 
 
 class SideRows:
-    """The records of one side of a join, within one task.
+    """Records of a side of a join, within a task.
 
-    They are kept by the stream time of this side alone, as Kafka Streams keeps them: a late record
-    is joined for as long as the other side has kept what it matches. A record is kept up to and
-    with the last moment at which one in time may match it, a millisecond longer than there.
+    They expire by the stream time of this side alone, as in Kafka Streams: a late record is joined
+    as long as its matches on the other side are stored. A record is kept up to and including the
+    last moment at which a timely record may match it, which is a millisecond longer than in Kafka
+    Streams.
 
     Args:
         key: the serde of its rows' keys.
@@ -110,13 +110,13 @@ class SideRows:
         self._sequence = sequence
         self._task = task or TaskFacts()
         self.is_told = False
-        """Whether the record under way got its null result and is to match nothing any more."""
+        """Whether the current record got its unmatched result and must not match any more."""
         if time.value >= 0:
             buffer.expire(time.value - retention_ms)
 
     @staticmethod
     def of(context: OperatorContext, store: str, retention_ms: int) -> SideRows:
-        """The rows of a store; the same object for all steps of a task."""
+        """Return the rows of a store; the same object for all operators of a task."""
         shared = context.shared
         known = ("join side", store)
         if known not in shared:
@@ -133,7 +133,7 @@ class SideRows:
         return cast("SideRows", shared[known])
 
     def add(self, key: Any, value: Any, timestamp: int) -> bool:
-        """Keep a record; returns whether it came in time to be kept."""
+        """Store a record; return whether it was in time to be stored."""
         if timestamp > self._time.value:
             self.advance(min(timestamp, self._task.watermark))
         elif timestamp < self._buffer.horizon:
@@ -156,11 +156,14 @@ class SideRows:
             self._buffer.expire(time - self._retention_ms)
 
     def is_past(self, timestamp: int) -> bool:
-        """Whether a record of this time comes too late to be kept."""
+        """Whether a record of this timestamp is too late to be stored."""
         return timestamp < self._buffer.horizon
 
     def between(self, key: Any, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
-        """Times and values of a key's records, both bounds included, by time, then as they came."""
+        """Return timestamps and values of a key's records, by timestamp, then in order of arrival.
+
+        Both bounds are inclusive.
+        """
         buffer = self._buffer
         if start_ms < buffer.horizon:
             start_ms = buffer.horizon
@@ -177,7 +180,7 @@ class SideRows:
         return [(timestamp, opened(value)) for _, timestamp, value in rows]
 
     def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
-        """Let go of the last records of a key and time."""
+        """Delete the last records of a key and timestamp."""
         if timestamp < self._buffer.horizon:
             return
         recent = self._recent or self._rows_in_memory()
@@ -192,7 +195,7 @@ class SideRows:
     def _next_sequence(self) -> int:
         last = self._sequence.value
         if last < 0:
-            # A store that another program filled: no row of it may be written over.
+            # A store that another program filled: its rows must not be overwritten.
             rows = self._buffer.scan()
             last = max(
                 (SEQUENCE.unpack_from(row, len(row) - SEQUENCE.size)[0] for row, _, _ in rows),
@@ -203,7 +206,7 @@ class SideRows:
 
 
 def key_encoder(context: OperatorContext, store: str) -> KeyEncoder:
-    """What encodes the keys of a side's store."""
+    """Return the encoder of the keys of a side's store."""
     serde = context.serdes(store)[0]
     assert isinstance(serde, KeptKeySerde), store
     assert serde.inner is not None, store
@@ -214,10 +217,9 @@ def key_encoder(context: OperatorContext, store: str) -> KeyEncoder:
     return cast("KeyEncoder", context.shared[known])
 
 
-# The records of a left or outer join that match nothing yet, and when they get their null result.
+# Records of a left or outer join without a match, and the times of their unmatched results.
 #
-# They lie in a store by time, side and key. The ends of the next ones are kept in a heap, so that
-# the
+# They are stored by timestamp, side and key. A heap has the ends of the next records, so that the
 # store is read once for many of them, and not at all until stream time passes the first.
 
 
@@ -229,20 +231,20 @@ _HEAP_MAX = 4_000
 _NEVER = 2**63
 _START = b""
 _END = b"\xff" * 9
-"""Behind all rows: their times are positive."""
+"""Greater than all row keys, because timestamps are positive."""
 
 
 class Waiting:
-    """What waits on both sides, within one task.
+    """Waiting records of both sides of a left or outer join, within a task.
 
-    After each record, no row is left whose time to match is over.
+    After each record, no row is left that can no longer match.
 
     Args:
-        left: what the left side keeps.
-        right: what the right side keeps.
-        left_ms: how long after its own time a left record can match, the grace period included.
-        right_ms: the same of a right record; None where those do not wait.
-        drops_late_matches: whether a record is to match nothing any more after its null result.
+        left: the stored records of the left side.
+        right: the stored records of the right side.
+        left_ms: how long after its timestamp a left record can match, including the grace period.
+        right_ms: the same for a right record; None if right records do not wait.
+        drops_late_matches: whether a record must not match after its unmatched result.
     """
 
     __slots__ = (
@@ -283,15 +285,15 @@ class Waiting:
         self._spans_ms = {True: left_ms, False: left_ms if right_ms is None else right_ms}
         self._shortest_ms = min(self._spans_ms.values())
         self.time = context.number("time", owner=store)
-        """The join's stream time, of both sides."""
+        """Stream time of the join, from both sides."""
         self._ends: list[tuple[int, bytes]] = []
         self._read_to = _START
-        """All rows before this one are in the heap."""
+        """All rows before this row key are in the heap."""
         self._next = -1
-        """No row ends before stream time is later than this."""
+        """No result is due before stream time is later than this."""
 
     def advance(self, timestamp: int, forward: Receive) -> None:
-        """Let stream time go on; those whose time to match is over get their null result."""
+        """Advance stream time, and emit the unmatched results that are due."""
         self.time.value = timestamp
         if timestamp <= self._next:
             return
@@ -300,21 +302,21 @@ class Waiting:
                 self._emit_ended(timestamp, forward)
                 self._read()
         except BaseException:
-            # Where the application goes on, those that are left are found again.
+            # If the application continues, the remaining rows are read again.
             self._forget()
             raise
 
     def is_due(self, time: int) -> bool:
-        """Return whether a record may get its null result when stream time reaches `time`."""
+        """Return whether unmatched results may be emitted when stream time reaches `time`."""
         return time > self.time.value and time > self._next
 
     def held_from(self) -> int | None:
-        """Return the time of the earliest record that waits."""
+        """Return the timestamp of the earliest waiting record."""
         first = next(iter(self._buffer.scan()), None)
         return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
 
     def hold(self, is_left: bool, key: Any, value: Any, timestamp: int) -> bool:
-        """Let a record wait; returns whether something may still match it in time."""
+        """Store an unmatched record; return False if it can no longer be matched."""
         end = timestamp + self._spans_ms[is_left]
         if end < self.time.value:
             if self._drops_late_matches:
@@ -328,20 +330,20 @@ class Waiting:
         return True
 
     def settle(self, is_left: bool, key: Any, timestamp: int) -> None:
-        """A record of a side was matched: it waits no longer."""
+        """Remove a record that was matched."""
         if timestamp + self._spans_ms[is_left] < self.time.value:
             return
         row = waiting_row(timestamp, is_left, self._encode(key))
         buffer = self._buffer
-        # Whether there is such a row, without decoding it.
+        # Check whether the row exists, without decoding it.
         entry = buffer.dirty.get(row) or buffer.clean.get(row) or buffer.load(row)
         if entry[0] is not None:
             self._end(row, timestamp)
 
     def _emit_ended(self, now: int, forward: Receive) -> None:
-        """Those of the heap, in the order of their rows.
+        """Emit unmatched results of the heap, in the order of their rows.
 
-        They have no headers: the store keeps none, and the record at hand is of any other key.
+        They have no headers: the store has none, and the current record has another key.
         """
         ended = []
         while self._ends and self._ends[0][0] < now:
@@ -349,7 +351,7 @@ class Waiting:
         for row in sorted(set(ended)):
             values = self._buffer.get(row)[0]
             if values is None:
-                continue  # it was matched meanwhile
+                continue  # matched in the meantime
             where = self._decode(row)
             timestamp = where.timestamp_ms
             self._end(row, timestamp)
@@ -361,14 +363,14 @@ class Waiting:
                 try:
                     result = self._join(where.key, *pair)
                 except Exception as error:
-                    # It must not cost the record that let stream time go on.
+                    # The record that advanced stream time must not be skipped.
                     earlier = EarlierRecordError(error, timestamp)
                     self._failed(earlier, where.key, pair, timestamp, None)
                 else:
                     forward(where.key, result, None, timestamp, None)
 
     def _end(self, row: bytes, timestamp: int) -> None:
-        """Let go of a row: most came after the last commit, and are never written then."""
+        """Remove a row; most rows were added since the last commit and are never written."""
         buffer = self._buffer
         if buffer.clean.get(row) is ABSENT:
             buffer.forget(row)
@@ -376,7 +378,7 @@ class Waiting:
             buffer.put(row, None, timestamp)
 
     def _read(self) -> None:
-        """Find out when the next rows end, if their times do not say that it is too early."""
+        """Read the ends of further rows into the heap, unless all of them end later."""
         if self.time.value > self._unread_end():
             found = list(islice(self._buffer.scan(self._read_to or None), _READ_ROWS))
             self._read_to = found[-1][0] + b"\x00" if len(found) == _READ_ROWS else _END
@@ -393,7 +395,7 @@ class Waiting:
         self._next = min(self._next, end)
 
     def _forget(self) -> None:
-        """Begin anew with what is in the store."""
+        """Clear the heap, so that it is filled from the store again."""
         self._ends.clear()
         self._read_to = _START
         self._next = -1
@@ -402,7 +404,7 @@ class Waiting:
         self._next = min(self._unread_end(), self._ends[0][0] if self._ends else _NEVER)
 
     def _unread_end(self) -> int:
-        """The earliest end that a row can have that is not in the heap."""
+        """Return the earliest possible end of the rows that are not in the heap."""
         if self._read_to == _START:
             return -1
         if self._read_to == _END:
@@ -419,10 +421,10 @@ class Waits:
     """How the records of a left or outer join wait.
 
     Args:
-        store: where.
-        left_ms: how long after its own time a left record can match, the grace period included.
-        right_ms: the same of a right record; None where those do not wait.
-        late_match: whether a record still matches after its null result.
+        store: the store of waiting records.
+        left_ms: how long after its timestamp a left record can match, including the grace period.
+        right_ms: the same for a right record; None if right records do not wait.
+        late_match: whether a record may still match after its unmatched result.
     """
 
     store: str
@@ -433,7 +435,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class KeepSide(OperatorSpec):
-    """The step that keeps the records of one side."""
+    """Spec of the operator that stores the records of a side."""
 
     store: str
     retention_ms: int
@@ -445,28 +447,28 @@ class KeepSide(OperatorSpec):
 
     @property
     def serde_arguments(self) -> Arguments:
-        """The values of the two sides have one each."""
+        """Names of the serdes; the values of each side have their own."""
         return {} if self.is_left else {"value": "other_value"}
 
     def make(self, context: OperatorContext, /) -> _Keep:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Keep(self, context)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinSide(OperatorSpec):
-    """The step that joins the records of one side with those of the other.
+    """Spec of the operator that joins a side's records with the other side's records.
 
     Args:
         own: the store of this side.
         other: the store of the other side.
-        before_ms: how far before a record its matches may lie.
-        after_ms: how far after it.
+        before_ms: how far before a record its matches may be.
+        after_ms: how far after a record its matches may be.
         retention_ms: how long both sides keep their records.
         joiner: called as ``joiner(left value, right value)``.
         with_key: call ``joiner(key, left value, right value)`` instead.
-        emits_null: whether a record of this side that matches nothing gets a null result.
-        waits: how those wait, in a left or outer join.
+        emits_null: whether a record of this side without a match has an unmatched result.
+        waits: how such records wait, in a left or outer join.
     """
 
     is_left: bool
@@ -482,22 +484,22 @@ class JoinSide(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """How near matches lie."""
+        """Row kind with the join window."""
         return RowKind("join of streams", {"before": self.before_ms, "after": self.after_ms})
 
     def fills(self, store: str, /) -> bool:
-        """Of both sides, the one whose records are kept there."""
+        """Whether the store has the records of this side."""
         return store == self.own
 
     store_call: ClassVar[str] = 'join(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Join(self, context)
 
 
 class _Keep(Uncached):
-    """Hot path: each record of a side is kept here."""
+    """Hot path: stores each record of a side."""
 
     __slots__ = ("_drop", "_late", "_rows")
 
@@ -509,7 +511,7 @@ class _Keep(Uncached):
         self._rows = SideRows.of(context, spec.store, spec.retention_ms)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Let a record be joined, then keep it for those that come."""
+        """Forward a record to be joined, then store it for later records."""
         rows = self._rows
         self._forward(key, value, None, timestamp, headers)
         if key is None or value is None:
@@ -527,7 +529,7 @@ class _Keep(Uncached):
 
 
 class _Join(Uncached):
-    """Hot path: each record of a side is joined here."""
+    """Hot path: joins each record of a side."""
 
     __slots__ = (
         "_after_ms",
@@ -554,15 +556,12 @@ class _Join(Uncached):
         self._waiting = _waiting(spec, context)
 
     def is_due(self, time: int, /) -> bool:
-        """Return whether a record may get its null result when stream time reaches `time`."""
         return self._waiting is not None and self._waiting.is_due(time)
 
     def held_from(self) -> int | None:
-        """Return the time of the earliest record that waits for its null result."""
         return None if self._waiting is None else self._waiting.held_from()
 
     def advance(self, time: int, /) -> None:
-        """Advance stream time without a record."""
         if self._waiting is not None and time > self._waiting.time.value:
             self._waiting.advance(time, self._forward)
 
@@ -597,7 +596,7 @@ class _Join(Uncached):
 
 
 def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:
-    """What waits of a join, the same object for both sides of a task."""
+    """Return the waiting records of a join; the same object for both sides of a task."""
     waits = spec.waits
     if waits is None:
         return None
@@ -618,7 +617,7 @@ def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:
 
 
 def _from_side(spec: JoinSide) -> Join:
-    """The joiner, called with the key, the value of the side itself, and that of the other."""
+    """Return the joiner as a function of the key, this side's value and the other side's value."""
     joiner = spec.joiner
     if spec.with_key:
         return joiner if spec.is_left else lambda key, right, left: joiner(key, left, right)

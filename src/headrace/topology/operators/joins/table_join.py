@@ -1,7 +1,7 @@
-"""Joining a stream with a table: a look-up of each record's key among the table's rows.
+"""Join of a stream with a table: a lookup of each record's key in the table.
 
-The stream alone makes results: a change of the table makes none, and later records find the new
-row. A result has the key, timestamp and headers of the stream's record (Kafka Streams:
+Only the stream makes results: a change of the table makes none, but later records are joined with
+the new row. A result has the key, timestamp and headers of the stream's record (Kafka Streams:
 `KStreamKTableJoinProcessor`).
 """
 
@@ -18,13 +18,13 @@ from headrace.topology.operators.last_changes import Uncached
 
 @dataclass(frozen=True, slots=True)
 class TableJoin(OperatorSpec):
-    """What a join of a stream with a table is (see `headrace.topology.context.context`).
+    """Spec of a join of a stream with a table.
 
     Args:
         table: the name of the table's node.
         joiner: called as ``joiner(value, row)``.
         with_key: call ``joiner(key, value, row)`` instead.
-        left: whether records without a row are joined too, with None.
+        left: whether records without a row are joined, too, with None.
     """
 
     table: str
@@ -35,19 +35,19 @@ class TableJoin(OperatorSpec):
     repartition_advice: ClassVar[str] = 'join(name="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Join(self, context)
 
 
 class _Join(Uncached):
-    """Hot path: one look-up a record."""
+    """Hot path: a single lookup per record."""
 
     __slots__ = ("_drop", "_get", "_get_as_of", "_joiner", "_left", "_with_key")
 
     def __init__(self, spec: TableJoin, context: OperatorContext) -> None:
         view = context.view(spec.table)
         self._get = view.get
-        # A table that keeps its past is asked for the row of the record's own time.
+        # A versioned table returns the row that was valid at the record's timestamp.
         self._get_as_of: Callable[[Any, int], tuple[Any, int]] | None = getattr(
             view, "get_as_of", None
         )

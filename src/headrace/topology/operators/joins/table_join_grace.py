@@ -1,8 +1,9 @@
-"""Joining a stream with a table that keeps its past, where records wait for late rows.
+"""Join of a stream with a versioned table, with a grace period for late rows.
 
-A record waits until stream time is later than its own by the grace period, and is then joined with
-the row that was valid at its time. A record that comes later than that is joined at once, with what
-is known by then (Kafka Streams: `KStreamKTableJoinProcessor`, `RocksDBTimeOrderedKeyValueBuffer`).
+A record waits until stream time is past its timestamp by the grace period. Then it is joined with
+the row that was valid at its timestamp. A record that arrives later than that is joined
+immediately, with the rows that are known (Kafka Streams: `KStreamKTableJoinProcessor`,
+`RocksDBTimeOrderedKeyValueBuffer`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ _NEVER = 2**63
 
 @dataclass(frozen=True, slots=True)
 class PostponedTableJoin(OperatorSpec):
-    """What such a join is (see `headrace.topology.context.context`).
+    """Spec of such a join.
 
     Args:
-        table: the name of the table's node; it keeps its past.
+        table: the name of the node of the versioned table.
         joiner: called as ``joiner(value, row)``.
         with_key: call ``joiner(key, value, row)`` instead.
-        left: whether records without a row are joined too, with None.
-        grace_ms: for how long.
+        left: whether records without a row are joined, too, with None.
+        grace_ms: how long records wait.
     """
 
     table: str
@@ -46,13 +47,13 @@ class PostponedTableJoin(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """How long records wait."""
+        """Row kind with the grace period."""
         return RowKind("join with a table", {"grace": self.grace_ms})
 
     store_call: ClassVar[str] = repartition_advice
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return _Join(self, context)
 
 
@@ -92,10 +93,10 @@ class _Join(Uncached):
         self._time = context.number("time")
         self._sequence = context.number("sequence")
         self._earliest = 0
-        """No record waits that is earlier than this."""
+        """No waiting record is earlier than this."""
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Let a record wait, and join those that have waited long enough."""
+        """Store a record, and join the records that have waited long enough."""
         if value is None or (key is None and not self._left):
             # A record that is dropped does not advance time (Kafka Streams: `maybeDropRecord`).
             self._drop("null value" if value is None else "null key")
@@ -112,16 +113,13 @@ class _Join(Uncached):
             self._join_until(now - self._grace_ms)
 
     def is_due(self, time: int, /) -> bool:
-        """Return whether waiting records are joined when stream time reaches `time`."""
         return time > self._time.value and time - self._grace_ms >= self._earliest
 
     def held_from(self) -> int | None:
-        """Return the time of the earliest record that waits."""
         first = next(iter(self._buffer.scan()), None)
         return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
 
     def advance(self, time: int, /) -> None:
-        """Advance stream time without a record."""
         if time > self._time.value:
             self._time.value = time
             if time - self._grace_ms >= self._earliest:
@@ -135,7 +133,7 @@ class _Join(Uncached):
         self._earliest = min(self._earliest, timestamp)
 
     def _join_until(self, time: int) -> None:
-        """Join those of that time and of earlier ones, by time, then key, then arrival."""
+        """Join the records up to this timestamp, by timestamp, then key, then arrival."""
         end = TIMESTAMP.pack(time + 1)
         for row, held, timestamp in self._buffer.scan(TIMESTAMP.pack(self._earliest), end):
             key = self._decode(row).key
@@ -146,7 +144,7 @@ class _Join(Uncached):
             try:
                 joined = self._joined(key, held.value, found)
             except Exception as error:
-                # It must not cost the record that let stream time go on.
+                # The record that advanced stream time must not be skipped.
                 earlier = EarlierRecordError(error, timestamp)
                 self._failed(earlier, key, (held.value, found), timestamp, held.headers)
             else:

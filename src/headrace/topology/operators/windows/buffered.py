@@ -1,9 +1,9 @@
-"""The rows of a suppression's buffer: a change that waits, and how it lies in the store.
+"""Rows of a suppression's buffer: a buffered change, and its format in the store.
 
     time (8)  timestamp (8)  size of prior (4)  size of value (4)  prior  value
     headers: count (4), then for each: size of name (4)  name  size of value (4)  value
 
-All numbers are big-endian; a size of -1 stands for null.
+All numbers are big-endian; a size of -1 means null.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _INT = struct.Struct(">i")
 
 
 class Buffered(NamedTuple):
-    """A change that is held back.
+    """A buffered change.
 
     Args:
-        prior: what was forwarded before, or None.
-        time: where it stands in the order, in milliseconds: the window's end, or the timestamp of
-            the first change that is held back.
-        timestamp: of the last change.
+        prior: the value that was forwarded last, or None.
+        time: its time in the order of emission, in milliseconds: the window's end, or the timestamp
+            of the first buffered change.
+        timestamp: the timestamp of the last change.
     """
 
     value: Any
@@ -42,7 +42,7 @@ class Buffered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BufferedSerde(Around[Any]):
-    """Changes whose values another serde encodes.
+    """Serde of buffered changes, with an inner serde for the values.
 
     Example:
         >>> from headrace import serdes
@@ -95,7 +95,7 @@ class BufferedSerde(Around[Any]):
         )
 
     def normalise(self, value: Buffered, /) -> Buffered:
-        """What `deserialize` gives for the change's bytes."""
+        """Return the change that the encoded change decodes to."""
         now, prior = kept(self._known, value.value), kept(self._known, value.prior)
         return value._replace(value=now, prior=prior, headers=list(value.headers or ()))
 

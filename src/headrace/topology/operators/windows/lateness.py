@@ -1,6 +1,7 @@
-"""Where an operator hands records that came too late, if the program takes them as a stream.
+"""Late records of an operator, which a program can receive as a stream.
 
-Such a stream is one more child of the operator's node, known by its name; results go to the others.
+That stream is a child of the operator's node with a reserved name; results are forwarded to the
+other children.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _SUFFIX = "-late"
 
 
 def late_name(node: str) -> str:
-    """The name of the child that takes the late records of a node.
+    """Return the name of the child that receives the late records of a node.
 
     Example:
         >>> late_name("hourly")
@@ -24,13 +25,14 @@ def late_name(node: str) -> str:
 
 
 def split_late(node: str, children: Mapping[str, Receive]) -> tuple[Receive | None, Receive | None]:
-    """Tell the children that take results from the one that takes late records.
+    """Split the children of a node into receivers of results and of late records.
 
     Args:
-        children: what follows it, as the operator's context has it.
+        children: the children, as in the operator's context.
 
     Returns:
-        What takes a result, and what takes a late record; each None where nothing follows.
+        The receiver of results, and the receiver of late records; each is None if the node has
+        none.
 
     Example:
         >>> results, late = split_late("hourly", {"hourly-late": print})

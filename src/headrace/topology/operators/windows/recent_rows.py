@@ -1,16 +1,16 @@
-"""The latest rows of a store by key and time in memory: what nearly every record asks for.
+"""Cache of the latest rows of a store by key and timestamp, because most records need them.
 
-They are the rows of one side of a join of two streams, or those of sliding windows.
+They are the rows of a side of a stream-stream join, or the rows of sliding windows.
 
-Hot path: each record reads here. A RocksDB cursor costs more than all else that is done for a
-record, and is made only for rows that are not in memory.
+Hot path: each record reads here. A RocksDB cursor costs more than everything else that is done for
+a record, and is created only for rows that are not in memory.
 
-What is in memory of a key are all its rows from some time on, its floor; a key of which nothing is
-in memory has the common floor. Rows before it are read from the store once, and then stay. So a
-read sees what a scan of the store would, in the same order. Values are held as the buffer holds
-them: an object that a user can change is decoded for each read.
+For each key, all rows from some timestamp on are in memory, the key's floor. A key without rows in
+memory has the common floor. Earlier rows are read from the store once, and then stay in memory. So
+a read returns the same rows as a scan of the store, in the same order. Values have the buffer's
+form: a mutable object is decoded for each read.
 
-An abort takes this away with the task; what the store holds is read again.
+An abort discards these rows with the task; they are read from the store again.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from headrace.state.timed import TimedBuffer
 from headrace.topology.serdes.join_serdes import KEPT
 
 _BITS = 32
-"""A row's stamp: its time, and behind it as many bits for its number."""
+"""Bits of the number in a row's stamp; the higher bits are the timestamp."""
 
 _SWEEP_MIN = 1_000
 _SAMPLE = 16
 
 Row = tuple[int, int, Any]
-"""A stamp, a timestamp, and a value as the buffer holds it."""
+"""A stamp, a timestamp, and a value in the buffer's form."""
 
 _NO_ROWS: list[Row] = []
 
 
 class _KeyRows(list[Row]):
-    """The rows of one key in order: all of them that are not earlier than `floor`.
+    """Rows of a key in order: all rows that are not earlier than `floor`.
 
-    One object for a key, as in a join there may be as many keys as rows.
+    It is a single object per key, because a join may have as many keys as rows.
     """
 
     __slots__ = ("floor",)
@@ -46,11 +46,11 @@ class _KeyRows(list[Row]):
     floor: int
 
     def place(self, stamp: int) -> int:
-        """How many rows are before those of a stamp."""
+        """Return the number of rows before a stamp."""
         return bisect_left(self, (stamp,))
 
     def insert_row(self, row: Row) -> None:
-        """Put a row in its place, where it is not the last one."""
+        """Insert or replace a row that is not the last row."""
         place = self.place(row[0])
         if self[place][0] == row[0]:
             self[place] = row
@@ -59,10 +59,11 @@ class _KeyRows(list[Row]):
 
 
 class RecentRows:
-    """Cache of the latest rows of a store by key and time.
+    """Cache of the latest rows of a store by key and timestamp.
 
     Args:
-        buffer: the rows; who changes them by `put_unexpired` or in `dirty` changes them here, too.
+        buffer: the rows. Code that changes them with `put_unexpired` or in `dirty` must change them
+            here, too.
     """
 
     __slots__ = ("_buffer", "_floor", "_keys", "_sweep_at", "count")
@@ -72,17 +73,17 @@ class RecentRows:
         self._keys: dict[bytes, _KeyRows] = {}
         latest = buffer.latest()
         self._floor = 0 if latest is None else latest + 1
-        """No key that is not in memory has rows from here on."""
+        """Keys that are not in memory have no rows from this timestamp on."""
         self.count = 0
-        """How many rows and keys are in memory, expired ones included."""
+        """Number of rows and keys in memory, including expired rows."""
         self._sweep_at = _SWEEP_MIN
         buffer.cache_in(self)
 
     def add(self, key: bytes, time: int, number: int, timestamp: int, value: Any) -> None:
-        """Keep a row that is in the buffer now, its value as it is held there.
+        """Add a row that is in the buffer, with its value in the buffer's form.
 
         Args:
-            time: behind the key in the row's key; `number` behind that.
+            time: the timestamp in the row's key, after the key; `number` follows it.
         """
         found = self._keys.get(key)
         if found is None:
@@ -103,12 +104,14 @@ class RecentRows:
             self._sweep()
 
     def latest_first(self, key: bytes, start_ms: int, end_ms: int) -> list[tuple[int, int, Any]]:
-        """As `between`, from the last to the first, with the time of each in front."""
+        """Return the rows of `between` in reverse order, each with its row-key timestamp first."""
         found = self.between(key, start_ms, end_ms)
         return [(stamp >> _BITS, timestamp, value) for stamp, timestamp, value in reversed(found)]
 
     def between(self, key: bytes, start_ms: int, end_ms: int) -> list[Row]:
-        """The rows of a key, both bounds included, by time, then number; not to be changed.
+        """Return the rows of a key by timestamp, then number; the list must not be changed.
+
+        Both bounds are inclusive.
 
         Args:
             start_ms: not before the buffer's horizon.
@@ -125,7 +128,7 @@ class RecentRows:
         return found[low : bisect_left(found, (end,), low)]
 
     def remove_last(self, key: bytes, time: int, count: int) -> list[bytes]:
-        """Let go of the last rows of a key and time; returns their keys in the buffer."""
+        """Remove the last rows of a key and timestamp; return their keys in the buffer."""
         found = self._keys.get(key)
         if time < (self._floor if found is None else found.floor):
             found = self._read(key, found, time)
@@ -138,7 +141,7 @@ class RecentRows:
         return gone
 
     def written(self, row_key: bytes) -> None:
-        """Read a key again, of which somebody else has written a row."""
+        """Invalidate the rows of a key after other code has written a row."""
         latest: int = KEPT.unpack_from(row_key, len(row_key) - KEPT.size)[0]
         found = self._keys.pop(row_key[: -KEPT.size], None)
         if found is not None:
@@ -148,7 +151,7 @@ class RecentRows:
         self._floor = max(self._floor, latest + 1)
 
     def shrink(self, entries: int) -> None:
-        """Let go of what has expired, then of keys, until only so many rows and keys are left."""
+        """Remove expired rows, then keys, until at most `entries` rows and keys are left."""
         self._sweep()
         for key in list(self._keys):
             if self.count <= entries:
@@ -159,12 +162,12 @@ class RecentRows:
                 self._floor = max(self._floor, (found[-1][0] >> _BITS) + 1)
 
     def sample(self) -> dict[bytes, Entry]:
-        """Some rows, from which the memory of all is estimated."""
+        """Return some rows, for an estimate of the memory."""
         latest = islice(reversed(self._keys.items()), _SAMPLE)
         return {key: found[-1][:0:-1] for key, found in latest if found}
 
     def _read(self, key: bytes, found: _KeyRows | None, start_ms: int) -> _KeyRows:
-        """Read what is missing of a key from the store."""
+        """Read the missing rows of a key from the store."""
         size = len(key) + KEPT.size
         rows = []
         before = self._floor if found is None else found.floor
@@ -186,12 +189,12 @@ class RecentRows:
         return found
 
     def _sweep(self) -> None:
-        """Let go of what has expired."""
+        """Remove expired rows."""
         horizon, keys = self._buffer.horizon, self._keys
         expired = horizon << _BITS
         for found in [one for one in keys.values() if one and one[0][0] < expired]:
             del found[: found.place(expired)]
-        # That a key has no rows need not be read again as long as others may have some.
+        # Keep empty keys while the common floor is above the horizon, to avoid reads of the store.
         if self._floor <= horizon:
             for key in [key for key, found in keys.items() if not found]:
                 del keys[key]

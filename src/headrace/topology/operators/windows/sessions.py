@@ -1,9 +1,9 @@
-"""Folding a grouped stream into sessions: rows that grow, and merge, while records come.
+"""Aggregation of a grouped stream into sessions, which grow and merge as records arrive.
 
-A record joins each open session of its key that lies within the gap; what they were before is
-taken back, with a deletion, before the new one goes on. A session is closed once stream time has
-passed its end by the gap and the grace: it takes no record any more, however long its row is kept.
-A record that reaches no open session, and is too old to open one, is late (Kafka Streams:
+A record joins each open session of its key within the gap. The former sessions are deleted before
+the merged session is forwarded. A session is closed when stream time has passed its end by the gap
+and the grace period: it accepts no more records, even if its row is still stored. A record that
+joins no open session, and is too old to open a session, is late (Kafka Streams:
 `KStreamSessionWindowAggregate`).
 """
 
@@ -25,26 +25,26 @@ from headrace.topology.serdes.windows_serde import SessionWindowedSerde
 from headrace.topology.windows import SessionWindows, Window, Windowed
 
 _KEYS_KNOWN = 50_000
-"""Of so many keys the open sessions are remembered; the others are looked up in the store."""
+"""Number of keys whose open sessions are cached; others are read from the store."""
 
 NEVER = 2**63
 """Later than the end of every session."""
 
 _BOUNDS = struct.Struct(">qq")
-"""The end and the start of a session, as they stand behind the key of its row."""
+"""End and start of a session, the suffix of its row key."""
 
 _FAR_MS = 2**47
-"""The year 6429: no session that anybody looks for ends later than that and than stream time."""
+"""The year 6429: no session to be found ends later than both this and stream time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFold(FoldedTable):
-    """Folds records into sessions.
+    """Spec of an aggregation of records into sessions.
 
     Args:
-        store: of layout "session".
-        retention_ms: how long sessions are kept, in stream time after their end.
-        emit: "on_window_update" forwards each change, "on_window_close" closed sessions alone.
+        store: a store of layout "session".
+        retention_ms: how long sessions are stored, in stream time after their end.
+        emit: "on_window_update" forwards each change, "on_window_close" only closed sessions.
     """
 
     windows: SessionWindows
@@ -55,29 +55,29 @@ class SessionFold(FoldedTable):
 
     @property
     def row_kind(self) -> RowKind:
-        """Where sessions end."""
+        """Row kind with the gap and the grace period."""
         spans = {"gap": self.windows.gap_ms, "grace": self.windows.grace_ms}
         return RowKind(f"{self.fold.word} in sessions", spans, frozenset({"gap"}))
 
     @property
     def close_wait_ms(self) -> int:
-        """How far stream time is past a session's end when it is closed."""
+        """Time between a session's end and its close, in stream time."""
         return self.windows.gap_ms + self.windows.grace_ms + 1
 
     def make(self, context: OperatorContext, /) -> Sessions:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return Sessions(self, context)
 
 
 _Session = tuple[int, int, bytes]
-"""The end of a session, its start, and the key of its row."""
+"""End of a session, its start, and its row key."""
 
 
 class Sessions(RecordCache):
-    """The operator of one task; see the module.
+    """Operator of a `SessionFold`; see the module.
 
-    Who owns what: the store has all sessions; `_open` remembers those of some keys that are not
-    closed. Stream time is the store's: the nodes of a cogroup share it.
+    The store has all sessions. `_open` caches the open sessions of some keys. Stream time belongs
+    to the store, because the nodes of a cogroup share it.
     """
 
     __slots__ = (
@@ -127,22 +127,22 @@ class Sessions(RecordCache):
         self._time: Number = context.number("time", owner=spec.store)
         self._emitted: Number | None = None
         self._earliest: int | None = None
-        """No session that is not emitted ends before; None: not known."""
+        """Earliest end of a session that is not emitted; None if unknown."""
         if spec.emit == "on_window_close":
             self._emitted = context.number("emitted", owner=spec.store)
         self._fresh: set[bytes] = set()
-        """The rows that were written since the last commit and are not on disk."""
+        """Rows that were written since the last commit and are not on disk."""
         self._open: dict[bytes, list[_Session]] = {}
         self._expire()
 
     @property
     def stream_time(self) -> int:
-        """How far event time is."""
+        """Stream time of the sessions."""
         time: int = self._time.value
         return time
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take a record into its session."""
+        """Aggregate a record into its session."""
         watermark = self._context.task.watermark
         if timestamp > self._time.value < watermark:
             self._time.value = min(timestamp, watermark)
@@ -170,7 +170,7 @@ class Sessions(RecordCache):
         grown = end, start, key_bytes + _BOUNDS.pack(end, start)
         self._write(key_bytes, grown, aggregate, reached, closed_before)
         if self._emitted is not None:
-            return  # they go on when they close
+            return  # emitted when they close
         before = None
         for session, held in taken:
             if session == grown:
@@ -180,13 +180,13 @@ class Sessions(RecordCache):
         self._change(key, grown, aggregate, before, headers)
 
     def _held(self, row_key: bytes) -> Any:
-        """The value of an open session, as the buffer holds it."""
+        """Return the value of an open session, in the buffer's form."""
         rows = self._rows
         entry = self._dirty.get(row_key) or rows.clean.get(row_key) or rows.load(row_key)
         return entry[0]
 
     def _opened(self, held: Any) -> Any:
-        """A value that is held so: an object of its own where it could be changed in place."""
+        """Decode a value in the buffer's form; a mutable value is a new object."""
         if held.__class__ is bytes and self._decode is not None:
             return self._decode(held)
         return held
@@ -199,9 +199,9 @@ class Sessions(RecordCache):
         taken: list[_Session],
         closed_before: int,
     ) -> None:
-        """Put the row of a session in the place of those that it takes.
+        """Replace the rows of merged sessions by the row of the new session.
 
-        None of them has expired: a session is closed before that.
+        None of them has expired, because a session is closed before that.
         """
         dirty, fresh = self._dirty, self._fresh
         if not dirty:
@@ -215,7 +215,7 @@ class Sessions(RecordCache):
                 dirty[row_key] = (aggregate, end)  # as `put` does it, without the calls
             else:
                 self._rows.put_unexpired(row_key, aggregate, end)
-        # Only now: where the new one cannot be written, those that it takes stay as they were.
+        # Only now, so that the merged sessions remain if the new session cannot be written.
         for session in taken:
             if session != grown or aggregate is None:
                 self._remove(session[2], end)
@@ -229,17 +229,17 @@ class Sessions(RecordCache):
 
     def _remove(self, row_key: bytes, timestamp: int) -> None:
         if row_key in self._fresh and row_key in self._dirty:
-            # It came and went between two commits: there is nothing to delete.
+            # It was added and deleted between two commits: nothing must be deleted on disk.
             self._fresh.discard(row_key)
             self._rows.forget(row_key)
         else:
-            # Under the new session's time, so that the changelog keeps it as long as the row.
+            # With the new session's timestamp, so that the changelog keeps it as long as the row.
             self._dirty[row_key] = (None, timestamp)
 
-    # -- which sessions there are ------------------------------------------------------------
+    # -- lookup of sessions --------------------------------------------------------------------
 
     def _reached(self, key_bytes: bytes, timestamp: int, closed_before: int) -> list[_Session]:
-        """The open sessions of a key that a record joins, by their ends."""
+        """Return the open sessions of a key that a record joins, by their ends."""
         known = self._open.get(key_bytes)
         if known is None:
             if len(self._open) >= _KEYS_KNOWN:
@@ -252,9 +252,9 @@ class Sessions(RecordCache):
 
     def _stored(self, key_bytes: bytes) -> list[_Session]:
         start = key_bytes + TIMESTAMP.pack(max(self._closed_before, 0))
-        # A higher end would lead over the rows of all longer keys that begin with this one.
+        # A higher bound would include the rows of all longer keys with this prefix.
         end = key_bytes + TIMESTAMP.pack(max(self._time.value + 1, _FAR_MS))
-        size = len(key_bytes)  # longer keys with the same beginning lie between
+        size = len(key_bytes)  # the range also has rows of longer keys with this prefix
         rows = (row_key for row_key, _, _ in self._rows.scan(start, end))
         return [
             (*_BOUNDS.unpack_from(row_key, size), row_key)
@@ -266,15 +266,15 @@ class Sessions(RecordCache):
 
     @property
     def _closed_before(self) -> int:
-        """Sessions that end before are closed."""
+        """Sessions that end before this time are closed."""
         closed_before = self._time.value - self._closing_ms
         if self._emitted is None:
             return closed_before
-        # With a longer grace period than before, what was emitted stays closed.
+        # If the grace period was extended, emitted sessions remain closed.
         return max(closed_before, self._emitted.value)
 
     def _advance(self) -> None:
-        """Emit what closes as stream time has moved, and only then let go of what expires."""
+        """Emit the sessions that stream time closes, and only then expire rows."""
         self._emit_closed()
         if not self.pending:
             self._expire()
@@ -282,7 +282,7 @@ class Sessions(RecordCache):
     def _expire(self) -> None:
         horizon = self._time.value - self._spec.retention_ms
         if self._emitted is not None:
-            # With a shorter grace period than before, more is closed than was emitted.
+            # If the grace period was reduced, closed sessions may not have been emitted yet.
             horizon = min(horizon, self._emitted.value)
         self._rows.expire(horizon)
 
@@ -293,7 +293,7 @@ class Sessions(RecordCache):
         return self._earliest is None or self._earliest < time - self._closing_ms
 
     def held_from(self) -> int | None:
-        """Return the end of the earliest session that waits until it is closed."""
+        """Return the end of the earliest session that waits to be emitted."""
         if self._emitted is None:
             return None
         if self._earliest is None:
@@ -307,7 +307,7 @@ class Sessions(RecordCache):
             self._advance()
 
     def close_idle(self) -> None:
-        """Close the sessions that are open, as if stream time had passed the last one's end."""
+        """Close the open sessions, as if stream time had passed the last end."""
         first = max(self._closed_before, 0)
         last = max((end for end, _ in self._rows.by_time(first, 2**63)), default=-1)
         if last >= 0:
@@ -326,7 +326,7 @@ class Sessions(RecordCache):
             return
         for end, row_key in self._rows.by_time(max(emitted.value, 0), closed_before):
             value = self._rows.get(row_key)[0]
-            # Without headers: the store keeps none, and the record at hand is of any other key.
+            # Without headers: the store has none, and the current record has another key.
             self._send(self._serde.deserialize(row_key), value, None, end, None)
         emitted.value = closed_before
         self._find_earliest(closed_before)
@@ -335,10 +335,10 @@ class Sessions(RecordCache):
         found = self._rows.earliest(max(start_ms, 0))
         self._earliest = NEVER if found is None else found
 
-    # -- what goes on --------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------
 
     def _change(self, key: Any, session: _Session, value: Any, old: Any, headers: Headers) -> None:
-        """Forward the change of a row, or hold it back; `old` as the buffer held it."""
+        """Forward or cache the change of a row; `old` is in the buffer's form."""
         end, start, row_key = session
         if not self._caching:
             windowed = Windowed(key, Window(start, end))
@@ -349,21 +349,21 @@ class Sessions(RecordCache):
             windowed = Windowed(key, Window(start, end))
             self.pending[row_key] = [windowed, self._opened(old), headers]
         elif value is None and held[1] is None:
-            del self.pending[row_key]  # of those that merge there may be many
+            del self.pending[row_key]  # saves memory, because many sessions may merge
         else:
             held[2] = headers
 
     def flush(self) -> None:
-        """Forward the last change of each session that has one held back."""
+        """Forward the last change of each cached session."""
         super().flush()
         self._expire()
 
     def _present(self, row_key: bytes) -> tuple[Any, int]:
-        """The value of a session, and its end, which the row of one that is gone does not tell."""
+        """Return the value of a session, and its end, which is also known for a deleted row."""
         end, _ = _BOUNDS.unpack_from(row_key, len(row_key) - _BOUNDS.size)
         return self._opened(self._held(row_key)), end
 
     def _send(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        # A session that was never there for those below needs no deletion.
+        # Do not forward the deletion of a session that was never forwarded.
         if value is not None or old is not None:
             self._forward(key, value, old, timestamp, headers)

@@ -1,19 +1,19 @@
-"""Folds over sliding windows: each record opens a window that ends with it, and one right after it.
+"""Aggregation of sliding windows: each record opens a window that ends with it, and another.
 
-A key's windows follow from the times of its records (KIP-450). For a record at time t, and a time
-difference d, there is
+The windows of a key follow from the timestamps of its records (KIP-450). For a record at time t and
+a time difference d, they are
 
-    its left window    [t - d, t]          the record, and those up to d before it
-    its right window   [t + 1, t + 1 + d]  those up to d behind that, if there are any
+    its left window    [t - d, t]          the record, and records up to d before it
+    its right window   [t + 1, t + 1 + d]  records up to d after that, if any
 
-so any two records that are no more than d apart share a window, and no two windows of a key hold
-the same records. None begins before 1970: the left windows of all records at times below d are one,
-[0, d], which holds those behind them up to d too.
+so two records that are at most d apart share a window, and no two windows of a key contain the same
+records. No window starts before 1970: the left windows of all records with timestamps below d are
+the same, [0, d], which also contains later records up to d.
 
-Only values are kept, no records. When a record comes that is earlier than others, the values of its
-windows are made of those of windows that hold all of their other records. The timestamp of a row,
-the largest of its records, tells whether it holds one behind the new one, and which one is just
-before it.
+Only aggregates are stored, no records. If a record arrives out of order, the aggregates of its
+windows are computed from those of windows that contain all of their other records. The timestamp of
+a row, the largest of its records, shows whether it contains a record after the new record, and
+which record precedes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.topology.operators.windows.windowed import WindowedFold, WindowedO
 
 
 class _Row(NamedTuple):
-    """A window of the key: its start, the largest time of its records, its value as it is held."""
+    """A window of the key: its start, the largest timestamp of its records, and its held value."""
 
     start: int
     latest: int
@@ -36,32 +36,32 @@ class _Row(NamedTuple):
 
 
 class _Around(NamedTuple):
-    """The windows of a key that have to do with a new record."""
+    """Windows of a key that a new record affects."""
 
     left_start: int
-    """Where the record's left window begins."""
+    """Start of the record's left window."""
     before: _Row | None
-    """The last one that ends before the left one."""
+    """Last window that starts before the left window."""
     left: _Row | None
-    """The left one."""
+    """Left window."""
     holding: list[_Row]
-    """The others that hold the record, the latest first."""
+    """Other windows that contain the record, the latest first."""
     has_right: bool
-    """Whether the record's right window is there."""
+    """Whether the record's right window exists."""
 
     def previous(self, timestamp: int) -> int:
-        """The time of the record just before; below the left window where it does not matter."""
+        """Return the timestamp of the preceding record, or -1 if its right window exists."""
         known = self.left or self.before
         if known is None or known.latest >= timestamp:
-            return -1  # its right window is there, as it holds a record
+            return -1  # its right window exists, because it contains a record
         return known.latest
 
     @property
     def right_base(self) -> _Row | None:
-        """A window that holds the records of the right one, and up to the new one's time others.
+        """Window that contains all records of the right window, or None.
 
-        Nothing lies between its own start and the new record: it would begin later. It holds none
-        of those if it holds one behind the new record.
+        If its latest record is after the new record, it contains no record up to the new record's
+        timestamp, because the right window of such a record would start later.
         """
         if self.holding:
             return self.holding[0]
@@ -70,25 +70,25 @@ class _Around(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingFold(WindowedFold):
-    """The fold of sliding windows."""
+    """Spec of an aggregation of sliding windows."""
 
     @property
     def row_kind(self) -> RowKind:
-        """Where windows lie."""
+        """Row kind with the time difference and the grace period."""
         grace = self.closes_after_ms - self.size_ms - 1
         spans = {"difference": self.size_ms, "grace": grace}
         return RowKind(f"{self.fold.word} in sliding windows", spans, frozenset({"difference"}))
 
     def make(self, context: OperatorContext) -> SlidingOperator:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return SlidingOperator(context, self)
 
 
 class SlidingOperator(WindowedOperator):
-    """Folds each record into the sliding windows of its key that hold it.
+    """Operator that aggregates each record into the sliding windows of its key that contain it.
 
-    A null value is left out (trap 5). Windows that are closed are left as they are; a record that
-    no window takes is late.
+    A null value is dropped. Closed windows do not change; a record whose windows are all closed is
+    late.
     """
 
     __slots__ = ("_difference",)
@@ -98,7 +98,7 @@ class SlidingOperator(WindowedOperator):
         self._difference = spec.size_ms
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take one record."""
+        """Process a record."""
         if value is None:
             self._dropped("null value")
             return
@@ -147,12 +147,12 @@ class SlidingOperator(WindowedOperator):
         timestamp: int,
         headers: Headers,
     ) -> tuple[int, int]:
-        """Fold the record into its windows; returns how many took it, and how many were closed."""
+        """Aggregate the record into its windows; return how many were open, and how many closed."""
         rows, left_start = self._rows, around.left_start
         known = {row.start: (row.held, row.latest) for row in around.holding}
         starts = list(known)
         behind_previous = around.previous(timestamp) + 1
-        # The window right behind the record just before is one of these now, or the left one.
+        # The preceding record's right window contains the record now; it may be the left window.
         if behind_previous > left_start and behind_previous not in starts:
             starts.append(behind_previous)
         taken = [start for start in starts if start > self._closed_to]

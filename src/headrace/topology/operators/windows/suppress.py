@@ -1,12 +1,12 @@
-"""Holding back a table's changes: the last one of each row goes on when its time has come.
+"""Suppression of a table's changes: the last change of each row is emitted when it is due.
 
-The buffer is a store, so nothing in it is lost or sent twice; what is kept here besides is the
-order in which the rows are due, read from the store when the first change comes. A row keeps its
-place in that order from the first change that is held back on (Kafka Streams:
+The buffer is a store, so no change is lost or emitted twice. The operator has only the order in
+which rows are due in memory, which is read from the store at the first change. A row keeps its
+position in that order from its first buffered change on (Kafka Streams:
 `KTableSuppressProcessorSupplier`, `InMemoryTimeOrderedKeyValueChangeBuffer`).
 
-Where tables above gather updates until the next flush, rows go on at the end of that flush: in the
-middle of it stream time is ahead of updates that are still to come.
+If tables upstream are cached, rows are emitted at the end of the flush, because during the flush
+stream time is ahead of updates that have not been forwarded yet.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from headrace.topology.serdes import Serde
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suppress(OperatorSpec):
-    """Holds back the changes of a table.
+    """Spec of the suppression of a table's changes.
 
     Args:
         table: the name of the node whose changes they are.
-        wait_ms: how far stream time must be past a row's time until it goes on.
-        final: whether a row's time is its window's end, and its change is the only one.
-        max_records: how many rows may be held back; None for any number.
-        max_bytes: how many bytes may be held back; None for any number.
-        shut_down: whether more is an error, and does not send on the oldest rows early.
+        wait_ms: how far stream time must be past a row's time before the row is emitted.
+        final: whether a row's time is its window's end, and it is emitted only once.
+        max_records: maximum number of buffered rows; None for any number.
+        max_bytes: maximum size of the buffered rows; None for any size.
+        shut_down: whether a full buffer is an error, instead of emitting the oldest rows early.
     """
 
     store: str
@@ -48,28 +48,28 @@ class Suppress(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """Until when rows wait."""
+        """Row kind with the wait."""
         what = "final results" if self.final else "a time limit"
         return RowKind(f"suppress until {what}", {"wait": self.wait_ms})
 
     @property
     def follows_windows(self) -> bool:
-        """Final results wait for their windows alone."""
+        """Whether only final results are emitted, which depends on the windows' stream time."""
         return self.final
 
     store_call: ClassVar[str] = 'suppress(name="...")'
 
     def make(self, context: OperatorContext, /) -> Suppressing:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return Suppressing(self, context)
 
     def view(self, context: OperatorContext, /) -> TableView:
-        """The rows as those below have seen them."""
+        """Return the rows as they were forwarded."""
         return _ForwardedRows(context, self.store, context.view(self.table))
 
 
 class _ForwardedRows:
-    """What was forwarded last: for a row that is held back what was before, else the table's."""
+    """View of the rows as forwarded: the prior value of a buffered row, else the table's row."""
 
     __slots__ = ("_encode", "_held", "_table")
 
@@ -86,7 +86,7 @@ class _ForwardedRows:
 
 
 class Suppressing:
-    """The operator of one task; see the module."""
+    """Operator of a `Suppress`; see the module."""
 
     __slots__ = (
         "_bytes",
@@ -119,14 +119,14 @@ class Suppressing:
         self._deferred = context.caching
         self._loaded = False
         self._due: list[tuple[int, bytes]] = []
-        """A heap of time and row key; what is not in `_places` is there no more."""
+        """Heap of time and row key; entries that are not in `_places` are obsolete."""
         self._places: dict[bytes, tuple[int, int]] = {}
-        """The time and size of each row."""
+        """Time and size of each row."""
         self._bytes = 0
         self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take a change of the table."""
+        """Buffer a change of the table."""
         if not self._loaded:
             self._load()
         if timestamp > self._time.value < self._task.watermark:
@@ -138,7 +138,7 @@ class Suppressing:
             self._enforce()
 
     def follow(self, time: int, /) -> None:
-        """Take the stream time of the windows, whether or not a change of theirs came."""
+        """Advance to the stream time of the windows, even without a change."""
         if time > self._time.value:
             self._time.value = time
             if self._deferred:
@@ -149,7 +149,7 @@ class Suppressing:
                 self._enforce()
 
     def flush(self) -> None:
-        """Send on what is due, after the last update of this flush has come."""
+        """Emit the rows that are due, after the last update of the flush."""
         if self.pending:
             self.pending.clear()
             if not self._loaded:
@@ -163,7 +163,7 @@ class Suppressing:
         return bool(self._due) and self._due[0][0] <= time - self._spec.wait_ms
 
     def held_from(self) -> int | None:
-        """Return the time of the earliest row that is held back."""
+        """Return the time of the earliest buffered row."""
         if not self._loaded:
             self._load()
         while self._due and self._places.get(self._due[0][1], (None,))[0] != self._due[0][0]:
@@ -183,7 +183,7 @@ class Suppressing:
             self._enforce()
 
     def close_idle(self) -> None:
-        """Send on final results as if stream time had passed the last window's end."""
+        """Emit final results as if stream time had passed the last window's end."""
         if not self._spec.final:
             return
         if not self._loaded:
@@ -193,7 +193,7 @@ class Suppressing:
             self._time.value = max(self._time.value, last + self._spec.wait_ms)
             self._enforce()
 
-    # -- what is held --------------------------------------------------------------------------
+    # -- buffer --------------------------------------------------------------------------------
 
     def _load(self) -> None:
         self._loaded = True
@@ -212,12 +212,12 @@ class Suppressing:
         else:
             time, prior = timestamp, old
         if value is None and prior is None:
-            # It came and went while it was held back, or never came.
+            # The row was added and deleted while it was buffered, or never existed.
             if held is not None:
                 self._let_go(row_key, timestamp)
             return
         row = Buffered(value, prior, time, timestamp, headers)
-        self._rows.put(row_key, row, timestamp)  # first, as its serde may refuse the value
+        self._rows.put(row_key, row, timestamp)  # first, because its serde may reject the value
         self._place(row_key, row)
         if held is None:
             heappush(self._due, (time, row_key))
@@ -234,7 +234,7 @@ class Suppressing:
         self._bytes -= self._places.pop(row_key)[1]
         self._rows.put(row_key, None, timestamp)
 
-    # -- what goes on --------------------------------------------------------------------------
+    # -- results -------------------------------------------------------------------------------
 
     def _enforce(self) -> None:
         self._emit_until(self._time.value - self._spec.wait_ms)

@@ -1,18 +1,17 @@
-"""Folds over windows of time: what all of them do as stream time goes on, and aligned windows.
+"""Aggregation of time windows: the common effects of stream time, and aligned windows.
 
-Stream time is the operator's own: the largest timestamp that it has seen (trap 1), and not later
-than the task's watermark. When a record or the watermark advances it, this happens in order, before
-the record itself is looked at:
+Each operator has its own stream time: the largest timestamp that it has received, limited by the
+task's watermark. When a record or the watermark advances it, these steps are done in order, before
+the record itself is processed:
 
-1. Windows that are closed now are emitted, if windows are emitted on close. However far stream
-   time jumps, their rows are all still there.
-2. Rows expire that no record can need any more: those whose window began longer ago than the
-   store's retention.
+1. Closed windows are emitted, if windows are emitted on close. Their rows are still stored, however
+far stream time jumps. 2. Rows expire that no record can change any more: rows whose window started
+longer ago than the store's retention.
 
-A window is closed when stream time has passed its end by the grace period (trap 11). The start of
-the last windows that were emitted is a number that is committed with the input offsets, so that
-neither an abort nor a restart emits a window again, or loses one (traps 13 and 36). All windows of
-a store have one size, so the order of their starts is that of their ends.
+A window is closed when stream time has passed its end by the grace period. The start of the last
+emitted windows is a number that is committed with the input offsets, so neither an abort nor a
+restart emits a window again, or loses a window. All windows of a store have the same size, so the
+order of their starts is that of their ends.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS, WindowStoreSerde
 from headrace.topology.windows import Window, Windowed
 
-# The rows of a windowed fold: how a record changes one, and what goes on to those that follow.
+# Rows of a window aggregation: the update of a row, and the forwarding of changes.
 #
 # Hot path: `fold` runs for each record and window; benchmarks/micro/windows.py times it.
 #
-# Changes go on at once, at the next flush where a cache holds them back, or, where windows are
-# emitted on close, only from `emit`.
+# Changes are forwarded immediately, or at the next flush if they are cached. If windows are emitted
+# on close, only `emit` forwards them.
 
 
 NEVER = 1 << 63
-"""A start of windows that none has."""
+"""Greater than the start of every window."""
 
 _SEQUENCE = bytes(4)
 _KEPT_STARTS = 4096
 
 
 class WindowRows(RecordCache):
-    """The rows of one task.
+    """Rows of a task.
 
     Args:
-        results: what takes results; None where nothing follows.
-        emits_closed: whether results go on from `emit` alone.
+        results: receives results; None if the node has no children.
+        emits_closed: whether only `emit` forwards results.
     """
 
     __slots__ = (
@@ -101,17 +100,17 @@ class WindowRows(RecordCache):
         self._exact = buffer.exact
         self._keep = keeper(self._encoded)
         self._recent: RecentRows | None = None
-        """Where all rows of a key are asked for; aligned windows need one alone."""
+        """Set if all rows of a key are read; aligned windows read only single rows."""
         self._old_is_read = context.old_is_read
         self._dirty = buffer.dirty
         self._fold = fold.step
         self._size_ms = size_ms
         self._cached = context.caching and not emits_closed
         self._starts: dict[int, tuple[bytes, Window]] = {}
-        """The end of the row key and the window of starts that were needed lately."""
+        """Suffix of the row key, and window, by start; a cache."""
         self.earliest = NEVER
-        """No row that was added here has an earlier start; may be raised by the owner."""
-        # A row that has expired meanwhile is still among the uncommitted ones.
+        """Earliest start of the rows that were added here; the owner may increase it."""
+        # A row that has expired in the meantime is still among the uncommitted rows.
         read = self._dirty.__getitem__ if self._immutable else self._uncommitted
         super().__init__(results, read)
         self._silent = results is None or emits_closed
@@ -133,10 +132,10 @@ class WindowRows(RecordCache):
         headers: Headers,
         entry: Entry | None = None,
     ) -> None:
-        """Let a record change the row of its key in the window that begins at `start`.
+        """Aggregate a record into the row of its key in the window that starts at `start`.
 
         Args:
-            entry: the row as the buffer holds it, where the caller knows it.
+            entry: the row in the buffer's form, if the caller knows it.
         """
         row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
         if entry is None:
@@ -149,7 +148,7 @@ class WindowRows(RecordCache):
                 entry = buffer.clean.get(row_key) or buffer.load(row_key)
         old, before = entry
         if old.__class__ is bytes and self._decode is not None:
-            # An object of its own for each who could change it in place.
+            # A separate object for each user that could change it in place.
             held, old = old, self._decode(old)
             new = self._fold(key, value, old)
             if self._old_is_read:
@@ -184,13 +183,13 @@ class WindowRows(RecordCache):
         timestamp: int,
         headers: Headers,
     ) -> None:
-        """Make a row of a record and of the value that another window has without it."""
+        """Add a row from a record and the value of another window, which lacks the record."""
         self.add(key, key_bytes, start, self._fold(key, value, base), timestamp, headers)
 
     def add(
         self, key: Any, key_bytes: bytes, start: int, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        """Write a row that is not there yet; a value of None is none."""
+        """Add a row that does not exist yet, unless the value is None."""
         if value is not None:
             row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
             value = self._keep(value)
@@ -231,9 +230,9 @@ class WindowRows(RecordCache):
         return value, timestamp
 
     def of_key(self, key_bytes: bytes, first: int, last: int) -> list[tuple[int, int, Any]]:
-        """Start, timestamp and value of a key's rows, the latest first; values as they are held.
+        """Return start, timestamp and value of a key's rows, the latest first.
 
-        From the first call on they are kept in memory, too.
+        Values are in the buffer's form. From the first call on, rows are also kept in memory.
 
         Args:
             first: the earliest start of their windows.
@@ -244,7 +243,7 @@ class WindowRows(RecordCache):
         return recent.latest_first(key_bytes, max(first, self.buffer.horizon), last)
 
     def opened(self, held: Any) -> Any:
-        """A value that is held so: an object of its own where it could be changed in place."""
+        """Decode a value in the buffer's form; a mutable value is a new object."""
         if held.__class__ is bytes and self._decode is not None:
             return self._decode(held)
         return held
@@ -258,10 +257,10 @@ class WindowRows(RecordCache):
             self._recent.add(key_bytes, start, 0, timestamp, value)
 
     def emit(self, results: Receive, first: int, last: int) -> None:
-        """Forward the rows of all windows that begin from `first` to `last`, both inclusive.
+        """Forward the rows of all windows that start from `first` to `last`, both inclusive.
 
-        They go by their start, which is the order of their ends too, then by the key's bytes. They
-        have no headers: the store keeps none, and the record at hand is of any other key.
+        They are ordered by start, which is also the order of their ends, then by the key's bytes.
+        They have no headers: the store has none, and the current record has another key.
         """
         buffer, decode = self.buffer, self._row_key.deserialize
         for _, row_key in buffer.by_time(first, last + 1):
@@ -274,12 +273,12 @@ Emit = Literal["on_window_update", "on_window_close"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedFold(FoldedTable):
-    """What the folds of windows have in common.
+    """Base of the specs of window aggregations.
 
     Args:
         closes_after_ms: how far stream time is past a window's start when the window is closed.
-        keep_ms: how far stream time is past a window's start at most while its row is kept; None
-            keeps it for ever.
+        keep_ms: how far stream time may be past a window's start while its row is stored; None
+            stores it forever.
     """
 
     size_ms: int
@@ -292,12 +291,12 @@ class WindowedFold(FoldedTable):
 
     @property
     def close_wait_ms(self) -> int | None:
-        """The grace period; an unlimited window is never closed."""
+        """Grace period; None for an unlimited window, which is never closed."""
         return None if self.keep_ms is None else self.closes_after_ms - self.size_ms
 
 
 class WindowedOperator:
-    """What the operators of windows have in common."""
+    """Base of the operators of windows."""
 
     __slots__ = (
         "_closed_to",
@@ -334,22 +333,22 @@ class WindowedOperator:
         self._emit_to = results if emits_closed else None
         self._emitted = context.number("emitted") if emits_closed else None
         self._known = False
-        """Whether the earliest window that waits to be emitted was looked for on disk."""
+        """Whether the earliest window that waits to be emitted was read from disk."""
         self._time = context.number("time")
         self._now = self._time.value
         self._closed_to = self._now - self._closes_after_ms if self._now >= 0 else -1
-        """The latest start of a window that is closed."""
+        """Latest start of a closed window."""
         if self._emitted is not None:
-            # With a longer grace period than before, what was emitted stays closed.
+            # If the grace period was extended, emitted windows remain closed.
             self._closed_to = max(self._closed_to, self._emitted.value)
         self._expire()
 
     def flush(self) -> None:
-        """Forward everything that is held back."""
+        """Forward all cached changes."""
         self._rows.flush()
 
     def close_idle(self) -> None:
-        """Close the windows that are open, as if stream time had passed the last one's end."""
+        """Close the open windows, as if stream time had passed the last window's end."""
         if self._keep_ms is None:
             return  # an unlimited window is never closed
         first = max(self._closed_to + 1, 0)
@@ -366,7 +365,7 @@ class WindowedOperator:
         )
 
     def held_from(self) -> int | None:
-        """Return the start of the earliest window that waits for its end."""
+        """Return the start of the earliest window that waits to be emitted."""
         if self._emitted is None:
             return None
         if not self._known:
@@ -381,11 +380,11 @@ class WindowedOperator:
 
     @property
     def stream_time(self) -> int:
-        """How far event time is."""
+        """Stream time of the windows."""
         return self._now
 
     def _pass_time(self, timestamp: int) -> None:
-        """Let stream time go on: emit what is closed now, then let go of what is too old."""
+        """Advance stream time: emit closed windows, then expire old rows."""
         self._now = self._time.value = timestamp
         closed_to = timestamp - self._closes_after_ms
         if closed_to > self._closed_to:
@@ -414,16 +413,16 @@ class WindowedOperator:
         return NEVER if found is None else found
 
     def _expire(self) -> None:
-        """Let go of what is too old at the beginning."""
+        """Expire old rows at the start of the operator."""
         if self._keep_ms is not None and self._now > self._keep_ms:
             horizon = self._now - self._keep_ms
             if self._emitted is not None:
-                # With a shorter grace period than before, more is closed than was emitted.
+                # If the grace period was reduced, closed windows may not have been emitted yet.
                 horizon = min(horizon, self._emitted.value + 1)
             self._rows.buffer.expire(horizon)
 
     def _too_late(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Leave out a record that came after all its windows were closed."""
+        """Drop a record whose windows are all closed."""
         self._dropped("late")
         if self._late is not None:
             self._late(key, value, None, timestamp, headers)
@@ -431,11 +430,11 @@ class WindowedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignedFold(WindowedFold):
-    """The fold of tumbling, hopping or unlimited windows.
+    """Spec of an aggregation of tumbling, hopping or unlimited windows.
 
     Args:
-        advance_ms: from one start to the next; None where there is one window alone.
-        start_ms: where that one window begins.
+        advance_ms: time from a start to the next; None for a single window.
+        start_ms: the start of the single window.
     """
 
     advance_ms: int | None
@@ -443,7 +442,7 @@ class AlignedFold(WindowedFold):
 
     @property
     def row_kind(self) -> RowKind:
-        """Where windows lie."""
+        """Row kind with the size and the position of the windows."""
         op = self.fold.word
         if self.advance_ms is None:
             spans = {"start": self.start_ms}
@@ -453,11 +452,11 @@ class AlignedFold(WindowedFold):
         return RowKind(f"{op} in windows", {**spans, "grace": grace}, frozenset(spans))
 
     def make(self, context: OperatorContext) -> AlignedOperator:
-        """Make the operator of one task."""
+        """Return the operator of a task."""
         return AlignedOperator(context, self)
 
     def starts_of(self) -> Callable[[int], Sequence[int]]:
-        """A function that gives the starts of the windows of a time, the earliest first."""
+        """Return a function that returns the starts of a timestamp's windows, in order."""
         size, advance, only = self.size_ms, self.advance_ms, self.start_ms
         if advance is None:
             return lambda time: (only,) if time >= only else ()
@@ -473,10 +472,9 @@ class AlignedFold(WindowedFold):
 
 
 class AlignedOperator(WindowedOperator):
-    """Folds each record into the windows that its time lies in, each of them a row of its key.
+    """Operator that aggregates each record into the row of its key in each window of its timestamp.
 
-    A null value is folded like any other (trap 5). A row's timestamp is the largest one of its
-    records (trap 6).
+    A null value is aggregated, too. A row's timestamp is the largest timestamp of its records.
     """
 
     __slots__ = ("_encode_key", "_fold", "_starts")
@@ -488,7 +486,7 @@ class AlignedOperator(WindowedOperator):
         self._fold = self._rows.fold
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take one record."""
+        """Process a record."""
         if timestamp > self._now < self._task.watermark:
             self._pass_time(min(timestamp, self._task.watermark))
         starts = self._starts(timestamp)
@@ -503,7 +501,7 @@ class AlignedOperator(WindowedOperator):
     def _open(
         self, starts: Sequence[int], key: Any, value: Any, timestamp: int, headers: Headers
     ) -> Sequence[int]:
-        """The windows that are not closed; says what became of the record in the others."""
+        """Return the open windows; report the record as late for closed windows."""
         if not starts:
             self._dropped("before the first window")
             return ()
