@@ -203,7 +203,7 @@ def emit_keeper(gen: Generator, node: Operator, w: Writer) -> None:
 #
 # A key that another serde decoded, or that a function returned, may be another object with the same
 # bytes, such as 1 in a store of doubles, which has 1.0. Otherwise a result that is forwarded
-# immediately would have the one, and a result that is read from the store the other.
+# immediately would have 1, and a result that is read from the store 1.0.
 
 
 def emit_row_keys(gen: Generator, node: Node, flow: Flow, descend: Callable[[Flow], None]) -> None:

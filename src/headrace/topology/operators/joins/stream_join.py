@@ -77,9 +77,12 @@ class SideRows:
     Streams.
 
     Args:
-        key: the serde of its rows' keys.
+        buffer: the store of the records.
+        encode: encodes keys; shared by the operators of the join.
         retention_ms: how long a record is kept.
+        time: the stream time of this side.
         sequence: the number of the last record.
+        task: has the watermark that limits stream time.
     """
 
     __slots__ = (
