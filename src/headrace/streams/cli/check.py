@@ -1,4 +1,4 @@
-"""The command `headrace check`: what an upgrade of an application would trip over."""
+"""The command `headrace check`: problems that an upgrade of an application would cause."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _say_unnamed(steps: list[Unnamed]) -> None:
 
 
 def _compare(app: KafkaStreams) -> int:
-    """Print what is different from what is deployed; returns the exit code."""
+    """Print the differences from the deployed topology; return the exit code."""
     from headrace.state.log import get_logger
     from headrace.streams.admin.start_check import CommittedRecords, StartCheck
     from headrace.streams.kafka.clocks import SystemClock
@@ -139,21 +139,18 @@ def _compare(app: KafkaStreams) -> int:
 
 
 class _Notes:
-    """Takes the place of a log: what a start would say of what it meets, and go on."""
+    """Log replacement that collects the events of a start."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """It would be told."""
         self._tell(event, fields)
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """It would be warned of."""
         self._tell(event, fields)
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """It would go on with it all the same."""
         self._tell(event, fields)
 
     def _tell(self, event: str, fields: dict[str, Any]) -> None:
@@ -162,7 +159,7 @@ class _Notes:
 
 
 def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck) -> list[str]:
-    """What a start would find wrong with the topics, such as another partition count."""
+    """Return the errors that a start would raise about topics, such as a wrong partition count."""
     subs = [*(p.topics for p in app.plans), *(p.topics for p in app.global_plans)]
     sinks = {name for sub in subs for name in sub.sinks}
     try:

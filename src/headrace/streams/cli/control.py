@@ -1,4 +1,4 @@
-"""The commands `headrace scale` and `headrace log-level`: they change what runs already."""
+"""The commands `headrace scale` and `headrace log-level`, which change a running application."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.streams.supervisor.supervisor import WORKERS_MAX
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which `headrace run` is meant; settings may say it too."""
+    """Add the options that select a `headrace run` process; settings may select it, too."""
     for option in (
         settings_option,
         click.option("--process", type=int, metavar="PID", help="The process of `headrace run`, "

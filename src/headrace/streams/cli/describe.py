@@ -1,4 +1,4 @@
-"""The command `headrace describe`: what an application computes, as text, code or a picture."""
+"""The command `headrace describe`: a topology as text, as generated code or as a picture."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe(
 
 
 def _partial_results(app: KafkaStreams) -> Iterator[str]:
-    """For each fold of a grouped stream: whether partial results are written, and why not."""
+    """Yield for each aggregation of a grouped stream whether it is pre-aggregated, or why not."""
     seen = [
         one
         for one in folds_as_run(app.topology, app.config)

@@ -1,4 +1,4 @@
-"""The command `headrace dev`: broker, topics, application and its outputs in one terminal."""
+"""The command `headrace dev`: broker, topics, application and outputs in a single terminal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headrace.streams.devbroker.cluster import DevBroker
 from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.web import NEEDED
 
-# Notices that a file of a project was saved, by looking at times and sizes.
+# Detection of saved project files.
 
 
 ENDINGS = (".py", ".toml", ".avsc")
@@ -43,7 +43,7 @@ class Changes:
     """Watcher of saved project files, by modification time and size.
 
     Args:
-        roots: the folders to look into, and files.
+        roots: folders to scan, and single files.
     """
 
     def __init__(self, roots: Iterable[Path]) -> None:
@@ -54,7 +54,7 @@ class Changes:
         return len(self._seen)
 
     def since(self) -> list[Path]:
-        """The files that were saved, made or removed since the last call."""
+        """Return the files that were saved, created or removed since the last call."""
         now = self._look()
         before, self._seen = self._seen, now
         return sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
@@ -65,7 +65,7 @@ class Changes:
             try:
                 stat = path.stat()
             except OSError:
-                continue  # an editor is just putting another one in its place
+                continue  # an editor is replacing the file
             found[path] = (stat.st_mtime_ns, stat.st_size)
             if len(found) == FILES_MAX:
                 break
@@ -86,21 +86,20 @@ def _is_the_project_s(folder: Path) -> bool:
     return not (folder / "pyvenv.cfg").exists()
 
 
-# What `headrace dev` has started ends with it, also where it is killed.
+# Child processes that end with `headrace dev`, even if it is killed.
 #
 #     python -m headrace.streams.cli.dev FILE run my_app:app …   a command of `headrace`
 #     python -m headrace.streams.cli.dev FILE --tidy SETTINGS [BROKER]
 #
-# FILE is the end of a pipe whose other end `headrace dev` alone has open and never writes to: it
-# ends
-# when that process does, however it ends. A command is told to end by SIGTERM then, and killed when
-# it takes long. With ``--tidy`` what no command has is put away: the directory with the settings,
-# and
-# the broker, where `headrace dev` has started it or was about to.
+# FILE is the read end of a pipe. Only `headrace dev` holds the write end, and never writes to it:
+# the pipe closes when that process ends, for whatever reason. The command then gets SIGTERM, and
+# SIGKILL if it does not stop in time. With ``--tidy`` the process cleans up instead: it removes the
+# directory with the settings, and stops the broker if `headrace dev` has started it or was about
+# to.
 
 
 STOP_S = 40.0
-"""More than an application may take to stop, unless it says otherwise."""
+"""Seconds between SIGTERM and SIGKILL; longer than the default shutdown timeout."""
 
 
 def _await_end(file: int) -> None:
@@ -124,7 +123,7 @@ def _tidy(settings: Path, brokers: list[str]) -> None:
 
 
 def main() -> None:
-    """Be a command on a leash, or what tidies up."""
+    """Run a command with a parent-death watchdog, or wait for the parent's end and clean up."""
     file, arguments = int(sys.argv[1]), sys.argv[2:]
     os.set_inheritable(file, False)
     if arguments[0] == "--tidy":
@@ -141,14 +140,14 @@ if __name__ == "__main__":
     main()
 
 
-# The commands that `headrace dev` runs beside each other, each in a process of its own.
+# The commands that `headrace dev` runs in parallel, each in its own process.
 
 
 class Child:
-    """A command; what it writes is passed on line by line.
+    """Process of a command whose output is passed on line by line.
 
-    It has a process group of its own, so that a Ctrl-C in the terminal does not reach it, and ends
-    when this process does.
+    It has its own process group, so that Ctrl-C in the terminal does not reach it, and ends when
+    this process ends.
     """
 
     def __init__(self, *arguments: str, say: Callable[[str], None]) -> None:
@@ -179,21 +178,21 @@ class Child:
             self._say(line.rstrip("\n"))
 
     def has_said(self) -> bool:
-        """Whether it wrote anything."""
+        """Return whether it has written any output."""
         return bool(self._said)
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return its exit code, or None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Wait for its end; returns the exit code."""
+        """Wait until it exits; return the exit code."""
         code = self._process.wait()
         self._reader.join()
         return code
 
     def stop(self) -> None:
-        """End it: cleanly, if it does so in time."""
+        """Stop it with SIGTERM, and kill it if it does not exit in time."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
@@ -207,10 +206,10 @@ class Child:
 
 @contextmanager
 def tidied(settings: Path, broker: Path | None) -> Iterator[None]:
-    """Have these put away where this process is killed; else who made them does that.
+    """Start a process that cleans up if this process is killed; else the caller cleans up.
 
     Args:
-        settings: the directory of the file with the settings.
+        settings: the directory of the settings file.
         broker: the directory of the broker that this process starts.
     """
     leash, ours = os.pipe()
@@ -239,11 +238,11 @@ def _on_leash(leash: int, *arguments: str) -> list[str]:
 
 
 def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """What `headrace dev` has read already, and gives them in a file."""
+    """Return the environment without settings, which `headrace dev` passes in a file."""
     return {name: text for name, text in environ.items() if not name.startswith("HEADRACE_")}
 
 
-# The page that `headrace dev` has its application serve, on this machine alone.
+# The dashboard of the application, served on this machine only.
 
 
 PORT = 8080
@@ -256,8 +255,8 @@ class Page:
     """Dashboard that `headrace dev` serves on this machine.
 
     Args:
-        port: where it is; None takes 8080 or, where that is taken, a free one. It stays the same
-            over the application's starts.
+        port: the port; None uses 8080, or a free port if that is taken. Restarts of the application
+            keep it.
     """
 
     def __init__(self, port: int | None) -> None:
@@ -265,16 +264,16 @@ class Page:
 
     @property
     def url(self) -> str:
-        """What a browser is given."""
+        """URL for a browser."""
         return f"http://{_HOST}:{self._port}/"
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Those of `headrace run`."""
+        """Options of `headrace run` that serve the dashboard."""
         return ("--http", f"{_HOST}:{self._port}", "--queries")
 
     def open_soon(self, show: Callable[[str], object] = webbrowser.open) -> None:
-        """Show it in a browser, once it is there."""
+        """Open the dashboard in a browser as soon as it answers."""
         threading.Thread(target=self._open, args=(show,), daemon=True).start()
 
     def _open(self, show: Callable[[str], object]) -> None:
@@ -288,14 +287,14 @@ class Page:
 
 
 def missing() -> str | None:
-    """What is not installed that a page needs; None where all is."""
+    """Return the name of a missing package that the dashboard requires, or None."""
     return next((name for name in NEEDED if find_spec(name) is None), None)
 
 
 def _free_port(wanted: int) -> int:
     for port in (wanted, 0):
         with socket.socket() as probe:
-            # As what serves it does: a port of a connection that has just ended is no taken one.
+            # As the server does: a port in TIME_WAIT is not taken.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with suppress(OSError):
                 probe.bind((_HOST, port))
@@ -389,7 +388,7 @@ def _page(port: int | None) -> Page | None:
 
 
 class Session:
-    """One run of `headrace dev`, from a save to the next, over and over."""
+    """Loop of `headrace dev`: run the application, and restart it on each save."""
 
     def __init__(
         self, target: str, file: str, partitions: int | None, changes: Changes, page: Page | None
@@ -401,7 +400,7 @@ class Session:
         self._page = page
 
     def run(self) -> None:
-        """Go on until Ctrl-C."""
+        """Run and restart the application until Ctrl-C."""
         while True:
             with ExitStack() as children:
                 self._start(children)
@@ -419,7 +418,7 @@ class Session:
         tail = self._child(
             children, "topics", "tail", "--app", self._target, "--follow", "--from", "end"
         )
-        # What the application writes first is to be seen.
+        # The first output must not be missed.
         give_up_s = time.monotonic() + _READY_S
         while not tail.has_said() and tail.poll() is None and time.monotonic() < give_up_s:
             time.sleep(_LOOK_S / 10)
@@ -439,7 +438,7 @@ class Session:
         while True:
             time.sleep(_LOOK_S)
             more = self._changes.since()
-            # An editor may write several files, and one of them in several steps.
+            # An editor may write several files, and a file in several steps.
             if saved and not more:
                 return list(dict.fromkeys(saved))
             saved += more
@@ -457,10 +456,10 @@ def _shown(path: Path) -> str:
 
 @contextmanager
 def _broker(directory: Path, port: int, home: Path) -> Iterator[str]:
-    """A broker on this machine; stopped at the end where it was started here.
+    """Run a local broker and yield its address; stop it afterwards if it was started here.
 
-    Gives its servers. From before it is started on, it and `home` are put away where this process
-    is killed.
+    Before it starts, a cleanup process is started that also removes `home` if this process is
+    killed.
     """
     with ExitStack() as stack:
         try:
@@ -481,7 +480,7 @@ def _broker(directory: Path, port: int, home: Path) -> Iterator[str]:
 
 
 def _write(settings: Mapping[str, Any], home: Path) -> Path:
-    """The settings in a file that nobody else may read: a command line is seen by all."""
+    """Write the settings to a private file, because command lines are visible to all users."""
     path = home / "settings.toml"
     path.touch(mode=0o600)
     # JSON's strings, numbers and lists are TOML's.

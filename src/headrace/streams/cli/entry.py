@@ -1,4 +1,4 @@
-"""Where the command `headrace` begins: it can be stopped before it has loaded what it runs."""
+"""Entry point of the command `headrace`, which handles stop signals before it imports the rest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from headrace.streams.states import rare_collections
 
 _LASTING = frozenset({"dev", "feed", "mirror"})
-"""Commands that run until they are stopped. `run` bounds its log itself."""
+"""Commands that run until they are stopped. `run` has its own bounded log."""
 
 
 def main() -> None:
-    """Be the command line `headrace`."""
+    """Run the command line `headrace`."""
     if sys.argv[1:2] == ["run"] or (sys.argv[1:2] == ["mirror"] and sys.argv[2:3] != ["offsets"]):
         _stop_cleanly_at_once()
     with rare_collections():
@@ -31,7 +31,7 @@ def main() -> None:
 
 @contextmanager
 def _unread_errors(arguments: Sequence[str]) -> Iterator[None]:
-    """Keep a command that runs for long from waiting for a reader of its standard error."""
+    """Prevent a long-running command from blocking on a standard error that nothing reads."""
     if arguments[:1] == ["run"] or not ({*arguments[:1]} & _LASTING or "--follow" in arguments):
         yield
         return
@@ -46,11 +46,11 @@ def _unread_errors(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _stop_cleanly_at_once() -> None:
-    """Until what runs has handlers of its own: nothing has begun, so nothing has to close."""
+    """Exit on a signal until the command installs its own handlers: nothing must be closed yet."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         os._exit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` has said
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as set by `nohup`
             signal.signal(number, stop)

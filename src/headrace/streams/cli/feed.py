@@ -91,7 +91,7 @@ def feed(
 
 
 def _report_waiting(waiting: Mapping[str, str]) -> None:
-    """Say what was not read; an open quote is as a rule one that nobody is going to close."""
+    """Print the unread rest of the source; raise if it is an open quote, a probable error."""
     from headrace.streams.connectors.files import OPEN_QUOTE
     from headrace.streams.connectors.source import SourceError
 

@@ -1,4 +1,4 @@
-"""The topics that a command works on: those of an application with its serdes, or just any."""
+"""Topics of a command: an application's topics with its serdes, or any topic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ app_option = click.option(
 
 
 def serde_options(command: _Command) -> _Command:
-    """Take serdes by name, over those of the application."""
+    """Add the options for serdes by name, which override the application's serdes."""
     names = click.Choice(list(SERDES))
     key = click.option("--key", "key", type=names, help="What keys are.  [default: string]")
     value = click.option("--value", type=names, help="What values are.  [default: string]")
@@ -42,10 +42,10 @@ def serde_options(command: _Command) -> _Command:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the records of a topic are.
+    """Serdes of a topic.
 
     Args:
-        take: tells partial results from single records, where a topic may have both.
+        take: separates partial aggregates from single records, if a topic may contain both.
     """
 
     topic: str
@@ -56,19 +56,19 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The settings of a command, and the topics of the application that it names, if it does."""
+    """Settings of a command, and the topics of the application if the command names it."""
 
     config: StreamsConfig
     names: Names | None = None
     tables: frozenset[str] = frozenset()
-    """The topics that are read as tables, under their own keys, and not as streams."""
+    """Topics that are read only as tables."""
 
     @classmethod
     def of(cls, target: str | None, settings: Mapping[str, Any]) -> Known:
-        """Load the application, if one is named.
+        """Load the application, if a target is given.
 
         Raises:
-            StreamsError: there is none, or settings are wrong.
+            StreamsError: the application does not exist, or its settings are invalid.
         """
         if target is None:
             return cls(StreamsConfig.parse(over(_DEFAULTS, settings)))
@@ -76,15 +76,15 @@ class Known:
 
     @classmethod
     def by(cls, app: KafkaStreams) -> Known:
-        """The topics of an application."""
+        """Return the settings and topics of an application."""
         names = Names(app.plans, app.config, app.global_plans)
         return cls(app.config, names, _tables(app))
 
     def reach(self) -> dict[str, Any]:
-        """See that the cluster answers; returns the settings of an admin client.
+        """Check that the cluster answers; return the settings of an admin client.
 
         Raises:
-            FatalClientError: it does not.
+            FatalClientError: the cluster does not answer.
         """
         config = self.config.admin_config()
         try:
@@ -97,12 +97,12 @@ class Known:
         return config
 
     def admin(self) -> GroupAdmin:
-        """Make an admin client, once the cluster answers (see `reach`)."""
+        """Create an admin client after the cluster has answered (see `reach`)."""
         return GroupAdmin(self.reach(), timeout_s=self.config.task_timeout_ms / 1000)
 
     @property
     def own(self) -> dict[str, str]:
-        """The application's topics by their full names, and what it does with each."""
+        """Full names of the application's topics, and how it uses each."""
         if self.names is None:
             return {}
         found = dict.fromkeys(self.names.internal, "keeps")
@@ -115,10 +115,10 @@ class Known:
         return found
 
     def full_name(self, name: str) -> str:
-        """A topic by its name, or an internal one by the name of its store or step.
+        """Return the full name of a topic; an internal topic may be named by its store or operator.
 
         Raises:
-            UsageError: several are meant, or the application has none.
+            UsageError: the name is ambiguous, or the application has no such topic.
         """
         if self.names is None or name in self.own:
             return name
@@ -136,11 +136,11 @@ class Known:
         return [rest, *(rest.removesuffix(end) for end in _ENDINGS if rest.endswith(end))]
 
     def is_internal(self, full: str) -> bool:
-        """Whether the application alone is to write it."""
+        """Return whether only the application may write the topic."""
         return self.own.get(full) == "keeps"
 
     def form(self, full: str, key: str | None, value: str | None) -> Form:
-        """What its records are: as the application has them, under what the command names."""
+        """Return the serdes of a topic: the application's, overridden by the options."""
         own: tuple[Serde[Any], Serde[Any]] = (serdes.string, serdes.string)
         take = None
         if self.names is not None:
@@ -172,7 +172,7 @@ def _refuse_unknown(name: str, application: str, known: Iterable[str]) -> None:
     candidates = list(dict.fromkeys(known))
     near = nearest(name, candidates)
     meant = f"did you mean {near}?" if near else f"those are: {', '.join(candidates)}."
-    # Some commands are about an application, and have no use without one.
+    # Some commands require an application.
     context = click.get_current_context(silent=True)
     parameters = context.command.params if context is not None else []
     is_free = any(p.name == "target" and not p.required for p in parameters)
@@ -183,7 +183,7 @@ def _refuse_unknown(name: str, application: str, known: Iterable[str]) -> None:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """What begins with a name, or else is spelt like it, in words; empty where nothing is.
+    """Return the names that start with a name, or else the most similar name, joined for a message.
 
     >>> nearest("ordes", ["orders", "sums"]), nearest("pairs", ["sums", "pairs-this-join-store"])
     ('orders', 'pairs-this-join-store')
@@ -195,7 +195,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def _how_made(name: str) -> str:
-    """Who makes a topic that is not there: one by hand would have other partitions than it needs.
+    """Return advice on creating a missing topic; internal topics are created by their application.
 
     >>> _how_made("orders")
     'create it: headrace topics create orders'
@@ -208,10 +208,10 @@ def _how_made(name: str) -> str:
 
 
 def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
-    """The partition counts of topics.
+    """Return the partition count of each topic.
 
     Raises:
-        MissingTopicError: one does not exist.
+        MissingTopicError: a topic does not exist.
     """
     wanted = list(names)
     counts = admin.partition_counts(wanted)

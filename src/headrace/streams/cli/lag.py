@@ -1,4 +1,4 @@
-"""The commands `headrace lag` and `headrace tasks`: how far an application is."""
+"""The commands `headrace lag` and `headrace tasks`: the progress of an application."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
     from headrace.streams.kafka.protocols import Member
 
 
-# What is said of topics that an application reads and that are not there.
+# Messages about missing input topics.
 
 
 def said_missing(found: Overview) -> Iterator[str]:
-    """A line for each."""
+    """Yield a line for each missing topic."""
     for name in found.missing:
         yet = " yet; the next start makes it" if name in found.unmade else ""
         yield f"There is no topic {name}{yet}."
 
 
 def require_topics(lost: Iterable[str]) -> None:
-    """Refuse to call well what could not be looked at, once the rest is shown.
+    """Raise if topics were missing; called after the rest of the output.
 
     Raises:
-        MissingTopicError: there is a topic that was not there.
+        MissingTopicError: a topic was missing.
     """
     names = tuple(lost)
     if names:
@@ -209,6 +209,6 @@ def _head(found: Overview) -> dict[str, Any]:
         "state": found.group.state,
         "workers": [member.id for member in found.group.members],
         "missing_topics": list(found.missing),
-        # Of what is not there nobody knows how far it is.
+        # The lag of a missing topic is unknown.
         "lag": None if found.lost else found.lag,
     }

@@ -1,8 +1,8 @@
 """The command line `headrace`.
 
-A command lives beside what it commands; `_COMMANDS` names where. Packages above this one offer
-theirs as entry points of the group `headrace.commands`. Either is imported when it is asked for, so
-that `headrace --help` loads neither Kafka's client nor a store.
+A command is defined in the package that it controls; `_COMMANDS` has its location. Other packages
+add commands as entry points of the group `headrace.commands`. Each command is imported on use, so
+that `headrace --help` loads neither the Kafka client nor a store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import click
 from headrace.streams.cli.options import columns, said_errors, show
 from headrace.streams.supervisor.exit_codes import TABLE
 
-# The commands `headrace settings` and `headrace exit-codes`: what documentation says, here.
+# The commands `headrace settings` and `headrace exit-codes`: reference documentation.
 
 
 _MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)")
@@ -57,7 +57,7 @@ def exit_codes() -> None:
 
 
 GROUP: Final = "headrace.commands"
-"""Each entry point of this group is a click command, called as the entry point is."""
+"""Entry point group of further click commands; the entry point's name is the command's name."""
 
 _COMMANDS: Final = {
     "broker": ("headrace.streams.devbroker.commands:broker", "Run a real Kafka on this machine."),
@@ -141,7 +141,7 @@ _COMMANDS: Final = {
 
 
 class _LazyGroup(click.Group):
-    """A group with the commands of `_COMMANDS` and of entry points, besides those registered."""
+    """Command group that imports the commands of `_COMMANDS` and of entry points on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *_COMMANDS, *_offered()})
@@ -170,7 +170,6 @@ class _LazyGroup(click.Group):
 
 
 def _offered() -> dict[str, EntryPoint]:
-    """The commands that other packages bring."""
     return {one.name: one for one in entry_points(group=GROUP)}
 
 
@@ -191,7 +190,7 @@ def _loaded(offered: EntryPoint) -> click.Command:
 def _help_of(offered: EntryPoint) -> str:
     try:
         return _loaded(offered).get_short_help_str(limit=80)
-    except Exception:  # whatever is wrong with it, the other commands are still to be seen
+    except Exception:  # a broken command must not hide the others
         return f"Cannot be loaded ({offered.value})."
 
 
@@ -265,7 +264,7 @@ Where settings such as `bootstrap.servers` come from is the same for all command
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Return the page docs/commands.md as Markdown."""
     with click.Context(main, info_name="headrace", **main.context_settings) as context:
         return _HEAD + "".join(_sections(main, context))
 
@@ -298,13 +297,13 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
         record = parameter.get_help_record(context)
         if record is None or not isinstance(parameter, click.Option):
             continue
-        # A stroke would end the cell.
+        # A vertical bar would end the cell.
         names, said = (re.sub(r"\s+", " ", text).replace("|", "/") for text in record)
         yield f"| `{names}` | {_quoted(said)} |\n"
 
 
 def _quoted(text: str) -> str:
-    """Help as Markdown: what would be a mark there is code."""
+    """Return help text as Markdown, with braces quoted as code."""
     return re.sub(r"(\{(?:[^{}`]|\{[^{}`]*\})*\})(?=[ ,.:]|$)", r"`\1`", text)
 
 

@@ -17,7 +17,7 @@ from headrace.streams.config.secrets import guarded, over
 from headrace.streams.config.settings import Given
 from headrace.streams.errors import ConfigError
 
-# The settings of two clusters: a file for each, the environment, and single ones over both.
+# Settings of the two clusters, in order of precedence: --set, the environment, a file for each.
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -25,7 +25,7 @@ _SIDES = ("from", "to")
 
 
 def sides_options(command: _Command) -> _Command:
-    """Take two clusters."""
+    """Add the options that name the two clusters and their settings."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
     source = click.option(
         "--from", "source_file", type=file, metavar="FILE", help="TOML with the source's settings."
@@ -54,10 +54,10 @@ def sides_options(command: _Command) -> _Command:
 
 
 def names_of(source: Path | None, target: Path | None, named: str | None) -> tuple[str, str]:
-    """What the clusters are called.
+    """Return the names of the two clusters.
 
     Raises:
-        UsageError: a file is not given, or one name for both.
+        UsageError: a file is missing, or both names are equal.
     """
     if source is None or target is None:
         raise click.UsageError("give --from and --to, a file of settings each")
@@ -72,10 +72,10 @@ def names_of(source: Path | None, target: Path | None, named: str | None) -> tup
 def settings_of_sides(
     source: Path, target: Path, given: tuple[str, ...], environ: Mapping[str, str] = os.environ
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of the source and of the target.
+    """Return the settings of the source and of the target.
 
     Raises:
-        ConfigError: a file cannot be read, or it is not said whose a setting is.
+        ConfigError: a file cannot be read, or a setting does not name its cluster.
     """
     lines = {side: _of_line(side, given) for side in _SIDES}
     variables = _of_environment(environ)

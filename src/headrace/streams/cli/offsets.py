@@ -1,4 +1,4 @@
-"""The command `headrace offsets`: where an application's inputs stand, and setting them."""
+"""The commands `headrace offsets`, `reset`, `skip` and `changelog`: committed input positions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
 
-# The command `headrace changelog restore-from-local`: write changelogs that are gone anew.
+# The command `headrace changelog restore-from-local`: rewrite lost changelogs.
 
 
 @click.group()
@@ -117,7 +117,7 @@ def restore_from_local(
         click.echo("Done. The application can be started.")
 
 
-# The command `headrace reset`: say what a reset would do, and do it when that is wanted.
+# The command `headrace reset`: print the plan of a reset, and carry it out if confirmed.
 
 
 @click.command()
@@ -195,7 +195,7 @@ def reset(
         click.echo("Done. The application can be started.")
 
 
-# The command `headrace skip`: past a record that an application cannot process.
+# The command `headrace skip`: skip a record that an application cannot process.
 
 
 @click.command()
@@ -275,7 +275,7 @@ def skip(
 
 
 def _said_of_partial(app: KafkaStreams, message: Message) -> str | None:
-    """What stands for several records goes through topics that the application writes itself."""
+    """Describe a partial aggregate; None for a single record and outside of repartition topics."""
     own = {topic.name for plan in app.plans for topic in plan.topics.repartition_sources}
     headers: Any = message.headers()
     return said_of_partial(headers, message.value()) if message.topic() in own else None
@@ -283,7 +283,7 @@ def _said_of_partial(app: KafkaStreams, message: Message) -> str | None:
 
 @contextmanager
 def _refused_alike() -> Iterator[None]:
-    """Whatever of a record's place is wrong has one exit code, for scripts."""
+    """Raise each error about the record's position as `ResetRefusedError`: a single exit code."""
     try:
         yield
     except (click.UsageError, ConfigError) as error:
@@ -326,7 +326,7 @@ def list_offsets(target: str, settings: dict[str, Any]) -> None:
         found = work.look()
         click.echo("\n".join(listing(found)))
         offsets = [one.committed for one in found.inputs.values() if one.committed is not None]
-        # What a worker commits has a note beside it, what a reset does has none.
+        # Offsets committed by a worker have metadata, offsets set by a reset have none.
         has_worked = any(one.metadata for one in offsets)
         unmade = () if has_worked else unmade_of(work.plans, found.missing)
         require_topics(name for name in found.missing if name not in unmade)
@@ -343,7 +343,7 @@ def _work(target: str, settings: dict[str, Any]) -> InputOffsets:
 def _named(
     _: click.Context, __: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, tuple[int, ...]]:
-    """Topics with some of their partitions; none stands for all."""
+    """Parse topics with optional partitions; no partitions means all of them."""
     found: dict[str, tuple[int, ...]] = {}
     for text in given:
         parts = _TOPIC.fullmatch(text)

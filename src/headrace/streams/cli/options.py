@@ -1,4 +1,4 @@
-"""What several commands share: the application that they name, and settings over its own."""
+"""Options and output shared by commands: the application, its settings, tables and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
 
-# Tables on terminals, and the same as JSON: what several commands print.
+# Tables and JSON documents that several commands print.
 
 
 _WIDE = 1 << 20
@@ -37,7 +37,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def columns(*names: str, numbers: Iterable[str] = ()) -> Table:
-    """A table without lines; numbers stand on the right."""
+    """Create a table without borders; columns in `numbers` are right-aligned."""
     table = Table(box=None, pad_edge=False)
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
@@ -45,10 +45,10 @@ def columns(*names: str, numbers: Iterable[str] = ()) -> Table:
 
 
 def show(table: Table) -> None:
-    """Print it as wide as it is, so that it can be piped."""
+    """Print a table at its full width, so that it can be piped."""
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        # That has no width; rich takes it to have 80 columns, and would cut the rest off.
+        # A pipe has no width; rich assumes 80 columns and would cut off the rest.
         console = Console(highlight=False, soft_wrap=True, width=_WIDE)
     console.print(table)
 
@@ -61,10 +61,10 @@ _ASSIGNED = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
 
 
 def read_settings(path: Path) -> Given:
-    """Read the settings of a TOML file, each with its line.
+    """Read the settings of a TOML file, each with its line as origin.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: the file cannot be read as TOML.
     """
     try:
         data = path.read_bytes()
@@ -85,7 +85,7 @@ def read_settings(path: Path) -> Given:
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """The settings of a table; a name with dots but without quotes has become tables.
+    """Flatten nested tables; TOML parses an unquoted dotted name as nested tables.
 
     >>> _flat({"state": {"dir": "/var/lib"}, "sasl.username": "app"})
     {'state.dir': '/var/lib', 'sasl.username': 'app'}
@@ -100,7 +100,7 @@ def _flat(table: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """The lines of settings, without those that more than one line may set.
+    """Return the line of each setting, without settings that appear on several lines.
 
     >>> _lines('"poll.ms" = 5\\n[consumer]\\nsession.timeout.ms = 6\\n')
     {'poll.ms': 1, 'consumer.session.timeout.ms': 3}
@@ -128,7 +128,7 @@ def _keep_servers(context: click.Context, _: click.Parameter, servers: str | Non
 
 
 def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    """What was given beside the application's own: each layer lies over the one before."""
+    """Merge the settings given outside of the application; later layers override earlier layers."""
     line = Given()
     if context.meta.get(_SERVERS) is not None:
         line["bootstrap.servers"] = context.meta[_SERVERS]
@@ -146,7 +146,7 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
 
 
 def _beside(context: click.Context) -> dict[str, Any]:
-    """The settings of a file, and over them those of the environment."""
+    """Return the settings of the file, overridden by the environment."""
     return over(_of_file(context.meta.get(_FILE)), settings_of(os.environ))
 
 
@@ -165,12 +165,12 @@ def _of_file(path: Path | None) -> Given:
 
 
 _NO_CLUSTER = {"application.id": "application", "bootstrap.servers": "localhost:9092"}
-"""For commands that ask no broker, where nobody says which."""
+"""Default settings of commands that connect to no broker."""
 target_argument = click.argument("target", metavar="MODULE:APP")
 
 
 def settings_option(command: _Command) -> _Command:
-    """Take settings: of a file, of the environment, and single ones over both."""
+    """Add the options for settings: a file, the environment, and single overriding settings."""
     single = click.option(
         "--set",
         "settings",
@@ -201,9 +201,9 @@ def settings_option(command: _Command) -> _Command:
 
 
 def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options that give another command these settings, in another shell too, but for secrets.
+    """Return the options that reproduce these settings on another command line, without secrets.
 
-    Of variables, those are repeated that say which application it is, and on which cluster.
+    Of the settings from environment variables, only the application and its cluster are repeated.
     """
     from headrace.streams.config.config import REQUIRED_NAMES
 
@@ -223,21 +223,23 @@ def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
-    """Import the application that a command names, with settings over its own; it does not run.
+    """Import the application that a command names, with settings that override its own.
 
     Raises:
-        ApplicationError: there is none.
-        ConfigError: the settings are wrong.
+        ApplicationError: the application does not exist.
+        ConfigError: the settings are invalid.
     """
     return _loaded(target, settings, settings)
 
 
 def load_alone(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
-    """As `load`, for what asks no broker: what only names a cluster may be missing.
+    """Import an application as `load` does, for commands that connect to no broker.
+
+    Settings that only name the cluster may be missing.
 
     Raises:
-        ApplicationError: there is none.
-        ConfigError: the settings are wrong.
+        ApplicationError: the application does not exist.
+        ConfigError: the settings are invalid.
     """
     return _loaded(target, settings, over(_NO_CLUSTER, settings))
 
@@ -259,14 +261,14 @@ WHERE = (
     "beginning, end, an OFFSET, a TIME such as 2026-01-31T09:00:00Z, which is the first record of "
     "that time or later, UTC without a zone, or a SPAN before now: 90s, 30m, 12h, 7d."
 )
-"""What `where` reads, for the help of an option."""
+"""Formats that `where` parses, for an option's help."""
 _SPAN = re.compile(r"([0-9]+)([smhd])")
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _KAFKAS = {"earliest": "beginning", "latest": "end"}
 
 
 def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | None:
-    """Read where in a topic: an end of it, an offset, a time, or a span before now.
+    """Parse a position in a topic: an end of it, an offset, a time, or a time span before now.
 
     >>> where(None, None, "end"), where(None, None, "1970-01-01T00:00:05")
     (Target(kind='latest', number=0), Target(kind='time', number=5000))
@@ -294,10 +296,10 @@ def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | N
 
 
 def confirm() -> None:
-    """Ask whether what was shown is to be done; where nobody can answer, it is not.
+    """Ask for confirmation of the printed plan.
 
     Raises:
-        ClickException: nobody can answer.
+        ClickException: standard input is not a terminal.
         Abort: the answer is no.
     """
     if not sys.stdin.isatty():
@@ -307,10 +309,10 @@ def confirm() -> None:
 
 @contextmanager
 def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterator[None]:
-    """Turn what a command's own work raises into one message and the error's exit code.
+    """Print an error of the command's own work and exit with the error's exit code.
 
     Args:
-        code_of: tells the code; None takes that of `headrace run`.
+        code_of: returns the exit code of an error; None uses the exit codes of `headrace run`.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""One record a line: what a file says of it, and what is printed of one.
+"""Records as lines: parsing of input files, and printing.
 
-A line that is a JSON object with the field ``value``, and no fields but those of a record (``key``,
-``timestamp``, ``headers``, ``partition``; ``topic``, ``offset`` and ``error`` are passed over), is
-a record. Every other line is a value alone. So what is printed can be read again.
+A line that is a JSON object with the field ``value``, and no fields except those of a record
+(``key``, ``timestamp``, ``headers``, ``partition``; ``topic``, ``offset`` and ``error`` are
+ignored), is a record. Each other line is only a value. Printed records can therefore be read again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class LineError(StreamsError):
-    """A line that is no record of its topic; the message says which, and why.
+    """Line that is not a valid record of its topic; the message contains the line and the reason.
 
     Example:
         >>> print(LineError("orders.jsonl", 17, "is no JSON"))
@@ -42,12 +42,12 @@ class LineError(StreamsError):
 
 @dataclass(frozen=True, slots=True)
 class LineRecord:
-    """A record as a line says it, in bytes.
+    """Record of a line, serialized.
 
     Args:
-        line: where it stands, from 1.
-        timestamp: milliseconds since 1970; None where the line says nothing.
-        partition: None where the line says nothing.
+        line: the line number, from 1.
+        timestamp: milliseconds since 1970; None if the line has none.
+        partition: None if the line has none.
     """
 
     line: int
@@ -61,16 +61,17 @@ class LineRecord:
 def read_records(
     lines: Iterable[str], file: str, *, key: Serde[Any], value: Serde[Any]
 ) -> Iterator[LineRecord]:
-    """The records of a file; empty lines are passed over.
+    """Yield the records of a file; empty lines are ignored.
 
     Args:
-        lines: of the file.
+        lines: the lines of the file.
         file: its name, for errors.
         key: serde of the topic's keys.
-        value: serde of its values. Where these are text, a line that is no record is the text.
+        value: serde of its values. For text values, a line that is not a record is the value
+            itself.
 
     Raises:
-        LineError: a line is no record of the topic.
+        LineError: a line is not a valid record of the topic.
 
     Example:
         >>> from headrace import serdes
@@ -83,7 +84,7 @@ def read_records(
     for number, line in enumerate(lines, 1):
         text = line.rstrip("\r\n")
         if number == 1:
-            text = text.removeprefix("\ufeff")  # a mark of byte order
+            text = text.removeprefix("\ufeff")  # byte order mark
         if text.strip():
             try:
                 text.encode()
@@ -93,7 +94,7 @@ def read_records(
 
 
 def text_of(stream: IO[bytes]) -> IO[str]:
-    """Return the text of a file or of standard input; `read_records` refuses what is not UTF-8."""
+    """Return a text stream of a file or standard input; `read_records` rejects invalid UTF-8."""
     return io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape")
 
 
@@ -195,17 +196,17 @@ def record_line(
     more: Mapping[str, object] | None = None,
     error: str | None = None,
 ) -> str:
-    """A record as one line of JSON.
+    """Format a record as a line of JSON.
 
     Args:
-        key: as a serde gave it.
-        value: as a serde gave it.
-        timestamp: milliseconds since 1970; what is None is left out, here and below.
-        partition: where it stands.
-        offset: likewise.
-        headers: left out where there are none.
-        more: fields in front, such as the topic.
-        error: why the key or the value is not what its serde reads.
+        key: deserialized key.
+        value: deserialized value.
+        timestamp: milliseconds since 1970; fields that are None are omitted.
+        partition: the record's partition.
+        offset: the record's offset.
+        headers: omitted if empty.
+        more: fields that precede the key, such as the topic.
+        error: why the key or the value could not be deserialized.
 
     Example:
         >>> record_line("the", 2, timestamp=5, partition=0)

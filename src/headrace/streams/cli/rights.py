@@ -1,4 +1,4 @@
-"""The command `headrace rights`: what an application's user may have to be granted."""
+"""The command `headrace rights`: the ACLs that the user of an application requires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `headrace run`: an application in several processes, kept running."""
+"""The command `headrace run`: an application in supervised worker processes."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from headrace.streams.supervisor.worker_handle import Launch, Processes
 from headrace.streams.web import SetLevel, open_web
 from headrace.streams.worker.restarts import RestartLimits
 
-# The options of `headrace run` that have metrics and health served.
+# The options of `headrace run` for the HTTP server.
 
 
 @dataclass(frozen=True, slots=True)
 class Http:
-    """What is to be served, and to whom."""
+    """Options of the HTTP server."""
 
     address: str
     token_file: Path | None
@@ -49,7 +49,7 @@ class Http:
 
 
 def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command is given an `Http`, or None."""
+    """Add the HTTP options; the command gets an `Http`, or None."""
 
     @click.option("--http", metavar="[HOST:]PORT",
                   help="Serve metrics, health and JSON there; on this machine alone unless HOST "
@@ -78,7 +78,7 @@ def http_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _RefusedAddressError(click.ClickException):
-    """A wrong command line that is no question of how options are written: no usage is printed."""
+    """Invalid HTTP address: exits with the code of a usage error, but without the usage text."""
 
     exit_code = click.UsageError.exit_code
 
@@ -93,18 +93,18 @@ def served(
     *,
     advertise: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
-    """Serve what was asked for until the block ends.
+    """Serve metrics, health and stores until the block ends.
 
     Args:
-        http: what was asked for.
-        board: gives how everything is now.
-        log: says that it began.
-        set_level: changes what is logged.
-        queries: gives what stores are asked with, if they may be.
-        advertise: is told where other hosts reach the stores, before anybody is answered.
+        http: options of the server; None serves nothing.
+        board: returns the current health snapshot.
+        log: logs the start.
+        set_level: changes the log level.
+        queries: returns the interactive queries of the application.
+        advertise: called with the endpoint for other hosts, before the first query is answered.
 
     Raises:
-        ClickException: it cannot be; nothing else was begun.
+        ClickException: the address is invalid or cannot be bound; nothing was started.
     """
     if http is None:
         yield
@@ -135,9 +135,9 @@ def served(
 
 
 def reached_at(url: str) -> str:
-    """Where other hosts reach what is served here, as far as that can be told: HOST:PORT.
+    """Return the endpoint HOST:PORT at which other hosts reach the server, as well as it is known.
 
-    An address that stands for all of this machine becomes the one by which it reaches others.
+    A wildcard address becomes the address of this machine's outgoing connections.
 
     >>> reached_at("http://127.0.0.1:9464"), reached_at("http://[::1]:80")
     ('127.0.0.1:9464', '[::1]:80')
@@ -153,7 +153,7 @@ def _own_address(family: socket.AddressFamily) -> str:
     to = ("192.0.2.1", 9) if family == socket.AF_INET else ("2001:db8::1", 9)
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as asked:
-            asked.connect(to)  # of documentation: nothing is sent, and the way there is looked up
+            asked.connect(to)  # a documentation address: selects a route and sends nothing
             found = str(asked.getsockname()[0])
     except OSError:
         return socket.gethostname()
@@ -266,14 +266,14 @@ def run(
 
 
 def _places(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Where the settings were given that lie over the application's own, as a field of the log."""
+    """Return where settings that override the application's own were given, as a log field."""
     origins = origins_of(settings)
     return {"settings_from": origins} if origins else {}
 
 
 @contextmanager
 def _signals(supervisor: Supervisor) -> Iterator[None]:
-    """Pass SIGTERM, SIGINT and, unless `nohup` said otherwise, SIGHUP to the supervisor."""
+    """Pass SIGTERM, SIGINT and, unless `nohup` ignores it, SIGHUP to the supervisor."""
 
     def note(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         supervisor.signalled(number)

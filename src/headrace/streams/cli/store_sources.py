@@ -1,4 +1,4 @@
-"""The stores of an application that runs in other processes: it is loaded here for its serdes."""
+"""Row sources of `headrace store`: files of this host, or a running application over HTTP."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 class LoadedQueries:
-    """Loads the application when it is asked for first, and not before.
+    """Interactive queries of an application that is loaded here on the first query.
 
     Args:
         target: names the application.
-        settings: over its own.
-        facts: what the workers tell of themselves; None where there are none to ask.
-        workers: asks them about rows in their memory.
+        settings: settings that override its own.
+        facts: returns the workers' snapshot; None if no workers can be queried.
+        workers: returns the query queues for rows in the workers' memory.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class LoadedQueries:
         self._lock = threading.Lock()
         self._queries: Queries | None = None
         self.endpoint: str | None = None
-        """Where this host serves its stores, unless the settings say where others reach them."""
+        """Endpoint of this host's stores, if the setting application.server is not given."""
 
     def __call__(self) -> Queries:
-        """Give what its stores are asked with.
+        """Return the interactive queries, loading the application on the first call.
 
         Raises:
-            StreamsError: the application cannot be loaded, or refuses its settings.
+            StreamsError: the application cannot be loaded, or rejects its settings.
             TopologyError: its topology cannot run.
         """
         from headrace.streams.queries.queries import Queries
@@ -75,7 +75,7 @@ class LoadedQueries:
             return self._queries
 
 
-# Where the rows come from that `headrace store` shows: files of this host, or an application.
+# Sources of the rows that `headrace store` prints.
 
 
 Document = dict[str, Any]
@@ -89,12 +89,12 @@ _OPTIONS = {
     "snapshot=true": "--snapshot",
     "from=beginning": "--from beginning",
 }
-"""What stands here for what programs and requests say."""
+"""Command-line option for each phrase that an error message uses for programs or HTTP requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Which rows are meant, as texts; see `headrace.streams.queries.asked.scan_of`."""
+    """Range of a scan, as texts; see `headrace.streams.queries.asked.scan_of`."""
 
     begin: str | None = None
     end: str | None = None
@@ -103,7 +103,7 @@ class Range:
 
 
 def _code_of(error: BaseException) -> int:
-    """What a command ends with; 1 is the answer "no", such as that a key has no row."""
+    """Return the exit code of an error; 1 is reserved for the answer "no", as for a missing row."""
     from headrace.streams.supervisor.exit_codes import ExitCode, exit_code_of
 
     code = exit_code_of(error)
@@ -112,7 +112,7 @@ def _code_of(error: BaseException) -> int:
 
 @contextmanager
 def _said_errors() -> Iterator[None]:
-    """As `said_errors`, in the words of the command line."""
+    """Handle errors as `said_errors` does, with advice in terms of the command line."""
     from headrace.streams.queries.errors import QueryError
 
     with said_errors(_code_of):
@@ -128,7 +128,7 @@ def _said_errors() -> Iterator[None]:
 
 @contextmanager
 def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
-    """The stores of the application that a command names."""
+    """Open the interactive queries of the application that a command names."""
     if state_dir is not None:
         settings = over(settings, given_by({"state.dir": str(state_dir)}, "--state-dir"))
     with _said_errors(), LoadedQueries(target, settings)() as queries:
@@ -136,29 +136,29 @@ def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) ->
 
 
 class Source(Protocol):
-    """Gives rows as JSON has them."""
+    """Source of rows as JSON documents."""
 
     def stores(self) -> list[Document]:
-        """The stores, each with the places of its partitions; `rows` of those that can tell.
+        """Return the stores with their partitions, and with row counts if they are known.
 
-        `refused` says why those are not counted which are too old.
+        `refused` contains the reason if rows are too old to be counted.
         """
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
-        """The row of a key, or its windows."""
+        """Return the row of a key, or all windows of a key."""
 
     def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
-        """The rows of a range."""
+        """Return the rows of a range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """What the command line says of it.
+    """Options of `headrace store` that select the source of rows.
 
     Args:
         target: the application, whose files on this host are read.
-        url: where it serves, in place of that.
-        max_age: how old rows may be, as text.
+        url: the URL of a running application, used in place of `target`.
+        max_age: maximum age of rows, as text.
     """
 
     target: str | None
@@ -170,7 +170,7 @@ class Where:
 
     @contextmanager
     def opened(self) -> Iterator[Source]:
-        """Open it; what goes wrong in the block becomes one message."""
+        """Open the row source; errors in the block become a single message."""
         self._require_one()
         with _said_errors():
             age = self._age()
@@ -183,7 +183,7 @@ class Where:
 
     @contextmanager
     def followed(self) -> Iterator[Queries | Asker]:
-        """What changes are followed with: the application's own cluster, or where it serves."""
+        """Open the source of changes: the application's cluster, or its HTTP server."""
         self._require_one()
         with _said_errors():
             if self.url is not None:
@@ -228,7 +228,7 @@ class Where:
 
 
 class _Files:
-    """The files of this host."""
+    """Row source that reads the files of this host."""
 
     def __init__(self, queries: Queries, max_age: timedelta | None) -> None:
         self._queries = queries
@@ -236,7 +236,7 @@ class _Files:
         self._is_said = False
 
     def _reader(self, name: str, *, only: frozenset[int] | None = None) -> StoreReader[Any, Any]:
-        """A store; that nothing of the application runs here is said once."""
+        """Return a store's reader; warn once if no worker of the application runs here."""
         from headrace.streams.queries.errors import QueryError
         from headrace.streams.queries.source import AgeLimit
 
@@ -248,7 +248,7 @@ class _Files:
         try:
             oldest = max(reader.places(), key=lambda place: place.age_ms)
         except (QueryError, ValueError):
-            return reader  # there is none, as the question itself will say
+            return reader  # the query itself reports that the store is missing
         self._is_said = True
         click.echo(
             f"No worker of {self._queries.application} runs on this host: rows of {name} may lack "
@@ -258,7 +258,6 @@ class _Files:
         return reader
 
     def stores(self) -> list[Document]:
-        """All of them."""
         from headrace.streams.queries.errors import QueryError, TooOldError
 
         found = []
@@ -285,12 +284,11 @@ class _Files:
             except TooOldError as error:
                 one["refused"] = str(error)
             except QueryError:
-                pass  # no worker has begun with it here, or it is in memory
+                pass  # no worker has created it here, or it is in memory
             found.append(one)
         return found
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
-        """By the reader of its kind."""
         from headrace.streams.queries.asked import key_of_text, row_document, time_of
         from headrace.streams.queries.errors import WrongQueryError
         from headrace.streams.queries.readers import (
@@ -315,7 +313,6 @@ class _Files:
         return [row_document(row) for row in rows if row is not None]
 
     def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
-        """By the reader of its kind."""
         from headrace.streams.queries.asked import row_document, scan_of
 
         reader = self._reader(name)
@@ -330,14 +327,13 @@ class _Files:
 
 
 class _Served:
-    """An application that serves its stores."""
+    """Row source that queries a running application over HTTP."""
 
     def __init__(self, asker: Asker, max_age: str | None) -> None:
         self._asker = asker
         self._age = {"max_age": max_age}
 
     def stores(self) -> list[Document]:
-        """All of them."""
         found = (self._asker.ask(None, "", {}) or {})["stores"]
         return [self._with_places(one) for one in found]
 
@@ -347,12 +343,11 @@ class _Served:
         more = self._asker.ask(one["name"], "", {}) or {}
         try:
             count = self._asker.ask(one["name"], "count", self._age) or {}
-        except StoreInMemoryError:  # no worker that has it runs there
+        except StoreInMemoryError:  # no worker with this store runs there
             count = {}
         return {**one, "places": more.get("places", []), "rows": count.get("count")}
 
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
-        """Page by page, of windows."""
         found = self._asker.ask(name, "get", {"key": key, "as_of": as_of, **self._age})
         if found is None:
             return []
@@ -361,7 +356,6 @@ class _Served:
         return [*self._rows(name, "get", {"key": key}, None)]
 
     def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
-        """Page by page."""
         given = {"from": wanted.begin, "to": wanted.end, "prefix": wanted.prefix}
         reverse = "true" if wanted.reverse else None
         if wanted.prefix is None:

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from headrace.streams.queries.queries import Queries
 
 
-# Keys that begin with a minus are numbers, and no options.
+# Arguments that begin with a minus and a digit are keys, not options.
 
 
 _NUMBER = re.compile(r"-[0-9.][0-9.eE+-]*")
 
 
 class TakesNegativeKeys(click.Command):
-    """A command whose arguments may be such keys; other options that are unknown are refused."""
+    """Command whose arguments may be negative numbers; unknown options are still rejected."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line."""
+        """Parse the command line."""
         given = args[: args.index("--")] if "--" in args else list(args)
         ctx.ignore_unknown_options = True
         left = super().parse_args(ctx, args)
@@ -49,7 +49,7 @@ class TakesNegativeKeys(click.Command):
         return left
 
 
-# The options of `headrace store` that say where the rows are.
+# The options of `headrace store` that select the source of rows.
 
 
 def _takes_place(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,12 +87,12 @@ def _takes_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add those that say which application; the command is given a `Where`."""
+    """Add the options that select the application; the command gets a `Where`."""
     return _takes_place(settings_option(command))
 
 
 def takes_where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add those, and how old rows may be."""
+    """Add the options that select the application, and the maximum age of rows."""
     with_age = click.option("--max-age", metavar="SPAN",
                             help="Refuse rows that may lack changes of a longer time, such as 10s "
                             "or 24h. Unless given, what a task that moved away has left behind for "
@@ -147,14 +147,14 @@ def watch(
 
 
 class _Lines:
-    """What is printed, until it is enough."""
+    """Printer of lines, up to a maximum number."""
 
     def __init__(self, most: int | None, *, with_position: bool) -> None:
         self._left = most
         self._with_position = with_position
 
     def add(self, line: str, position: str | None) -> bool:
-        """Print one; returns whether there is to be another one."""
+        """Print a line; return whether more lines may follow."""
         if self._with_position and position is not None:
             line = f'{line[:-1]},"position":"{position}"}}'
         click.echo(line)
@@ -165,7 +165,7 @@ class _Lines:
 def _read(
     queries: Queries, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
 ) -> None:
-    """Print what the cluster has."""
+    """Print changes from the changelog on the cluster."""
     from headrace.streams.queries.asked import key_of_text
     from headrace.streams.queries.change import positions_of
     from headrace.streams.queries.errors import NotReadableError
@@ -198,7 +198,7 @@ def _read(
 def _ask(
     asker: Asker, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
 ) -> None:
-    """Print what a host tells; one that is away is waited for where it had begun to tell."""
+    """Print changes from a host over HTTP; wait and reconnect if the connection is lost."""
     from headrace.streams.queries.errors import NotReadableError
 
     position = None if begin in ("beginning", "end") else begin
@@ -232,12 +232,11 @@ def _changes(
         start="beginning" if is_anew and begin == "beginning" else "end",
         position=position,
         snapshot=is_anew and snapshot,
-        read=lambda document: (document, None),  # it is printed as it came
+        read=lambda document: (document, None),  # printed unchanged
     )
 
 
 def _print_changes(changes: Changes[Any, Any], lines: _Lines) -> None:
-    """Print changes until `lines` has as many as were asked for."""
     gaps = 0
     for change in changes:
         for gap in changes.compacted[gaps:]:
@@ -376,7 +375,7 @@ def export(name: str, file: IO[str], where: Where) -> None:
     with where.opened() as source:
         for row in source.scan(name, Range(), None):
             file.write(json.dumps(row) + "\n")
-        file.write("")  # the file is opened by that, also where there are no rows
+        file.write("")  # creates the file even if the store has no rows
 
 
 def _print(rows: Iterable[Document], *, as_json: bool) -> None:
@@ -395,13 +394,13 @@ def _print(rows: Iterable[Document], *, as_json: bool) -> None:
 
 
 def _shown(document: Any) -> str:
-    """Text as it is, as long as no terminal takes it for more than text."""
+    """Return a printable string as it is, else JSON, so that no data controls the terminal."""
     if isinstance(document, str) and document.isprintable():
         return document
     return json.dumps(document)
 
 
-# The commands `headrace store`, all of them.
+# The command group `headrace store`.
 
 
 store.add_command(watch)

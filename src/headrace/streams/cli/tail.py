@@ -1,4 +1,4 @@
-"""The command `headrace topics tail`: the records of topics, a line of JSON each."""
+"""The command `headrace topics tail`: records of topics as lines of JSON."""
 
 from __future__ import annotations
 
@@ -126,10 +126,10 @@ def _ends(
 def line_of(
     message: Message, form: Form, fields: frozenset[str], *, names_topic: bool = False
 ) -> str:
-    """A record as a line; with its place where a serde refuses it.
+    """Format a record as a line; add partition and offset if a serde rejects it.
 
     Args:
-        fields: what to print beside key and value.
+        fields: fields to print in addition to key and value.
         names_topic: whether to print the topic.
     """
     headers: Any = message.headers() or ()
@@ -164,9 +164,9 @@ def _read(data: Any, serde: Serde[Any], part: str, refused: list[str]) -> object
     try:
         return serde.deserialize(data)
     except RegistryError:
-        raise  # no record of the topic can be read
+        raise  # affects each record of the topic
     except SerdeError as error:
         refused.append(f"{part}: {error}")
-    except Exception as error:  # a serde of the user's may raise anything
+    except Exception as error:  # a user's serde may raise anything
         refused.append(f"{part}: {serde.name} raised {type(error).__name__}")
     return as_base64(data)

@@ -1,4 +1,4 @@
-"""The command `headrace top`: how an application goes on, in a table that is refreshed."""
+"""The command `headrace top`: the progress of an application, in a table that is refreshed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.group_admin import GroupLook
 from headrace.streams.kafka.protocols import TopicPartition
 
-# `headrace top --url`: what a running application tells over HTTP, in a table.
+# `headrace top --url`: the status of a running application, read over HTTP.
 
 
 WITHIN_S = 10.0
@@ -38,17 +38,17 @@ _HOW = "name the file that holds it: --http-token-file FILE"
 
 
 class ServedError(StreamsError):
-    """What is served cannot be read; the message says why."""
+    """Unusable response of the application's HTTP server; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedTask:
-    """A task, as the worker that has it tells.
+    """Task, as reported by its worker.
 
     Args:
-        committed: records whose commits are final, since the worker began.
-        behind_s: how far the input is behind that is so most.
-        told_s_ago: how old all this is.
+        committed: committed records, since the worker started.
+        behind_s: lag of the input that is furthest behind, in seconds.
+        told_s_ago: age of the report in seconds.
     """
 
     id: str
@@ -62,18 +62,18 @@ class ServedTask:
 
 @dataclass(frozen=True, slots=True)
 class ServedLook:
-    """What was told, and when it was asked for."""
+    """Snapshot of an application, read over HTTP."""
 
     application: str
     workers: tuple[str, ...]
-    """The state of each."""
+    """State of each worker."""
     tasks: tuple[ServedTask, ...]
     at_s: float
 
     def rates(self, before: ServedLook | None) -> dict[str, float]:
-        """Records that were committed a second since an earlier look, by task.
+        """Return committed records per second since an earlier snapshot, by task.
 
-        A task that has moved since, or whose worker has begun again, is left out.
+        Tasks that have moved since, or whose worker has restarted, are omitted.
         """
         if before is None:
             return {}
@@ -90,14 +90,14 @@ class ServedLook:
 
 
 class Served:
-    """The pages of a running application.
+    """Client of a running application's HTTP server.
 
     Args:
-        url: where it serves, as its log says: http://127.0.0.1:9464.
-        token_file: holds the token that it wants.
+        url: its URL, as logged: http://127.0.0.1:9464.
+        token_file: file with the token that the server requires.
 
     Raises:
-        ServedError: it is no such address, or the token cannot be read.
+        ServedError: the URL is invalid, or the token cannot be read.
     """
 
     def __init__(self, url: str, token_file: Path | None = None) -> None:
@@ -115,10 +115,10 @@ class Served:
             self._headers["Authorization"] = f"Bearer {token.reveal()}"
 
     def look(self) -> ServedLook:
-        """Ask how it is now.
+        """Read a snapshot.
 
         Raises:
-            ServedError: nobody answers, or not with what is asked for.
+            ServedError: the server does not answer, or its answer has another format.
         """
         application, tasks = self._get("/api/application"), self._get("/api/tasks")
         try:
@@ -148,7 +148,7 @@ class Served:
 
 
 def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) -> Group:
-    """The table; tasks that are far behind come first, and as many as find room."""
+    """Render a snapshot as a table of at most `rows_max` tasks, largest lag first."""
     rates = seen.rates(before)
     count = len(seen.workers)
     states = ", ".join(sorted(set(seen.workers)))
@@ -205,19 +205,19 @@ _Given = TypeVar("_Given", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the cluster said, and when."""
+    """Snapshot of an application, read from the cluster."""
 
     found: Overview
     at_s: float
 
     @property
     def reached(self) -> dict[TopicPartition, int]:
-        """How far each input partition was committed."""
+        """Committed offset of each input partition."""
         inputs = self.found.inputs
         return {one.place: one.committed for one in inputs if one.committed is not None}
 
     def rates(self, before: Look | None) -> Mapping[TopicPartition, float]:
-        """Offsets that were committed a second since an earlier look; of what was there then."""
+        """Return committed offsets per second since an earlier snapshot, for partitions in both."""
         if before is None or self.at_s <= before.at_s:
             return {}
         span_s, then = self.at_s - before.at_s, before.reached
@@ -299,7 +299,7 @@ class _Shown(Protocol[_Given]):
 def _go_on(
     see: Callable[[], _Seen], shown: _Shown[_Seen], every_s: float, times: int | None
 ) -> _Seen | None:
-    """Look and show until Ctrl-C, or so many times; returns the last look."""
+    """Take and show snapshots until Ctrl-C, or a number of times; return the last snapshot."""
     console = Console(highlight=False)
     before: _Seen | None = None
     with suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
@@ -312,12 +312,12 @@ def _go_on(
             if times != 0:
                 time.sleep(every_s)
     if not console.is_terminal:
-        console.line()  # the table ends without one there
+        console.line()  # there, rich ends the table without a line feed
     return before
 
 
 def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
-    """The table; tasks that are far behind come first, and as many as find room."""
+    """Render a snapshot as a table of at most `rows_max` tasks, largest lag first."""
     found, rates = seen.found, seen.rates(before)
     count = len(found.group.members)
     head = (

@@ -37,7 +37,7 @@ from headrace.streams.kafka.transactional_producer import TransactionalProducer
 # The commands `headrace topics create` and `headrace topics set`.
 
 
-# The package offers these classes without declaring it, which a strict type check refuses.
+# The package does not export these classes explicitly, which a strict type check requires.
 _kafka: Any = confluent_kafka.admin
 
 _TIMEOUT_S = 30.0
@@ -162,7 +162,7 @@ def _create(
 
 
 def _notes_on_tables(names: AbstractSet[str], config: dict[str, Any]) -> dict[str, str]:
-    """Say of existing topics that their old rows are deleted, and how to keep them."""
+    """Return a note for each existing topic that is read as a table and not compacted."""
     if not names:
         return {}
     facts = GroupAdmin(config, timeout_s=_TIMEOUT_S).describe(names)
@@ -175,9 +175,9 @@ def _notes_on_tables(names: AbstractSet[str], config: dict[str, Any]) -> dict[st
 
 
 def _await(client: Any, names: list[str]) -> None:
-    """Wait a little for new topics: a broker hears of them after the controller has made them.
+    """Wait briefly for new topics: brokers learn of them after the controller has created them.
 
-    Who has no right to see them never does.
+    A user without the right to describe a topic never sees it.
     """
     give_up_at = time.monotonic() + _APPEAR_S
     while not _partition_counts(client).keys() >= set(names) and time.monotonic() < give_up_at:
@@ -235,7 +235,7 @@ def _listed(known: Known, admin: GroupAdmin, names: list[str]) -> list[dict[str,
             records = _records(admin, counts)
             break
         except MissingTopicError as error:
-            # They were deleted since partitions were counted; each round leaves out one at least.
+            # Deleted since their partitions were counted; each round removes at least one topic.
             left = [name for name in counts if name not in error.topics]
             if len(left) == len(counts):
                 raise
@@ -317,7 +317,7 @@ def _described(known: Known, admin: GroupAdmin, full: str) -> dict[str, Any]:
     return found
 
 
-# The command `headrace topics produce`: lines of files or of standard input become records.
+# The command `headrace topics produce`: records from lines of files or of standard input.
 
 
 STANDARD_INPUT = "-"
@@ -383,7 +383,7 @@ def _say_what_stays(producer: Producer, count: int, topic: str, *, transaction: 
 
 
 class _Writing:
-    """Writes lines, and counts them."""
+    """Writer of lines as records, with a count."""
 
     def __init__(self, producer: Producer, form: Form, partitions: int) -> None:
         self._producer = producer
@@ -395,7 +395,7 @@ class _Writing:
         """Write all lines of a file.
 
         Raises:
-            LineError: one is no record of the topic.
+            LineError: a line is not a valid record of the topic.
         """
         form = self._form
         for record in read_records(lines, file, key=form.key, value=form.value):

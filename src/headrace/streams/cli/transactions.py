@@ -1,4 +1,4 @@
-"""The command `headrace transactions`: those that never end, and a way out of them."""
+"""The command `headrace transactions`: hanging transactions of an application, and their end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.streams.config.settings import given_by
 from headrace.streams.errors import ConfigError
 
 _SETTLED_S = 5.0
-"""Brokers answer that a transaction is aborted before its markers are everywhere."""
+"""Seconds to wait for abort markers: brokers report an abort before all markers are written."""
 _LOOK_AGAIN_S = 0.1
 
 topic_option = click.option(
@@ -139,11 +139,11 @@ def abort(
 
 
 class _Look:
-    """Looks for what is held back.
+    """Search for open transactions in the application's topics.
 
     Args:
-        topics: further ones.
-        is_written: leave out topics that others alone write.
+        topics: further topics to check.
+        is_written: whether to omit topics that the application only reads.
     """
 
     def __init__(
@@ -156,13 +156,13 @@ class _Look:
         self._own = {name: does for name, does in own.items() if not is_written or does != "reads"}
 
     def find(self) -> Undecided:
-        """What is held back now."""
+        """Return the currently open transactions."""
         inputs = {topic for plan in self.app.plans for topic in plan.topics.all_sources}
         group = self.app.config.application_id
         return find_undecided(self.cluster, group, self._own, inputs=inputs)
 
     def show(self) -> Undecided:
-        """The same, and print it."""
+        """Print the currently open transactions and return them."""
         found = self.find()
         if found.is_nothing:
             click.echo("No transaction is open.")
@@ -188,7 +188,7 @@ def _known_workers(directory: StateDirectory) -> list[str]:
 
 
 def _end(look: _Look, names: Iterable[str]) -> Undecided:
-    """End what each of some workers left open; returns what is left."""
+    """End the open transactions of workers; return the remaining open transactions."""
     config, left = look.app.config, look.find()
     for name in names:
         end_transactions(

@@ -1,4 +1,4 @@
-"""The command `headrace try`: a whole application on a cluster in memory."""
+"""The command `headrace try`: an application on an in-memory cluster, with files as topics."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "-"
 LINES_MAX = 3
-"""Of how many lines one may be where a record has come from."""
+"""Maximum number of candidate lines that are printed as a record's origin."""
 SKIPPED_MAX = 10
-"""How many of the records that were left out are named one by one."""
+"""Maximum number of skipped records that are listed individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A file that stands for a topic."""
+    """Input file of a topic."""
 
     topic: str
     file: str
 
     @contextmanager
     def opened(self) -> Iterator[IO[str]]:
-        """Its lines."""
+        """Open the file as text."""
         from headrace.streams.cli.record_lines import text_of
 
         if self.file == STANDARD_INPUT:
@@ -133,19 +133,19 @@ def try_app(
 
 @dataclass(slots=True)
 class Trial:
-    """One run of an application over files."""
+    """Run of an application over files."""
 
     driver: TopologyTestDriver
     _places: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    """File and line of each record, by topic, partition and offset."""
+    """File and line of each input record, by topic, partition and offset."""
     _lines_of_time: dict[int | None, list[str]] = field(default_factory=dict)
-    """Files and lines by the records' time, which what follows from them has, too."""
+    """Files and lines by timestamp, which derived records inherit."""
 
     def check(self, inputs: Sequence[Given]) -> None:
-        """Refuse inputs that the application does not have.
+        """Check that the application has the input topics.
 
         Raises:
-            UsageError: there is none of a name, or nothing to read.
+            UsageError: it does not read a topic, or no input is given.
         """
         sources = self.driver.input_topics
         for given in inputs:
@@ -155,19 +155,19 @@ class Trial:
             raise click.UsageError(f"there is nothing to read; give: {options}")
 
     def check_shown(self, shown: Sequence[str]) -> None:
-        """Refuse outputs that it has not; functions and handlers have named theirs by now.
+        """Check that the application has written the topics; dynamic topics are known by now.
 
         Raises:
-            UsageError: there is none of a name.
+            UsageError: it did not write a topic.
         """
         for topic in shown:
             _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
     def fill(self, inputs: Iterable[Given]) -> None:
-        """Write the files into their topics.
+        """Write the files to their topics.
 
         Raises:
-            LineError: a line is no record of its topic.
+            LineError: a line is not a valid record of its topic.
         """
         from headrace.streams.cli.record_lines import LineError, read_records
 
@@ -194,10 +194,10 @@ class Trial:
                     self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
 
     def run(self) -> None:
-        """Process all of it.
+        """Process all records.
 
         Raises:
-            StreamsError: what stopped the application.
+            StreamsError: the error that stopped the application.
         """
         try:
             self.driver.commit()
@@ -209,7 +209,7 @@ class Trial:
             raise
 
     def _where(self, topic: str, partition: int, offset: int) -> str | None:
-        """File and line of a record, or of the one that it follows from."""
+        """Return file and line of a record, or of the input records that it may be derived from."""
         own = self._places.get((topic, partition, offset))
         if own is not None:
             return own
@@ -222,7 +222,8 @@ class Trial:
         return found[0].timestamp()[1] if found else None
 
     def outputs(self, shown: Sequence[str]) -> Iterator[str]:
-        """What came out, a line a record; what is no key or value of its topic's serde as bytes."""
+        """Yield output records as lines; a part that its topic's serde rejects is shown as bytes.
+        """
         from headrace.streams.cli.record_lines import record_line
         from headrace.topology.serdes.documents import decoded
 
@@ -241,7 +242,7 @@ class Trial:
                 )
 
     def summary(self) -> Iterator[str]:
-        """What is not to be seen in the outputs: records that were left out, the first with why."""
+        """Yield messages about skipped and dropped records, with reasons."""
         skipped = [e for e in self.driver.events if e["event"] == "record_skipped"]
         for event in skipped[:SKIPPED_MAX]:
             yield f"Left out: {self._told(event)}"
