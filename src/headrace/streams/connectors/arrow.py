@@ -1,7 +1,7 @@
-"""Rows as Arrow: which type a column has, and values as it takes them; needs `pyarrow`.
+"""Rows as Arrow tables: column types, and conversion of values; needs `pyarrow`.
 
-Arrow itself truncates 1.5 to 1, and reads 5 as a moment of 1970. Nothing is written here that is
-not what the record says: what a column cannot hold is refused, by its row.
+Arrow itself truncates 1.5 to 1, and reads the integer 5 as a timestamp in 1970. This module never
+changes a value: if a column cannot hold a value, its row is rejected.
 
 Hot path: `table` runs for each row.
 """
@@ -29,22 +29,22 @@ _DECIMAL = re.compile(r"decimal\s*\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 
 
 class ArrowColumns(Columns):
-    """The columns of a table, whose types may also be those of Arrow.
+    """Columns of a table whose types may also be Arrow types.
 
     A column has the Arrow type of its Python type: times are microseconds in UTC, a `Decimal` has
-    38 digits and 9 of them behind the point, a `UUID` is text, and what Arrow has no type for, such
-    as a mapping, a list or a dataclass, is JSON as text. A name such as ``"int32"``,
-    ``"timestamp[ms]"`` or ``"decimal(12, 2)"`` asks for another one, and so does a type of pyarrow
-    such as ``pa.list_(pa.string())``, which may be null.
+    38 digits with 9 decimal places, a `UUID` is text, and types without an Arrow type, such as a
+    mapping, a list or a dataclass, are JSON as text. A name such as ``"int32"``,
+    ``"timestamp[ms]"`` or ``"decimal(12, 2)"`` selects another type, and so does a type of pyarrow
+    such as ``pa.list_(pa.string())``, which is nullable.
 
     Args:
-        table: the name of it, for errors.
-        columns: as of `Columns`, where types by name may be types of pyarrow.
-        key: those that name a row; none where rows are appended.
-        row: called as ``row(key, value)``; returns what the columns are looked for in.
+        table: the table's name, for errors.
+        columns: as of `Columns`; types by name may be types of pyarrow.
+        key: the key columns; empty if rows are appended.
+        row: called as ``row(key, value)``; returns the object that contains the columns.
 
     Raises:
-        TopologyError: there is no column, or a column of the key is none.
+        TopologyError: no column is given, or a key column is not among the columns.
 
     Example:
         >>> columns = ArrowColumns("orders", {"item": str, "price": float | None})
@@ -67,10 +67,10 @@ class ArrowColumns(Columns):
 
 
 class ArrowRows:
-    """Rows of a table as Arrow: see `ArrowColumns`.
+    """Converter of rows to Arrow tables: see `ArrowColumns`.
 
     Args:
-        known: the Arrow types of columns whose types are given by names of the database's own.
+        known: Arrow types of columns whose types are named as the database names them.
 
     Raises:
         SinkUnusableError: Arrow does not know the type of a column.
@@ -91,7 +91,7 @@ class ArrowRows:
             name: as_json if _is_json(columns, name) else _encoder_of(kind)
             for name, kind in kinds.items()
         }
-        # What Arrow reads as it should, so that only the others are looked at one by one.
+        # Types that Arrow converts correctly, so that only other values are encoded individually.
         self._plain = {
             name: _PLAIN[encode]
             for name, encode in self._encoders.items()
@@ -99,10 +99,11 @@ class ArrowRows:
         }
 
     def table(self, rows: Sequence[SinkRow]) -> Any:
-        """Make a `pyarrow.Table` of all columns.
+        """Create a `pyarrow.Table` of all columns.
 
         Raises:
-            SinkRefusedError: a column cannot hold what a row has for it; it knows of all such rows.
+            SinkRefusedError: a column cannot hold the value of a row; its `others` has all further
+                such rows.
         """
         try:
             return self._all(rows)
@@ -113,7 +114,7 @@ class ArrowRows:
         return self._made(rows, self.columns.names, [self.columns.values(row) for row in rows])
 
     def _with_others(self, rows: Sequence[SinkRow], error: SinkRefusedError) -> SinkRefusedError:
-        """Look at each row: where many are refused, the rest is to be one batch all the same."""
+        """Check each row alone, so that the rest of the batch can be written after one error."""
         refused = []
         for row in rows:
             try:
@@ -126,10 +127,10 @@ class ArrowRows:
         return refused[0]
 
     def keys(self, rows: Sequence[SinkRow]) -> Any:
-        """Make a `pyarrow.Table` of the columns of the key alone.
+        """Create a `pyarrow.Table` of the key columns only.
 
         Raises:
-            SinkRefusedError: a column cannot hold what a row has for it.
+            SinkRefusedError: a column cannot hold the value of a row.
         """
         return self._made(rows, self.columns.key, [self.columns.key_of(row) for row in rows])
 
@@ -161,7 +162,7 @@ class ArrowRows:
             return encode(value)
         except _UnfitError:
             raise self.columns.refused(self._unfit(name, value), name, row) from None
-        except Exception as error:  # whatever the value's own class raises
+        except Exception as error:  # the value's own class may raise anything
             raise self.columns.refused(said_of(error), name, row) from error
 
     def _unfit(self, name: str, value: Any) -> str:
@@ -172,7 +173,8 @@ class ArrowRows:
     def _culprit(
         self, field: Any, values: Sequence[Any], rows: Sequence[SinkRow], error: Exception
     ) -> SinkRefusedError:
-        """Name the first row that Arrow cannot write; its own texts quote values."""
+        """Return an error for the first row that Arrow rejects; Arrow's own messages quote values.
+        """
         for value, row in zip(values, rows, strict=True):
             try:
                 self._pyarrow.array([value], field.type)
@@ -187,10 +189,10 @@ class ArrowRows:
 
 
 def require(module: str, sink: str, extra: str) -> None:
-    """See that an extra is installed.
+    """Check that an extra is installed.
 
     Raises:
-        SinkUnusableError: it is not.
+        SinkUnusableError: it is not installed.
     """
     from importlib import import_module
 
@@ -207,7 +209,7 @@ def require(module: str, sink: str, extra: str) -> None:
 
 
 def _is_of_arrow(kind: Any) -> bool:
-    # Without an import: a column may be one of Arrow's only where pyarrow was imported already.
+    # Without an import: an Arrow type can only be given after pyarrow was imported.
     return any(one.__module__ == "pyarrow.lib" for one in type(kind).__mro__)
 
 
@@ -238,7 +240,7 @@ def _type_of(columns: ArrowColumns, name: str) -> Any:
 
 
 def _python(kind: type) -> Any:
-    """The Arrow type of a Python type; None where there is none, and it is written as JSON."""
+    """Return the Arrow type of a Python type, or None if its values are written as JSON."""
     import pyarrow
 
     if issubclass(kind, Enum):
@@ -260,7 +262,7 @@ def _python(kind: type) -> Any:
 
 
 def is_alike(kind: type, other: Any) -> bool:
-    """Whether values of a Python type are those of an Arrow type, which may have fewer of them."""
+    """Return whether values of a Python type are values of an Arrow type, perhaps out of range."""
     own = _python(kind)
     return own is not None and _encoder_of(own) is _encoder_of(other) is not None
 
@@ -269,11 +271,11 @@ def is_alike(kind: type, other: Any) -> bool:
 
 
 class _UnfitError(Exception):
-    """A value that a type does not hold."""
+    """Value that does not fit an Arrow type."""
 
 
 def _encoder_of(kind: Any) -> Encode | None:
-    """What makes a value one that Arrow takes without changing it; None where it takes it as is."""
+    """Return the encoder of values for an Arrow type, or None if Arrow takes them unchanged."""
     from pyarrow import types
 
     if types.is_integer(kind):
@@ -377,7 +379,7 @@ _PLAIN: Mapping[Encode, frozenset[type]] = {
     _floating: frozenset({float, type(None)}),
     _text: frozenset({str, type(None)}),
     _binary: frozenset({bytes, type(None)}),
-    _moment: frozenset({datetime, type(None)}),  # Arrow, too, takes one without a zone as UTC
+    _moment: frozenset({datetime, type(None)}),  # Arrow, too, reads a naive datetime as UTC
     _day: frozenset({date, type(None)}),
     _decimal: frozenset({int, Decimal, type(None)}),
 }
@@ -427,7 +429,7 @@ def _fields(value: Any) -> Mapping[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-# Rows as an existing table of files takes them: what Delta and Iceberg share.
+# Rows for an existing table, shared by Delta and Iceberg.
 #
 # Hot path: `TableRows.table` runs for each batch.
 
@@ -439,10 +441,10 @@ _SAID_MAX = 300
 
 
 def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: bool) -> list[str]:
-    """The columns whose values divide the files of a table that is made here.
+    """Return the partition columns of a table that is created.
 
     Raises:
-        TopologyError: none is made, or there is no such column, or no other one.
+        TopologyError: the table is not created, a column does not exist, or all columns are named.
     """
     parts = [given] if isinstance(given, str) else list(given)
     if parts and not create:
@@ -461,14 +463,14 @@ def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: b
 
 
 class TableRows:
-    """Makes `pyarrow.Table`s with all columns of a table, whose own types count.
+    """Converter of rows to `pyarrow.Table`s with the columns and types of an existing table.
 
     Args:
-        columns: those that are written; the others become null.
-        schema: the table's, as Arrow has it.
+        columns: the columns that are written; other columns become null.
+        schema: the table's Arrow schema.
 
     Raises:
-        SinkUnusableError: the table lacks a column, or has one more that may not be null.
+        SinkUnusableError: the table lacks a column, or has another column that is not nullable.
     """
 
     def __init__(self, columns: ArrowColumns, schema: Any) -> None:
@@ -485,7 +487,7 @@ class TableRows:
         as_there = copy.copy(columns)
         as_there.arrow_types = {**columns.arrow_types, **other}
         self._rows = ArrowRows(as_there)
-        # Whether a column may be null is the table's to say.
+        # The table decides whether a column is nullable.
         self._rows.schema = pyarrow.schema(
             [field.with_nullable(schema.field(field.name).nullable) for field in self._rows.schema]
         )
@@ -494,10 +496,10 @@ class TableRows:
         )
 
     def table(self, rows: Sequence[SinkRow]) -> Any:
-        """Make a table of all columns.
+        """Create a table of all columns.
 
         Raises:
-            SinkRefusedError: a column cannot hold what a row has for it.
+            SinkRefusedError: a column cannot hold the value of a row.
         """
         made = self._rows.table(rows)
         arrays = [
@@ -509,10 +511,10 @@ class TableRows:
         return self._pyarrow.Table.from_arrays(arrays, schema=self.schema)
 
     def keys(self, rows: Sequence[SinkRow]) -> Any:
-        """Make a table of the columns of the key alone.
+        """Create a table of the key columns only.
 
         Raises:
-            SinkRefusedError: a column cannot hold what a row has for it.
+            SinkRefusedError: a column cannot hold the value of a row.
         """
         made = self._rows.keys(rows)
         fields = [self.schema.field(name) for name in made.column_names]
@@ -543,7 +545,7 @@ def _are_alike(there: Any, declared: Any) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """What an error says of files and services, in one line, without what may be secret in it.
+    """Return the message of a file or service error as a single line, with secrets masked.
 
     Example:
         >>> said(OSError("no answer\\n  from https://me:pass@host/x?sig=abc"))

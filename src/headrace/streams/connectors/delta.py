@@ -1,9 +1,9 @@
-"""Rows in a table of Delta Lake, with the positions in the table's own log.
+"""Sink of rows to a Delta Lake table, with the positions in the table's own log.
 
-A position is the version of an application transaction (`txn`) that is committed with the rows.
-The log refuses two commits of one application that do not know of each other. So the position is
-compared at the version of the table that the commit is made from, and a commit of another one in
-between is found by the commit itself.
+A position is the version of an application transaction (`txn`) that is committed with the rows. The
+log rejects concurrent commits of the same application transaction. The position is therefore
+compared at the table version that the commit is based on, and the commit itself detects a commit of
+another writer in between.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from headrace.topology.windows import duration_ms
 Options = Mapping[str, str]
 
 _GONE = "headrace_gone"
-"""The column of a merge that says whether its row is deleted."""
+"""Column of a merge that marks deleted rows."""
 _OF_STORE = re.compile(
     r"object store|Generic (S3|GCS|MicrosoftAzure|HTTP|LocalFileSystem)"
     r"|Invalid table version|File not found|No files in log|older than the existing snapshot"
 )
-"""Another attempt may succeed, if only as the log is read from its beginning."""
+"""Errors that another attempt may fix, for example because it reads the log from its beginning."""
 _NO_RIGHT = re.compile(r"\b(401|403)\b|permission denied|denied|unauthenticated|NoSuchBucket", re.I)
 _UNSUPPORTED = re.compile(r"unsupported|not supported|append-only", re.I)
 _NOT_MET = "failed validation check"
@@ -52,31 +52,32 @@ _PAUSE_S = 0.02
 
 
 class DeltaSink:
-    """Writes rows to a table of Delta Lake: appended, or merged under their keys.
+    """Sink that writes rows to a Delta Lake table: appended, or merged by key.
 
-    Rows and position are one commit of the table's log. A commit is a file or more, so rows are
-    collected until it is worth it. Times of day are written as text, as Delta has none.
+    Rows and position are a single commit of the table's log. Each commit writes at least one file,
+    so rows are collected into batches. Times of day are written as text, because Delta has no such
+    type.
 
     Args:
-        uri: where the table is: a directory, or an address such as ``s3://bucket/orders``.
+        uri: the table's location: a directory, or a URL such as ``s3://bucket/orders``.
         columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name: of
             Python, of pyarrow, or a name such as ``"int32"``.
-        key: the columns that name a row; without them rows are appended. A merge writes anew the
-            files that have rows with these keys.
-        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
-            in the value and in the key.
-        create: make the table where it is not there.
-        partition_by: the columns whose values divide the files of a table that is made.
-        every: how long rows are collected for one commit at most.
-        max_rows: with so many rows it is made earlier.
-        max_bytes: the same of their memory, as far as it is known.
-        storage_options: what deltalake needs for the store, such as credentials, or a function that
-            returns it, called with each connection.
-        timeout: how long one request to the store may take, and how long a commit is tried again
-            that others' commits get ahead of.
+        key: the key columns; without them rows are appended. A merge rewrites the files that
+            contain rows with the batch's keys.
+        row: called as ``row(key, value)``; returns the object that contains the columns. None takes
+            them from the value and the key.
+        create: whether to create the table if it does not exist.
+        partition_by: the partition columns of a table that is created.
+        every: maximum time to collect rows for a commit.
+        max_rows: number of rows that triggers an earlier commit.
+        max_bytes: estimated memory of the rows that triggers an earlier commit.
+        storage_options: options of deltalake for the store, such as credentials, or a function that
+            returns them, called for each connection.
+        timeout: time limit of a request to the store, and of retries of a commit that conflicts
+            with other writers.
 
     Raises:
-        TopologyError: what is given does not fit.
+        TopologyError: the arguments are inconsistent.
 
     Example:
         >>> import tempfile
@@ -121,11 +122,11 @@ class DeltaSink:
 
     @property
     def keyed(self) -> bool:
-        """Whether it was given a key."""
+        """Whether the sink has a key."""
         return bool(self._columns.key)
 
     def open(self, name: str, /) -> _Connection:
-        """Load the table's log, and see that its columns are there."""
+        """Load the table's log, and check that the table has the columns."""
         for module in ("deltalake", "pyarrow"):
             require(module, "DeltaSink", "delta")
         import pyarrow
@@ -151,7 +152,7 @@ class DeltaSink:
             return DeltaTable(self._uri, storage_options=options)
         except TableNotFoundError as error:
             if self._was_open:
-                # As a mount that is gone: it is not to begin anew as an empty table.
+                # Perhaps a lost mount: the table must not be re-created empty.
                 raise SinkUnavailableError(said(error)) from error
             if not self._create:
                 raise SinkUnusableError(
@@ -208,7 +209,7 @@ class _Connection:
                 except CommitFailedError as error:
                     if _UNSUPPORTED.search(str(error)):
                         raise
-                    # Others have committed: whether one of them has moved the position is next.
+                    # Another writer has committed; the next round checks the position again.
                     if time.monotonic() + pause_s > deadline:
                         raise SinkUnavailableError(
                             f"the commits of others to {self._columns.table} got ahead of this "
@@ -221,7 +222,7 @@ class _Connection:
         return f"headrace/{self._name}/{source}/{partition}"
 
     def _require(self, batch: SinkBatch) -> None:
-        """See that the table, as the commit will know it, is what the batch was made for."""
+        """Check that position and schema of the loaded table version match the batch."""
         found = self._table.transaction_version(self._place(batch.source, batch.partition))
         if found != batch.expected:
             raise SinkFencedError(
@@ -234,7 +235,7 @@ class _Connection:
     def _properties(self, batch: SinkBatch) -> Any:
         from deltalake import CommitProperties, Transaction
 
-        # Without a time of its own it is kept for good, whatever is set for the retention of these.
+        # Without a last-updated time it never expires, regardless of the table's retention setting.
         place = self._place(batch.source, batch.partition)
         return CommitProperties(app_transactions=[Transaction(place, batch.next)])
 
@@ -245,12 +246,12 @@ class _Connection:
         write_deltalake(self._table, made, mode="append", commit_properties=properties)
 
     def _merged(self, batch: SinkBatch) -> Any:
-        """All rows with keys, and whether they are gone."""
+        """Return a table of all rows with keys, and a column that marks the deleted rows."""
         import pyarrow
 
         there, gone = self._columns.last_of_each_key(batch.rows)
         tables = [self._rows.table(there), self._rows.keys(gone)]
-        # Those that are gone have their keys alone.
+        # Deleted rows have only their keys.
         nullable = pyarrow.schema([field.with_nullable(True) for field in tables[0].schema])
         rows = pyarrow.concat_tables(
             [tables[0].cast(nullable), tables[1]], promote_options="permissive"
@@ -268,7 +269,7 @@ class _Connection:
             same,
             source_alias="s",
             target_alias="t",
-            # Files without these keys are left alone.
+            # Files without these keys are not rewritten.
             streamed_exec=False,
             commit_properties=self._properties(batch),
         )
@@ -282,11 +283,11 @@ class _Connection:
             self._append(batch, self._rows.table(()))
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Do nothing: no resource stays open between two calls."""
 
 
 def _require_changes(columns: ArrowColumns, table: Any) -> None:
-    """See that rows may be changed, where they are to be."""
+    """Check that a table for keyed rows allows updates."""
     is_fixed = table.metadata().configuration.get("delta.appendOnly", "").lower() == "true"
     if columns.key and is_fixed:
         raise SinkUnusableError(
@@ -299,7 +300,7 @@ def _quoted(name: str) -> str:
 
 
 def _schema_of(columns: ArrowColumns) -> Any:
-    """The schema of a table to be made, with what Delta has for what it does not have."""
+    """Return the schema of a table to create; types that Delta lacks are replaced."""
     import pyarrow
     from pyarrow import types
 
@@ -317,7 +318,7 @@ def _schema_of(columns: ArrowColumns) -> Any:
 
 @contextmanager
 def _told(columns: ArrowColumns, *, is_first: bool = False) -> Iterator[None]:
-    """Say what an error of deltalake asks for; those of rows quote values, and are not shown."""
+    """Convert errors of deltalake to sink errors; messages that quote values are not included."""
     from deltalake.exceptions import DeltaError, DeltaProtocolError, SchemaMismatchError
 
     try:

@@ -1,7 +1,7 @@
-"""Rows in a table of DuckDB, with the positions in the same file; needs `duckdb` and `pyarrow`.
+"""Sink of rows to a DuckDB table, with positions in the same file; needs `duckdb` and `pyarrow`.
 
-A process that has the file open keeps all others from it, readers included. So it is open for the
-moment of each write alone, and rows are collected for fewer of these.
+A process that has the file open locks out all other processes, even readers. The file is therefore
+only open during a write, and rows are collected so that writes are few.
 """
 
 from __future__ import annotations
@@ -74,28 +74,27 @@ _NO_DATABASE = ("not a valid DuckDB database", "Is a directory", "older version"
 
 
 class DuckDbSink:
-    """Writes rows to a table of DuckDB: appended, or under their keys.
+    """Sink that writes rows to a DuckDB table: appended, or upserted by key.
 
-    Rows and positions are one transaction. Several workers may write to one file, in turns, and so
-    may others read it between their writes.
+    Rows and positions are a single transaction. Several workers can write to the same file in
+    turns, and other processes can read it between the writes.
 
     Args:
-        path: the file; it is made where there is none.
-        table: its name, with a schema in front if it is not found without.
+        path: the file; it is created if it does not exist.
+        table: the table's name, with its schema if it is not in the search path.
         columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name: a
-            Python type, or what DuckDB calls it, such as ``"DECIMAL(12, 2)"``.
-        key: the columns that name a row, which must be its primary key or unique; without them rows
-            are appended.
-        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
-            in the value and in the key.
-        create: make the table where it is not there.
-        every: how long rows are collected for one write at most.
-        max_rows: with so many rows they are written earlier.
-        timeout: how long an attempt waits for others who have the file, and holds the worker; it is
-            repeated after a while.
+            Python type, or a DuckDB type name such as ``"DECIMAL(12, 2)"``.
+        key: the key columns, which must be a primary key or unique; without them rows are appended.
+        row: called as ``row(key, value)``; returns the object that contains the columns. None takes
+            them from the value and the key.
+        create: whether to create the table if it does not exist.
+        every: maximum time to collect rows for a write.
+        max_rows: number of rows that triggers an earlier write.
+        timeout: time for which an attempt waits, and blocks the worker, if another process has the
+            file open; the attempt is repeated later.
 
     Raises:
-        TopologyError: the columns and the key do not fit.
+        TopologyError: the columns and the key do not match.
 
     Example:
         >>> import tempfile, duckdb
@@ -145,11 +144,11 @@ class DuckDbSink:
 
     @property
     def keyed(self) -> bool:
-        """Whether it was given a key."""
+        """Whether the sink has a key."""
         return bool(self._columns.key)
 
     def open(self, name: str, /) -> _Connection:
-        """See that the file and the table are there."""
+        """Check that the file and the table exist and match."""
         for module in ("duckdb", "pyarrow"):
             require(module, "DuckDbSink", "duckdb")
         if not self._was_open:
@@ -169,7 +168,7 @@ class DuckDbSink:
         if self._create:
             database.execute(definition(full(columns.table), columns, _TYPES, "JSON"))
         table, names = full(columns.table), ", ".join(map(quoted, columns.names))
-        # What DuckDB hands out for its own types is what it takes for them.
+        # The Arrow types in which DuckDB returns a column are those in which it takes values.
         found = database.sql(f"SELECT {names} FROM {table} LIMIT 0").to_arrow_table().schema  # noqa: S608
         known = {
             name: found.field(name).type
@@ -181,27 +180,27 @@ class DuckDbSink:
 
 @cache
 def _turn(path: str) -> threading.Lock:
-    """Whose turn it is among the threads of this process.
+    """Return the lock of a file for the threads of this process.
 
-    DuckDB's own lock is the process's: a thread that opens the file while another one closes it can
-    meet a file that is half written.
+    DuckDB's own lock belongs to the process: a thread that opens the file while another thread
+    closes it can read a half-written file.
     """
     del path
     return threading.Lock()
 
 
 class _File:
-    """A file of DuckDB, which is open only while it is used."""
+    """DuckDB file that is open only during use."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
         self.path = path
         self.is_made = False
-        """Whether it was there: DuckDB would make an empty one in its place."""
+        """Whether the file existed: DuckDB would re-create a deleted file without an error."""
         self._timeout_s = timeout_s
 
     @contextmanager
     def opened(self) -> Iterator[Any]:
-        """Open it, as soon as nobody else has it."""
+        """Open the file as soon as no other process or thread has it open."""
         turn = _turn(os.path.realpath(self.path))
         if not turn.acquire(timeout=self._timeout_s):
             raise SinkUnavailableError(f"{self.path}: another thread has it open")
@@ -265,21 +264,21 @@ class _Connection:
             if deleted is not None:
                 database.register("headrace_gone", deleted)
                 database.execute(self._delete)
-            # Closed without it, the connection takes back what was done.
+            # Closing the connection without it rolls the transaction back.
             database.execute("COMMIT")
 
     def _move(self, database: Any, batch: SinkBatch) -> None:
-        """Move the position, if it is where it is believed to be."""
+        """Move the position, or raise if it is not the expected position."""
         if database.execute(*moving(self._name, batch)).fetchone()[0] != 1:
             raise fenced(batch, f" of {self._file.path}")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: the file is only open during a write."""
 
 
 @contextmanager
 def _told(path: str, columns: ArrowColumns | None = None) -> Iterator[None]:
-    """Say what an error of DuckDB asks for, without the values that its text may quote."""
+    """Convert errors of DuckDB to sink errors, without values that their messages may quote."""
     import duckdb
 
     try:
@@ -306,19 +305,19 @@ def _meaning(error: Exception, path: str, columns: ArrowColumns | None) -> Excep
 
 
 def _is_busy(error: Exception) -> bool:
-    """Whether another process has the file, or a thread of this one is about to close it."""
+    """Return whether another process has the file open, or a thread of this process closes it."""
     return any(said in str(error) for said in _BUSY)
 
 
 def _reason(kind: str, text: str) -> str:
-    """What a refusal says, without the key or the value that it may quote."""
+    """Return the reason of a rejected row, without the key or value that the message may quote."""
     if "CHECK constraint" in text:
         return text.partition(": ")[2]
     return next((reason for said, reason in _CONSTRAINTS if said in text.lower()), kind)
 
 
 def _unusable(text: str, path: str, columns: ArrowColumns | None) -> str:
-    """What a person has to put right; these texts name tables and columns."""
+    """Return the message of an error that needs a manual fix; it names only tables and columns."""
     if columns is not None and "conflict target" in text:
         key = ", ".join(columns.key)
         return f"{path}: table {columns.table} needs a primary key or a unique index on {key}"

@@ -1,12 +1,12 @@
-"""Writing the rows of a source to a topic, each of them once.
+"""Feed of the rows of a source to a topic, each row exactly once.
 
-    positions ─► the source's batches ─► a transaction: rows, and the positions behind them
+    positions ─► the source's batches ─► a transaction: rows, and the positions after them
         ▲                                        │
         └──── the topic <name>-positions ◄───────┘
 
 The positions are the last records of a compacted topic, written in the transaction of the rows. A
-feed begins by fencing whoever has its name, which decides what that one left open, and then reads
-them: what is committed is there with its rows, and what is not is neither.
+feed starts by fencing the previous feed of its name, which aborts its open transaction, and then
+reads the positions: either rows and position are committed, or neither is.
 """
 
 from __future__ import annotations
@@ -44,24 +44,25 @@ TRANSACTION_S = 1.0
 EVERY = timedelta(seconds=1)
 _AGAIN_S = 0.5
 _RECORD_BYTES = 120
-"""What a batch with one record has besides its key and value."""
+"""Overhead of a batch with a single record, in bytes."""
 
 
 class Feed:
-    """Writes the rows of a source to a topic.
+    """Feed that writes the rows of a source to a topic.
 
     Args:
-        source: what is read.
-        topic: what is written to; it must exist.
-        name: of the feed, the same each time; its positions are in the topic ``<name>-positions``.
-        settings: ``bootstrap.servers`` and others of an application's.
+        source: the source.
+        topic: the output topic; it must exist.
+        name: unique and stable name of the feed; its positions are in the topic
+            ``<name>-positions``.
+        settings: ``bootstrap.servers`` and other settings of an application.
         key: the serde of keys.
         value: the serde of values.
-        skip_bad: leave out rows that the topic does not take: they are too large, or nothing that
-            the serde can write. False refuses the first one.
+        skip_bad: whether to skip rows that are too large or that the serde cannot serialize. False
+            raises on the first of them.
 
     Raises:
-        ConfigError: the settings are wrong.
+        ConfigError: the settings are invalid.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Feed:
         self._value = for_topic(value, topic, is_key=False)
         self._skip_bad = skip_bad
         self._row_bytes: int | None = None
-        """How large a row may be, as the topic is set."""
+        """Maximum size of a row in bytes, by the topic's max.message.bytes."""
         self._clock = clock or SystemClock()
         self._log = get_logger().bind(feed=name)
         self._positions_topic = f"{name}-positions"
@@ -97,11 +98,11 @@ class Feed:
             fields={"batch": "transaction", "unit": "rows"},
         )
         self._waiting: dict[str, tuple[str, bool]] = {}
-        """By part, why a source does not read on, and whether that was logged."""
+        """By part: why the source does not read further, and whether that was logged."""
         self.rows = 0
-        """How many were committed."""
+        """Number of committed rows."""
         self.skipped = 0
-        """How many the source has left out before what was committed."""
+        """Number of skipped rows, up to the last commit."""
 
     def run(
         self,
@@ -110,19 +111,19 @@ class Feed:
         every: timedelta = EVERY,
         stop: threading.Event | None = None,
     ) -> int:
-        """Write what is there, and with `follow` what comes.
+        """Write the current rows, and with `follow` new rows as well.
 
         Args:
-            follow: go on until `stop` is set.
-            every: how long to wait where nothing new was there.
-            stop: ends it between two transactions.
+            follow: whether to continue until `stop` is set.
+            every: time to wait after no new rows were found.
+            stop: stops the feed between two transactions.
 
         Returns:
-            How many rows were written.
+            The number of written rows.
 
         Raises:
-            SourceError: the source cannot be read on, or another feed has the name.
-            StreamsError: the cluster cannot be reached, or refuses.
+            SourceError: the source cannot be read further, or another feed has the same name.
+            StreamsError: the cluster cannot be reached, or rejects a request.
         """
         stop = stop or threading.Event()
         self._prepare()
@@ -134,7 +135,7 @@ class Feed:
                 self._write(writing, stop, every, follow=follow)
                 return self.rows
             except (AbortableError, OutcomeUnknownError) as error:
-                # A new producer of the name decides what this one has left open.
+                # A new producer with the same name completes or aborts the open transaction.
                 if self.rows == begun_rows:
                     failed_s += self._clock.monotonic_s() - begun_s
                 else:
@@ -182,7 +183,7 @@ class Feed:
                 stop.wait(every.total_seconds())
 
     def _report_waiting(self, *, at_once: bool) -> None:
-        """Log what a source does not read yet, once it has waited for a whole interval."""
+        """Log why parts of a source are not read yet, after they have waited a whole interval."""
         waiting: Mapping[str, str] = getattr(self._source, "waiting", {})
         for part, reason in waiting.items():
             seen = self._waiting.get(part)
@@ -195,7 +196,7 @@ class Feed:
     # -- what is written -----------------------------------------------------------------------
 
     def _send(self, producer: TransactionalProducer, batch: Batch) -> list[SourceError]:
-        """Write rows; returns why those are left out that the topic does not take."""
+        """Write the rows of a batch; return the errors of skipped rows."""
         refused: list[SourceError] = []
         for row in batch.rows:
             try:
@@ -251,7 +252,7 @@ class Feed:
     # -- what is there -------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Look at the topic, and make that of the positions."""
+        """Check the output topic, and create the topic of the positions."""
         admin = self._admin()
         found = admin.describe([self._topic, self._positions_topic])
         if self._topic not in found:
@@ -283,7 +284,7 @@ class Feed:
         return LiveAdmin(self._config.admin_config(), timeout_s=self._timeout_s)
 
     def _committed(self) -> dict[str, Position]:
-        """The positions; nobody else of the name can write any more."""
+        """Return the committed positions; earlier feeds of the same name are fenced."""
         place = TopicPartition(self._positions_topic, 0)
         ends = self._admin().stable_offsets([place])
         begins = self._admin().start_offsets([place])
@@ -300,11 +301,11 @@ class Feed:
 
 
 class _Writing:
-    """One producer's transactions.
+    """Transactions of a producer.
 
     Args:
         write_position: called with the producer, the part and its position.
-        batch: how many rows a transaction takes.
+        batch: limits the rows of a transaction.
     """
 
     def __init__(
@@ -322,16 +323,16 @@ class _Writing:
         self._rows = 0
         self._begun_s = 0.0
         self._waited_s = 0.0
-        """How long sends had waited when the transaction began."""
+        """Total wait of sends until the transaction began, in seconds."""
 
     def begin_identity(self) -> None:
-        """Fence whoever had the name, and decide what that one left open."""
+        """Fence the previous producer of the same name and end its open transaction."""
         self._producer.init()
 
     def add(
         self, batch: Batch, send: Callable[[TransactionalProducer, Batch], list[SourceError]]
     ) -> list[SourceError]:
-        """Write a batch; returns why rows of it are left out."""
+        """Write a batch; return the errors of skipped rows."""
         if not self._positions:
             self._producer.begin()
             self._begun_s = self._clock.monotonic_s()
@@ -346,7 +347,7 @@ class _Writing:
         return refused
 
     def or_void(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches of a source; where it fails, what is not committed is aborted at once."""
+        """Yield the batches of a source; if it fails, abort the open transaction."""
         reading = iter(batches)
         while True:
             try:
@@ -360,12 +361,12 @@ class _Writing:
             yield batch
 
     def is_due(self) -> bool:
-        """Whether the transaction is long enough."""
+        """Return whether the transaction is due for a commit."""
         is_old = self._clock.monotonic_s() - self._begun_s > TRANSACTION_S
         return self._rows >= self._batch.size or is_old
 
     def commit(self) -> int:
-        """Commit what was written, with its positions; returns how many rows it was."""
+        """Commit the written rows with their positions; return the number of rows."""
         if not self._positions:
             return 0
         for part, position in self._positions.items():
@@ -378,5 +379,5 @@ class _Writing:
         return rows
 
     def close(self) -> None:
-        """Leave what is open to the successor, which decides it."""
+        """Close the producer; the next producer of the same name ends its open transaction."""
         self._producer.close()

@@ -1,8 +1,8 @@
-"""Rows of files that grow: JSON lines, CSV and Parquet, by the ends of their names.
+"""Source of rows from files that may grow: JSON lines, CSV and Parquet, by file suffix.
 
-A file is identified by its name, below the part of the pattern that has no wildcard. Its position
-is a byte after a whole line, or a number of rows in Parquet, with a digest of what is before it. A
-line without a line feed at the end may be half a line, so it waits for the rest.
+A file is identified by its name, relative to the part of the pattern without wildcards. Its
+position is a byte offset after a whole line, or a number of rows in Parquet, with a digest of the
+content before it. A line without a line feed at the end may be incomplete, so it is not read yet.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from headrace.streams.connectors.source import (
 
 BATCH_ROWS = 100
 BATCH_BYTES = 64 << 10
-"""About so many bytes end a batch, too: a transaction takes whole batches."""
+"""Approximate bytes that also end a batch: a transaction contains whole batches."""
 _READ_ROWS = 1000
 ROW_BYTES = 16 << 20
-"""A longer row is refused: a quote or a line feed is missing."""
+"""Maximum size of a row. A longer row is rejected: a quote or a line feed is missing."""
 _BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 1024
-"""So much of the beginning, and of what is before a position, is in its digest."""
+"""Bytes at the beginning of the file, and before the position, that a digest covers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The rows of all files that a pattern names, those that come later too.
+    """Source of the rows of all files that match a pattern, including files that are added later.
 
     Args:
         pattern: such as ``clicks/*.jsonl`` or ``**/*.csv``; ``~`` is the home directory.
-        key: the field that is the key, as text; None for no key.
-        timestamp: the field that is the time: milliseconds since 1970, or a date and time.
-        grows: whether files may grow, so that what has no line feed behind it is not read yet.
-        skip_bad: leave out rows that cannot be read, or lack the key or the time; each batch says
-            how many. False refuses the first one.
-        rewritten: read a file from its beginning if what was read of it is not there any more.
-            False refuses it.
+        key: the field used as key, as text; None for no key.
+        timestamp: the field used as timestamp: milliseconds since 1970, or a date and time.
+        grows: whether files may grow, so that an unterminated last line is not read yet.
+        skip_bad: whether to skip rows that cannot be read or that lack the key or the timestamp;
+            each batch contains the number of skipped rows. False raises on the first of them.
+        rewritten: whether to read a file from its beginning if its content before the position has
+            changed. False raises.
     """
 
     pattern: str
@@ -66,24 +66,24 @@ class Files:
     skip_bad: bool = False
     rewritten: bool = False
     waiting: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By part, why the rest of a file was not read yet."""
+    """By part: why the rest of a file was not read yet."""
     _done: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """By part, the state of a file when all of it was read, and the position."""
+    """By part: the state of a file that was read to its end, and the position."""
     _fields: Fields = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_fields", Fields(self.key, self.timestamp))
 
     def paths(self) -> list[Path]:
-        """The files that the pattern names now, in the order of their names."""
+        """Return the files that match the pattern now, sorted by name."""
         found = glob.glob(str(Path(self.pattern).expanduser()), recursive=True)
         return [path for path in sorted(map(Path, found)) if path.is_file()]
 
     def read(self, positions: Positions, /) -> Iterator[Batch]:
-        """The rows after the positions, file by file in the order of their names.
+        """Yield the rows after the positions, file by file in order of their names.
 
         Raises:
-            SourceError: a file was cut or written again, or a row cannot be read.
+            SourceError: a file was truncated or rewritten, or a row cannot be read.
         """
         pattern = Path(self.pattern).expanduser()
         fixed = Path(*takewhile(lambda part: not glob.has_magic(part), pattern.parts[:-1]))
@@ -157,10 +157,10 @@ class Files:
             raise SourceError(f"{where}: the row is nested too deeply; make it flat") from None
 
     def _begin(self, file: _File, position: Position) -> int:
-        """Return where to read on, after a check that what was read is still there."""
+        """Return the position to continue from; check that the content before it is unchanged."""
         if position is None:
             return 0
-        # Positions of earlier versions are a number alone.
+        # In earlier versions a position was only a number.
         at: int = position if isinstance(position, int) else position["at"]
         digest = None if isinstance(position, int) else position["digest"]
         if at <= file.size and digest in (None, file.digest(at)):
@@ -181,21 +181,21 @@ def _position(file: _File, at: int) -> Position:
 
 
 def _state_of(path: Path) -> Any:
-    """What differs after any change of a file; None if it is not there."""
+    """Return a value that differs after any change of the file; None if the file does not exist."""
     try:
         found = path.stat()
     except OSError:
         return None
-    # Nobody can set the time of a change.
+    # Programs can set the modification time, but not the change time (ctime).
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 class _Found(NamedTuple):
-    """A value, or what is wrong with it.
+    """Value of a row, or the error of a row that cannot be read.
 
     Args:
         at: the position after it.
-        where: its place, as text.
+        where: its location, as text.
     """
 
     value: Any
@@ -204,11 +204,11 @@ class _Found(NamedTuple):
 
 
 class _IncompleteError(Exception):
-    """A file has no end yet."""
+    """File whose end is not written yet."""
 
 
 class _File(ABC):
-    """A file that is open."""
+    """Open file."""
 
     unit = "bytes"
 
@@ -217,30 +217,30 @@ class _File(ABC):
         self.grows = grows
         self.size = 0
         self.waiting = ""
-        """Why the rest is not read yet."""
+        """Reason why the rest is not read yet."""
 
     @abstractmethod
     def digest(self, at: int) -> str:
-        """Return a digest of what is before a position."""
+        """Return a digest of the content before a position."""
 
     @abstractmethod
     def rows(self, begin: int) -> Iterator[_Found]:
-        """Read what is after a position."""
+        """Yield the rows after a position."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The place of a row; its line is counted only for a message."""
+    """Location of a row; the line number is counted only if a message is formatted."""
 
     path: Path
     begin: int
-    """A byte of its first line."""
+    """Offset of its first byte."""
     end: int
-    """The byte after its last line."""
+    """Offset after its last line."""
 
     def __str__(self) -> str:
         try:
@@ -255,7 +255,7 @@ class _Place:
 
 
 class _Lines:
-    """The lines of a file as text, and where the row begins that they are read for."""
+    """Iterator over the lines of a file as text, with the position of the current row."""
 
     def __init__(self, file: BinaryIO, path: Path, begin: int, *, grows: bool) -> None:
         file.seek(begin)
@@ -263,20 +263,19 @@ class _Lines:
         self._path = path
         self._grows = grows
         self.begin = begin
-        """The beginning of the row."""
+        """Start of the row."""
         self.first_end = begin
-        """The end of its first line."""
+        """End of its first line."""
         self.position = begin
-        """The end of its last line."""
+        """End of its last line."""
         self.is_utf8 = True
         self.tail = b""
-        """The last bytes that were read."""
+        """Last bytes that were read."""
         self.rest = b""
-        """The bytes after the last line feed, if they may be half a line."""
+        """Bytes after the last line feed, if they may be an incomplete line."""
         self.has_ended = False
 
     def begin_row(self) -> None:
-        """Begin with the next row."""
         self.begin = self.first_end = self.position
         self.is_utf8 = True
 
@@ -299,7 +298,7 @@ class _Lines:
         try:
             return line.decode("utf-8-sig" if is_first else "utf-8")
         except UnicodeDecodeError:
-            # The quotes of the row are still to be found.
+            # The CSV reader must still find the quotes of the row.
             self.is_utf8 = False
             return line.decode(errors="surrogateescape")
 
@@ -310,7 +309,7 @@ class _Lines:
         self.tail = (self.tail + line[-_CHECKED_BYTES:])[-_CHECKED_BYTES:]
 
     def _pass_over(self, line: bytes) -> None:
-        """Move to the end of a line that is too long."""
+        """Skip to the end of a line that is too long."""
         is_first = self.first_end == self.begin
         while line:
             self._move(line)
@@ -319,16 +318,14 @@ class _Lines:
             self.first_end = self.position
 
     def place(self) -> _Place:
-        """Return the place of the row."""
         return _Place(self._path, self.begin, self.position)
 
     def wrong(self, reason: str) -> SourceError:
-        """Make an error about the row."""
         return SourceError(f"{self.place()}: {reason}")
 
 
 class _TextFile(_File):
-    """A file of lines."""
+    """File of text lines."""
 
     def __init__(self, path: Path, grows: bool) -> None:
         super().__init__(path, grows)
@@ -338,7 +335,8 @@ class _TextFile(_File):
         self._lines = self.lines(0)
 
     def digest(self, at: int) -> str:
-        """Return a digest of bytes; those that were read must be there still."""
+        """Return a digest of the bytes before a position; raise if bytes already read have changed.
+        """
         count = min(at, _CHECKED_BYTES)
         head, tail = self._bytes(0, count), self._bytes(at - count, count)
         is_read = self._lines.position == at
@@ -352,12 +350,12 @@ class _TextFile(_File):
         return os.pread(self._file.fileno(), count, begin)
 
     def lines(self, begin: int) -> _Lines:
-        """Begin to read lines at a byte."""
+        """Start reading lines at a byte offset."""
         self._lines = _Lines(self._file, self.path, begin, grows=self.grows)
         return self._lines
 
     def _wait(self, lines: _Lines) -> None:
-        """Leave what may be half a line to the next time."""
+        """Record why an unterminated last line is not read yet."""
         if lines.rest:
             self.waiting = (
                 f"{lines.place()}: the last {len(lines.rest)} bytes have no line feed behind them"
@@ -408,7 +406,7 @@ def _json(line: str, lines: _Lines) -> Any:
 
 class _Csv(_TextFile):
     def rows(self, begin: int) -> Iterator[_Found]:
-        # The module has one limit for all readers; it is only ever raised.
+        # The limit of the csv module is global; it is only ever raised.
         csv.field_size_limit(max(csv.field_size_limit(), ROW_BYTES))
         names = self._names(self._lines)
         at = None if names is None else max(begin, self._lines.position)
@@ -416,7 +414,7 @@ class _Csv(_TextFile):
             at = yield from self._rows(names, self.lines(at))
 
     def _names(self, lines: _Lines) -> list[str] | None:
-        """Read the names of the columns; None if they are not there yet."""
+        """Read the column names; return None if the header is not complete yet."""
         reader, names = csv.reader(lines, strict=True), list[str]()
         try:
             while not names:
@@ -446,7 +444,7 @@ class _Csv(_TextFile):
         return names
 
     def _rows(self, names: list[str], lines: _Lines) -> Generator[_Found, None, int | None]:
-        """Read rows; returns where to begin again, or None at the end."""
+        """Yield rows; return the position to restart from, or None at the end."""
         reader = csv.reader(lines, strict=True)
         while True:
             lines.begin_row()
@@ -462,7 +460,7 @@ class _Csv(_TextFile):
             except csv.Error as error:
                 reason = _reason_of(error)
                 if reason == _TEXT_AFTER_QUOTE:
-                    # The quote that was closed may be one too many: its first line alone is bad.
+                    # The closing quote may be superfluous: only the first line is bad.
                     yield _Found(lines.wrong(reason), lines.first_end, "")
                     return lines.first_end
                 if not lines.has_ended:
@@ -472,7 +470,7 @@ class _Csv(_TextFile):
                 if self.grows:
                     self.waiting = f"{lines.place()}: {OPEN_QUOTE}"
                     return None
-                # Its first line alone is bad: the quote has swallowed the others.
+                # Only its first line is bad: the open quote has swallowed the following lines.
                 yield _Found(lines.wrong(OPEN_QUOTE), lines.first_end, "")
                 return lines.first_end
             if not cells:
@@ -510,7 +508,7 @@ class _Parquet(_File):
             raise SourceError(f"{path} needs pyarrow: pip install pyarrow") from None
         try:
             self._file = parquet.ParquetFile(path)
-        except ValueError as error:  # pyarrow's own are such
+        except ValueError as error:  # base class of pyarrow's errors
             if grows:
                 raise _IncompleteError(f"{path} has no end of a Parquet file yet") from error
             raise SourceError(f"{path} cannot be read: {type(error).__name__}") from error
@@ -520,7 +518,7 @@ class _Parquet(_File):
         if twice:
             raise SourceError(f"{path} gives the name {twice[0]!r} to two columns; rename one")
         self._known: dict[int, Any] = {}
-        """Rows by their numbers: the first one, and the last one that was read."""
+        """Rows by number: the first row, and the last row that was read."""
 
     def digest(self, at: int) -> str:
         first = self._known.setdefault(0, self._row(0))
@@ -557,7 +555,7 @@ class _Parquet(_File):
     def _checked(self) -> Iterator[None]:
         try:
             yield
-        except (ValueError, OSError) as error:  # pyarrow's own are such
+        except (ValueError, OSError) as error:  # base classes of pyarrow's errors
             raise SourceError(
                 f"{self.path} cannot be read: {type(error).__name__}; write it again under a new "
                 "name"

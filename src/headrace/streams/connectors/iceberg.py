@@ -1,14 +1,14 @@
-"""Rows in a table of Apache Iceberg, with the positions in the snapshots' own summaries.
+"""Sink of rows to an Apache Iceberg table, with the positions in the snapshots' summaries.
 
-A commit is made where it is compared: the catalog is asked to commit only if the table's branch
-still is at the snapshot whose position was looked at. So what pyiceberg does when others' commits
-get ahead, which is to put the same files onto the newer snapshot, is done only where the position
-still is the expected one there.
+Each commit is conditional: the catalog commits only if the table's branch is still at the snapshot
+whose position was checked. After a conflict, pyiceberg retries by applying the same files to the
+newer snapshot; here it does so only if the position in that snapshot is still the expected
+position.
 
-Positions are kept twice in each commit. The summary of a snapshot goes back with the rows when a
-table is rolled back to it. But it is lost when old snapshots expire and only others have written
-since; then the table's property says where it was, unless it is of a later commit than the newest
-snapshot.
+Each commit stores the positions twice. The summary of a snapshot is rolled back together with the
+rows if the table is rolled back to an older snapshot. But it is lost if old snapshots expire and
+only other writers have committed since; then the position comes from a table property, unless that
+belongs to a later commit than the newest snapshot.
 """
 
 from __future__ import annotations
@@ -39,20 +39,18 @@ from headrace.topology.external_sink import (
 from headrace.topology.operators.columns import Row, Types, require_bool
 from headrace.topology.windows import duration_ms
 
-# Loading catalogs of Iceberg, so that no answer is waited for without end.
-#
-# pyiceberg's client of REST catalogs gives its requests no time-out, and has no setting for one.
+# Catalogs with a time-out: pyiceberg's REST client has none, and no setting for it.
 
 
 def load_bounded(given: str | Mapping[str, str], timeout_s: float) -> Any:
-    """Load a catalog; one that is asked over HTTP is waited for as long as that, each time.
+    """Load a catalog with a time limit for each request to a REST catalog.
 
     Args:
         given: its name in pyiceberg's configuration, or its properties.
-        timeout_s: for a connection, and for the silence in an answer.
+        timeout_s: time limit for a connection, and for the wait for data of a response.
 
     Raises:
-        ValueError: what is given is no catalog, or no header can hold its token.
+        ValueError: the argument does not describe a catalog, or its token is not printable.
     """
     from pyiceberg.catalog import CatalogType, infer_catalog_type, load_catalog
     from pyiceberg.utils.config import Config, merge_config
@@ -72,7 +70,7 @@ def load_bounded(given: str | Mapping[str, str], timeout_s: float) -> Any:
 
 
 def _without_line_ends(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Secrets without the line end of their file; else an error of requests would show them."""
+    """Return properties with stripped secrets: an error of requests would quote a bad header."""
     found = dict(properties)
     for name in ("token", "credential"):
         if isinstance(found.get(name), str):
@@ -88,7 +86,7 @@ def _bounded(timeout_s: float) -> Any:
     from requests.adapters import HTTPAdapter
 
     class Adapter(HTTPAdapter):
-        """Sends as it does where nobody says how long to wait."""
+        """HTTP adapter with a default time-out."""
 
         def send(self, *given: Any, **options: Any) -> Response:
             if options.get("timeout") is None:
@@ -96,12 +94,12 @@ def _bounded(timeout_s: float) -> Any:
             return super().send(*given, **options)
 
     class BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
-        """The catalog, with such sessions."""
+        """REST catalog whose sessions have a time-out."""
 
         def _create_session(self) -> Any:
             session = super()._create_session()
             for prefix, adapter in list(session.adapters.items()):
-                if type(adapter) is HTTPAdapter:  # one that signs requests stays as it is
+                if type(adapter) is HTTPAdapter:  # keep adapters that sign requests
                     session.mount(prefix, Adapter())
             return session
 
@@ -113,36 +111,36 @@ Catalog = str | Mapping[str, str] | Callable[[], Any]
 _BRANCH = "main"
 _PAUSE_S = 0.02
 _PERMANENT = re.compile("unable to open database|authentication failed|does not exist|no such")
-"""What of a catalog's database nobody is about to bring back, where it was never there."""
+"""Errors of a catalog's database that waiting does not fix, if it was never reached before."""
 
 
 class IcebergSink:
-    """Writes rows to a table of Apache Iceberg: appended, or under their keys.
+    """Sink that writes rows to an Apache Iceberg table: appended, or upserted by key.
 
-    Rows and position are one commit of the table. A commit is some files, so rows are collected
-    until it is worth it.
+    Rows and position are a single commit of the table. Each commit writes several files, so rows
+    are collected into batches.
 
     Args:
         catalog: its name in pyiceberg's configuration, its properties such as ``{"type": "rest",
-            "uri": ...}``, or a function that returns a catalog of pyiceberg, called with each
+            "uri": ...}``, or a function that returns a pyiceberg catalog, called for each
             connection.
-        table: its name, with that of the namespace: ``"shop.orders"``.
+        table: the table's name with its namespace: ``"shop.orders"``.
         columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name: of
             Python, of pyarrow, or a name such as ``"int32"``.
-        key: the columns that name a row; without them rows are appended. Files that have rows with
-            these keys are written anew with each commit.
-        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
-            in the value and in the key.
-        create: make the table and its namespace where they are not there.
-        partition_by: the columns whose values divide the files of a table that is made.
-        every: how long rows are collected for one commit at most.
-        max_rows: with so many rows it is made earlier.
-        max_bytes: the same of their memory, as far as it is known.
-        timeout: how long a commit is tried again that others' commits get ahead of, and how long
-            each answer of a REST catalog is waited for that is loaded here.
+        key: the key columns; without them rows are appended. Each commit rewrites the files that
+            contain rows with the batch's keys.
+        row: called as ``row(key, value)``; returns the object that contains the columns. None takes
+            them from the value and the key.
+        create: whether to create the table and its namespace if they do not exist.
+        partition_by: the partition columns of a table that is created.
+        every: maximum time to collect rows for a commit.
+        max_rows: number of rows that triggers an earlier commit.
+        max_bytes: estimated memory of the rows that triggers an earlier commit.
+        timeout: time limit of retries of a commit that conflicts with other writers, and of each
+            response of a REST catalog that is loaded here.
 
     Raises:
-        TopologyError: what is given does not fit.
+        TopologyError: the arguments are inconsistent.
 
     Example:
         >>> import tempfile
@@ -189,11 +187,11 @@ class IcebergSink:
 
     @property
     def keyed(self) -> bool:
-        """Whether it was given a key."""
+        """Whether the sink has a key."""
         return bool(self._columns.key)
 
     def open(self, name: str, /) -> _Connection:
-        """Load the table from its catalog, and see that its columns are there."""
+        """Load the table from its catalog, and check that it has the columns."""
         for module in ("pyiceberg", "pyarrow"):
             require(module, "IcebergSink", "iceberg")
         with _told(self._columns.table, is_first=not self._was_open):
@@ -234,7 +232,7 @@ class IcebergSink:
             require_writable(catalog.properties.get("warehouse", "none://"))
             catalog.create_namespace_if_not_exists(name.rpartition(".")[0])
             with (
-                # Another worker may have made it since.
+                # Another worker may have created it meanwhile.
                 suppress(TableAlreadyExistsError, CommitFailedException),
                 catalog.create_table_transaction(name, schema) as transaction,
                 transaction.update_spec() as spec,
@@ -291,7 +289,7 @@ class _Connection:
                 try:
                     return self._commit(batch, made, keys)
                 except (CommitFailedException, ValidationException) as error:
-                    # Others have committed: whether one of them has moved the position is next.
+                    # Another writer has committed; the next round checks the position again.
                     if time.monotonic() + pause_s > deadline:
                         raise SinkUnavailableError(
                             f"the commits of others to {columns.table} got ahead of this one for "
@@ -301,14 +299,14 @@ class _Connection:
                     pause_s *= 2
 
     def _refresh(self) -> None:
-        """Read the table's state.
+        """Reload the table's metadata.
 
         Raises:
-            SinkUnavailableError: the table of this name is another one now.
+            SinkUnavailableError: the table was dropped and re-created.
         """
         try:
             self._table.refresh()
-        except ValueError as error:  # of the identity of a table; it is no row's fault
+        except ValueError as error:  # the table's UUID has changed
             if "UUID" not in str(error):
                 raise
             raise SinkUnavailableError(
@@ -325,7 +323,7 @@ class _Connection:
         metadata = self._table.metadata
         if metadata.current_schema_id != self._schema_id:
             raise SinkUnavailableError(f"the columns of {self._columns.table} are others now")
-        # What takes the place of rows is worked out for one snapshot.
+        # Replaced rows are computed for a single snapshot.
         replaces = keys is not None and len(keys) > 0
         pinned = metadata if replaces else None
         guard = _Guard(self._catalog, self._place(batch.source), batch, pinned)
@@ -344,7 +342,7 @@ class _Connection:
             self._table.catalog = self._catalog
 
     def _replace(self, transaction: Any, made: Any, keys: Any) -> None:
-        """Delete the rows with these keys, and append those that take their place."""
+        """Delete the rows with these keys, and append their replacements."""
         import pyarrow
         from pyiceberg.expressions import AlwaysTrue, And, In
 
@@ -359,21 +357,20 @@ class _Connection:
             transaction.append(made)
             return
         if len(keys.column_names) > 1:
-            # Two lists of values choose more than the pairs of them: the rest is kept.
+            # The filter also matches other combinations of these values: keep those rows.
             kept = _without(found, keys).cast(made.schema)
             made = pyarrow.concat_tables([kept, made])
         transaction.overwrite(made, overwrite_filter=chosen)
 
     def close(self) -> None:
-        """Let go of the catalog."""
         self._catalog.close()
 
 
 class _Guard:
-    """The catalog during one write: it commits where the position is the expected one.
+    """Catalog wrapper for a single write that commits only if the position is as expected.
 
     Args:
-        pinned: what alone may be committed onto; None for whatever is there.
+        pinned: metadata of the only snapshot to commit onto; None allows any snapshot.
     """
 
     def __init__(self, catalog: Any, place: str, batch: SinkBatch, pinned: Any) -> None:
@@ -387,7 +384,7 @@ class _Guard:
         return getattr(self._catalog, name)
 
     def commit_table(self, table: Any, requirements: Any, updates: Any) -> Any:
-        """Commit if the branch is where the position was looked at, and move the position."""
+        """Commit the updates and the new position, if position and snapshot are as expected."""
         from pyiceberg.exceptions import ValidationException
         from pyiceberg.table.update import AssertRefSnapshotId, SetPropertiesUpdate
 
@@ -395,7 +392,7 @@ class _Guard:
         head = metadata.current_snapshot_id
         is_another = self._pinned is not None and head != self._pinned.current_snapshot_id
         if is_another or self._is_moved(metadata):
-            # Of all errors this one has pyiceberg delete what it has written.
+            # Only for this error pyiceberg deletes the files that it has written.
             raise ValidationException("another one has committed")
         positions = _positions(metadata, self._place)
         positions[self._batch.partition] = self._batch.next
@@ -419,7 +416,7 @@ class _Guard:
         return found != self._batch.expected
 
     def require(self, metadata: Any) -> None:
-        """See that the position is where it is believed to be."""
+        """Raise if the position is not the expected position."""
         batch = self._batch
         if self._is_moved(metadata):
             raise SinkFencedError(
@@ -428,13 +425,13 @@ class _Guard:
             )
 
     def require_again(self) -> None:
-        """The same, where the last attempt has looked."""
+        """Check the position in the metadata of the last commit attempt."""
         if self._seen is not None:
             self.require(self._seen)
 
 
 def _last_snapshot(updates: Sequence[Any]) -> tuple[Any, int]:
-    """The snapshot that a commit ends with, and where it is among the updates."""
+    """Return the final snapshot of a commit, and its index among the updates."""
     from pyiceberg.table.update import AddSnapshotUpdate
 
     found = [at for at, one in enumerate(updates) if isinstance(one, AddSnapshotUpdate)]
@@ -453,7 +450,7 @@ def _with_summary(snapshot: Any, place: str, text: str) -> Any:
 
 
 def _positions(metadata: Any, place: str) -> dict[int, int]:
-    """The positions of a step, as the newest snapshot says that knows of them."""
+    """Return the positions of a sink from the newest snapshot that contains them."""
     snapshots = {one.snapshot_id: one for one in metadata.snapshots}
     if metadata.current_snapshot_id not in snapshots:
         return {}
@@ -464,7 +461,7 @@ def _positions(metadata: Any, place: str) -> dict[int, int]:
         if last.parent_snapshot_id not in snapshots:
             break
         last = snapshots[last.parent_snapshot_id]
-    # Those before have expired, where the last one is not the table's first.
+    # Earlier snapshots have expired, unless this is the table's first snapshot.
     text, _, sequence_number = metadata.properties.get(place, "").rpartition(" @")
     is_whole = last.sequence_number == 1
     if is_whole or not text or int(sequence_number) > (head.sequence_number or 0):
@@ -478,7 +475,7 @@ def _read(text: str) -> dict[int, int]:
 
 
 def _without(rows: Any, keys: Any) -> Any:
-    """The rows that have none of these keys."""
+    """Return the rows that have none of these keys."""
     names = keys.column_names
     gone = set(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
     there = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
@@ -486,7 +483,6 @@ def _without(rows: Any, keys: Any) -> Any:
 
 
 def _schema_of(columns: ArrowColumns) -> Any:
-    """The schema of a table to be made."""
     from pyarrow import types
 
     schema = ArrowRows(columns).schema
@@ -501,7 +497,7 @@ def _schema_of(columns: ArrowColumns) -> Any:
 
 @contextmanager
 def _told(table: str, *, is_first: bool = False) -> Iterator[None]:
-    """Say what an error of pyiceberg asks for."""
+    """Convert errors of pyiceberg to sink errors."""
     from pyiceberg import exceptions
 
     try:
@@ -518,7 +514,7 @@ def _told(table: str, *, is_first: bool = False) -> Iterator[None]:
     except (exceptions.RESTError, exceptions.WaitingForLockException, OSError) as error:
         raise SinkUnavailableError(f"table {table}: {said(error)}") from error
     except Exception as error:
-        # Not imported for its own sake: catalogs of SQL alone need it.
+        # Checked by name: only SQL catalogs require sqlalchemy.
         if type(error).__module__ != "sqlalchemy.exc":
             raise
         text = f"table {table}: the catalog's database: {said(getattr(error, 'orig', error))}"

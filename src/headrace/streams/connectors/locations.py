@@ -1,7 +1,7 @@
-"""Where files of sinks stand: a directory, or a store of objects; each is made once, as a whole.
+"""Locations of sink files: a local directory or an object store, with atomic creation of files.
 
-`create` is what exactness rests on: it makes a file with all its bytes or none, and only where
-there is none of that name, so of two who make the same one, one is told so.
+Exactly-once writes depend on `create`: it creates a file completely or not at all, and only if the
+name is free, so that of two writers of the same file, the second gets an error.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from urllib.parse import unquote, urlsplit
 from headrace.topology.external_sink import SinkUnavailableError, SinkUnusableError
 
 TAIL_BYTES = 64 << 10
-"""What is read of a file's end at first."""
+"""Size of the first read at a file's end."""
 _PROBE = ".headrace"
-"""An empty object by which a store shows that it keeps conditions; readers pass over its name."""
+"""Empty object that tests whether a store supports conditional puts; readers ignore its name."""
 _ABANDONED_S = 3600.0
 _CODE = re.compile(r"(?<=<Code>)\w+")
 _REASON = re.compile(r"status code: \d+|Connection refused|dns error|timed out")
-"""What of a store's text says why, and nothing of a key or a row."""
+"""Part of a store's message that contains the reason, but no object key and no row."""
 _DENIED = re.compile(r"status code: 40[13]\b")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
 def require_writable(address: str) -> None:
-    """See that something can be made at an address, if that is a directory of this machine.
+    """Check that an address is writable, if it is a local directory.
 
     Raises:
-        SinkUnusableError: the right is missing, which no other attempt gives.
+        SinkUnusableError: a permission is missing, which a retry does not fix.
     """
     parts = urlsplit(address)
     if parts.scheme not in ("", "file"):
@@ -47,32 +47,32 @@ def require_writable(address: str) -> None:
 
 
 class Place(Protocol):
-    """A directory or a part of a store; names have slashes between their parts."""
+    """Directory, or a prefix in an object store; names are separated by slashes."""
 
     def prepare(self) -> None:
-        """See that files can be made."""
+        """Check that files can be created."""
 
     def names(self, folder: str, /) -> list[str]:
-        """The files in a folder, without those that are being written; none where it is not."""
+        """Return the complete files of a folder; an empty list if the folder does not exist."""
 
     def create(self, folder: str, name: str, content: bytes, /) -> None:
-        """Make a file.
+        """Create a file atomically.
 
         Raises:
-            FileExistsError: there is one of that name, whoever has made it.
-            SinkUnavailableError: another attempt may succeed, or the outcome is not known.
-            SinkUnusableError: a person has to put something right.
+            FileExistsError: a file of that name exists.
+            SinkUnavailableError: a retry may succeed, or the outcome is unknown.
+            SinkUnusableError: the location requires a manual fix.
         """
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
-        """The last bytes of a file: so many, or all that there are."""
+        """Return the last bytes of a file, at most `size`."""
 
 
 class Directory:
-    """A directory of this machine, or one that is mounted.
+    """Directory on this machine, or a mounted directory.
 
-    A file is written under a hidden name, made to last, and gets its name by a link, which fails
-    where there is one. What a process that was killed leaves behind is deleted after an hour.
+    A file is written under a hidden name, synced to disk, and then hard-linked to its final name,
+    which fails if that exists. Hidden files of a killed process are deleted after an hour.
     """
 
     def __init__(self, path: Path) -> None:
@@ -80,10 +80,10 @@ class Directory:
         self._was_there = False
 
     def prepare(self) -> None:
-        """Make the directory, in one that is there."""
+        """Create the directory if its parent exists."""
         path = self._path
         if self._was_there:
-            if not path.is_dir():  # of what was mounted, perhaps: nothing is written in its place
+            if not path.is_dir():  # perhaps a lost mount: do not write to the mount point
                 raise SinkUnavailableError(f"{path} is gone")
             return
         above = path.absolute().parent
@@ -100,7 +100,7 @@ class Directory:
         self._was_there = True
 
     def names(self, folder: str, /) -> list[str]:
-        """Those of one folder, after what was abandoned in it is deleted."""
+        """Return the files of a folder, after deleting abandoned hidden files in it."""
         place = self._path / folder
         with _told(place):
             try:
@@ -110,13 +110,13 @@ class Directory:
                     return []
                 raise
         for name in [name for name in found if name.startswith(".") and name.endswith(".tmp")]:
-            with suppress(OSError):  # nothing depends on it
+            with suppress(OSError):  # the cleanup is optional
                 if time.time() - (place / name).stat().st_mtime > _ABANDONED_S:
                     (place / name).unlink()
         return [name for name in found if not name.startswith(".")]
 
     def create(self, folder: str, name: str, content: bytes, /) -> None:
-        """Make a file that is there after a loss of power, too."""
+        """Create a file that survives a power failure."""
         place = self._path / folder
         target, hidden = place / name, place / f".{name}.{uuid.uuid4().hex}.tmp"
         with _told(place):
@@ -134,7 +134,7 @@ class Directory:
             _make_last(place)
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
-        """Read what is at the end."""
+        """Return the last bytes of a file, at most `size`."""
         with _told(self._path), (self._path / folder / name).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read()
@@ -156,7 +156,7 @@ def _link(hidden: Path, target: Path) -> None:
 
 
 def _make_last(directory: Path) -> None:
-    """Have a directory's names on the disk."""
+    """Sync a directory's entries to disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -171,19 +171,19 @@ def _told(path: Path) -> Iterator[None]:
     except FileExistsError:
         raise
     except OSError as error:
-        # Where it was there before, somebody may be about to bring it back, or to make room.
+        # May be temporary: a lost mount or a full disk.
         raise SinkUnavailableError(f"{path}: {error.strerror or type(error).__name__}") from error
 
 
 class Objects:
-    """A part of a store of objects: S3, Google Cloud Storage, Azure, or one in memory.
+    """Prefix in an object store: S3, Google Cloud Storage, Azure, or in memory.
 
-    An object is made by one put with a condition that the store itself holds.
+    An object is created by a conditional put, which the store enforces.
 
     Args:
         store: a store of `obstore`.
-        prefix: what the names of all objects begin with.
-        address: what errors call it; None takes the prefix.
+        prefix: prefix of the names of all objects.
+        address: its name in errors; None uses the prefix.
     """
 
     def __init__(self, store: Any, prefix: str, address: str | None = None) -> None:
@@ -193,7 +193,7 @@ class Objects:
         self._keeps_conditions = False
 
     def prepare(self) -> None:
-        """See that the store answers, and that it puts no object over another one if told so."""
+        """Check that the store answers, and that a conditional put does not overwrite an object."""
         import obstore
 
         if self._keeps_conditions:
@@ -213,7 +213,7 @@ class Objects:
         )
 
     def names(self, folder: str, /) -> list[str]:
-        """Those of one folder."""
+        """Return the objects of a folder."""
         import obstore
 
         prefix = self._named(folder)
@@ -222,7 +222,7 @@ class Objects:
             return [meta["path"].rpartition("/")[2] for meta in found["objects"]]
 
     def create(self, folder: str, name: str, content: bytes, /) -> None:
-        """Put an object where there is none."""
+        """Create an object, or raise if it exists."""
         import obstore
 
         path = self._named(f"{folder}/{name}")
@@ -230,7 +230,7 @@ class Objects:
             obstore.put(self._store, path, content, mode="create", use_multipart=False)
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
-        """Read a part of an object."""
+        """Return the last bytes of an object, at most `size`."""
         import obstore
 
         path = self._named(f"{folder}/{name}")
@@ -245,10 +245,10 @@ class Objects:
 
 @contextmanager
 def _of_store(address: str, *, is_missing: Exception | None = None) -> Iterator[None]:
-    """Say what an error of a store asks for; its texts may name keys, and are not quoted.
+    """Convert errors of a store to sink errors; its messages may contain keys and are not quoted.
 
     Args:
-        is_missing: what it means that there is none of that name; None where it is the bucket.
+        is_missing: error to raise for a missing object; None means a missing bucket.
     """
     from obstore import exceptions
 
@@ -278,7 +278,7 @@ def _of_store(address: str, *, is_missing: Exception | None = None) -> Iterator[
         nothing = SinkUnusableError(f"{where}: there is none; make the bucket")
         raise is_missing or nothing from error
     except (exceptions.BaseError, OSError) as error:
-        # A listing has no error of its own for it.
+        # A listing raises no specific error for denied access.
         if denied := _DENIED.search(str(error)):
             raise not_allowed(denied[0]) from error
         reason = _CODE.search(str(error)) or _REASON.search(str(error))

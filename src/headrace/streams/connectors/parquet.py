@@ -1,8 +1,9 @@
-"""Rows in Parquet files, whose names are the positions; needs `pyarrow`, and `obstore` for objects.
+"""Sink of rows to Parquet files, named by position; needs `pyarrow`, and `obstore` for objects.
 
-A batch is one file. It is named after the position in front of it, and says in its footer which
-one is behind it: the newest file of a partition is where the sink is, and a writer that is wrong
-about that finds a file of the name that it wants to make. So rows and position are one act.
+A batch is a file. Its name contains the position before the batch, and its footer the position
+after it: the footer of a partition's newest file is the sink's position, and a writer with an
+outdated position finds that the file which it would create exists. Rows and position are therefore
+written atomically.
 
     orders/partition=0/beginning-keep-orders-1f0c9a2b7d3e4f50.parquet                  to 1000
     orders/partition=0/00000000000000001000-keep-orders-1f0c9a2b7d3e4f50.parquet       to 2345
@@ -31,34 +32,34 @@ from headrace.topology.operators.columns import Row, Types
 COMPRESSIONS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 
 _BEGINNING = "beginning"
-"""The name of the first file: who writes it knows of no position, also where offset 0 is one."""
+"""Name of the first file: its writer has found no position, which differs from position 0."""
 _PARTITION = "partition"
 _SAFE = re.compile(r"[^A-Za-z0-9_.]+")
 
 
 class ParquetSink:
-    """Appends rows to a directory of Parquet files, or to one in a store of objects.
+    """Sink that appends rows to Parquet files in a directory or an object store.
 
-    Files are in folders ``partition=0`` and so on, one for each partition of the topic that is
-    read; each has the records from one offset to another. Rows are collected until a file is worth
-    it. Two writers who make the same file are told of each other.
+    Files are in folders ``partition=0`` and so on, one for each partition of the topic; each has
+    the records of a range of offsets. Rows are collected into batches. If two writers create the
+    same file, the second gets an error.
 
     Args:
-        path: a directory, which is made where there is none in its place; or a URL such as
-            ``s3://lake/orders``, where the bucket is there and the environment has the credentials;
-            or the place within `store`.
+        path: a directory, which is created in an existing parent; or a URL such as
+            ``s3://lake/orders``, whose bucket must exist, with credentials from the environment; or
+            the prefix in `store`.
         columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name, which
             may be types of pyarrow.
-        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
-            in the value and in the key.
+        row: called as ``row(key, value)``; returns the object that contains the columns. None takes
+            them from the value and the key.
         compression: ``zstd``, ``snappy``, ``gzip``, ``brotli``, ``lz4`` or ``none``.
-        every: how long rows are collected for one file at most.
-        max_rows: with so many rows it is written earlier.
-        max_bytes: the same of their memory, as far as it is known.
-        store: a store of `obstore`, such as an `S3Store` with an address and credentials.
+        every: maximum time to collect rows for a file.
+        max_rows: number of rows that triggers an earlier write.
+        max_bytes: estimated memory of the rows that triggers an earlier write.
+        store: a store of `obstore`, such as an `S3Store` with an endpoint and credentials.
 
     Raises:
-        TopologyError: what is given does not fit.
+        TopologyError: the arguments are inconsistent.
 
     Example:
         >>> import tempfile
@@ -107,7 +108,7 @@ class ParquetSink:
         return f"ParquetSink({self._path!r})"
 
     def open(self, name: str, /) -> _Connection:
-        """See that the place is there."""
+        """Check that the location exists or can be created."""
         require("pyarrow.parquet", "ParquetSink", "parquet")
         place = self._place or self._found()
         place.prepare()
@@ -125,10 +126,10 @@ class ParquetSink:
         from obstore.store import from_url
 
         try:
-            # An attempt holds the worker, and is repeated after a while anyway.
+            # An attempt blocks the worker and is repeated later anyway.
             retries: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=5)}
             return Objects(from_url(self._path, retry_config=retries), "", self._path)
-        except Exception as error:  # what each kind of store wants is its own
+        except Exception as error:  # each kind of store raises its own errors
             raise SinkUnusableError(
                 f"{self._path} cannot be read as the address of a store of objects "
                 f"({type(error).__name__}); write s3://BUCKET/PATH, gs://... or az://..., or give "
@@ -153,7 +154,7 @@ class _Connection:
         self._path = path
         self.batching = batching
         self._newest: dict[tuple[str, int], str] = {}
-        """The names of the files that were written last, by source and partition."""
+        """Name of the last written file, by source and partition."""
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         found = {partition: self._position(source, partition) for partition in partitions}
@@ -170,7 +171,7 @@ class _Connection:
         return self._next(folder, newest)
 
     def _next(self, folder: str, name: str) -> int:
-        """The position behind a file, which its footer has."""
+        """Return the position after a file, from its footer."""
         import pyarrow
         from pyarrow import parquet
 
@@ -216,7 +217,7 @@ class _Connection:
         self._newest[batch.source, batch.partition] = name
 
     def _require(self, batch: SinkBatch, folder: str) -> None:
-        """Require that the newest file is there: another directory may have taken the place."""
+        """Raise if the newest file's position is not the expected position."""
         newest = self._newest.get((batch.source, batch.partition))
         if newest is None:
             found = self._position(batch.source, batch.partition)
@@ -230,16 +231,16 @@ class _Connection:
             )
 
     def _ending(self, source: str) -> str:
-        """How the names of this step's files end: its name, and which records the offsets are of.
+        """Return the suffix of this sink's file names: its name, and a hash of sink and source.
 
-        A topic that is made anew has other records at the same offsets.
+        The hash distinguishes the offsets of a re-created topic, whose records are different.
         """
         step = _SAFE.sub("_", self._name.rpartition("/")[2])[:60]
         told = blake2b(f"{self._name}\n{source}".encode(), digest_size=8).hexdigest()
         return f"-{step}-{told}.parquet"
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource stays open."""
 
 
 def _folder(partition: int) -> str:
@@ -251,7 +252,7 @@ def _named(position: int | None) -> str:
 
 
 def _begin(name: str) -> int | None:
-    """Where a file begins; None where it is none of a sink's."""
+    """Return the start position in a file name; None if the file does not belong to a sink."""
     if name == _BEGINNING:
         return -1
     return int(name) if len(name) == 20 and name.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Rows in a table of PostgreSQL, with the positions in the same database; needs `psycopg`."""
+"""Sink of rows to a PostgreSQL table, with positions in the same database; needs `psycopg`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from headrace.topology.external_sink import (
 from headrace.topology.operators.columns import Columns, Row, Types, as_json, require_bool, said_of
 from headrace.topology.windows import duration_ms
 
-# Columns of many rows as arrays of PostgreSQL, written here where that is simple.
+# Columns of many rows as PostgreSQL array literals.
 #
-# psycopg asks for each single value how it is to be written, which takes longer than the rest.
+# psycopg selects an adapter for each single value, which takes longer than all other work.
 #
 # Hot path: `as_array` runs for each column of each batch.
 
@@ -46,7 +46,7 @@ _NONE = type(None)
 
 
 def as_array(column: Sequence[Any]) -> str | list[Any]:
-    """An array as text where all values are whole numbers, or floats, or text; else a list.
+    """Return values as an array literal if all are integers, floats or strings; else as a list.
 
     Example:
         >>> as_array([1, None, 3]), as_array(['a "b"', None])
@@ -72,15 +72,15 @@ def _quoted(text: str) -> str:
 _WRITTEN: Mapping[type, Callable[[Any], str]] = {str: _quoted, int: str, float: repr}
 
 
-# What PostgreSQL's errors ask for, without the values that their texts may quote.
+# Conversion of PostgreSQL's errors, without the values that their messages may quote.
 
 
 _LINE = re.compile(r"COPY .*?, line (\d+)(?:, column ([^:]+))?")
 _UNAVAILABLE = ("08", "25", "40", "53", "55", "57", "58", "XX")
-"""Classes of errors that may be none the next time: connections, roles, locks, resources."""
+"""Error classes that a retry may fix: connections, transaction states, locks, resources."""
 
 _TIMED_OUT = frozenset({"57014", "55P03"})
-"""A statement that was cancelled, and a lock that others had for too long."""
+"""SQLSTATEs of a cancelled statement, and of a lock that was not available in time."""
 
 _PERMANENT = (
     (re.compile(r'database "[^"]*" does not exist'), "create it, or name another one"),
@@ -93,13 +93,13 @@ _PERMANENT = (
     (re.compile("is not permitted to log in"), "give it LOGIN, or name another user"),
     (re.compile("permission denied for database"), "give it CONNECT, or name another one"),
 )
-"""What a server says at the door that waiting does not put right, and what does."""
+"""Connection errors that a retry does not fix, with the fix of each."""
 OPTION = re.compile(r"invalid (?:URI query parameter|connection option):? \"\w+\"")
 _NO_ADAPTER = re.compile(r"cannot adapt type '(\w+)'")
 
 
 def load_psycopg() -> Any:
-    """Import it.
+    """Import psycopg.
 
     Raises:
         SinkUnusableError: it is not installed.
@@ -119,10 +119,10 @@ def told(
     rows: Sequence[SinkRow] = (),
     culprit: Callable[..., SinkRefusedError | None] | None = None,
 ) -> Iterator[None]:
-    """Say what an error of PostgreSQL asks for, without the values that its text may quote.
+    """Convert errors of PostgreSQL to sink errors, without values that their messages may quote.
 
     Args:
-        culprit: finds the value that could not be handed over, or read.
+        culprit: finds the value that could not be converted or parsed.
     """
     psycopg = load_psycopg()
     try:
@@ -163,7 +163,7 @@ def _refused(error: Any, table: str, rows: Sequence[SinkRow]) -> SinkRefusedErro
 
 
 def _unusable(error: Any, columns: Columns | None) -> str:
-    """What a person has to put right; these texts name tables and columns."""
+    """Return the message of an error that needs a manual fix; it names only tables and columns."""
     text = f"{reason_of(error)}: {error.diag.message_primary}"
     if columns is None and error.sqlstate == "42501":
         return f"{text}; the user needs SELECT, INSERT and UPDATE on {POSITIONS}"
@@ -184,12 +184,12 @@ def _unusable(error: Any, columns: Columns | None) -> str:
 
 
 def remedy_of(text: str) -> str | None:
-    """What puts right what a server says at the door; None where waiting may."""
+    """Return the fix of a connection error; None if a retry may succeed."""
     return next((remedy for said, remedy in _PERMANENT if said.search(text)), None)
 
 
 def client_s(error: BaseException) -> str:
-    """What an error of psycopg's own says, without a value."""
+    """Return the message of an error of psycopg itself, without values."""
     text = str(error)
     kind = _NO_ADAPTER.search(text)
     if kind is not None:
@@ -202,10 +202,10 @@ def client_s(error: BaseException) -> str:
 
 
 def reason_of(error: Any) -> str:
-    """What an error is, without what its text may quote."""
+    """Return the kind of an error, without values that its message may quote."""
     kind = type(error).__name__
     if error.sqlstate is None:
-        # The client's own: of connections, which quote no row.
+        # Raised by the client: messages about connections quote no row.
         text = str(error).strip().splitlines()
         is_connection = type(error).__name__ in ("OperationalError", "InterfaceError")
         return text[0] if text and is_connection else kind
@@ -226,32 +226,31 @@ _TYPES: Mapping[type, str] = {
     UUID: "uuid",
 }
 _LOCK = 0x6865_6164
-"""Who makes tables waits for others who do: two at once would fail."""
+"""Advisory lock that serializes the creation of tables, which fails if it is concurrent."""
 Conninfo = str | Callable[[], str]
 
 
 class PostgresSink:
-    """Writes rows to a table of PostgreSQL: appended with COPY, or under their keys.
+    """Sink that writes rows to a PostgreSQL table: appended with COPY, or upserted by key.
 
-    Rows and positions are one transaction; positions are in the table ``headrace_positions``,
-    which is made where there is none. Times without a zone are in UTC, and what goes into columns
-    of JSON is written as such.
+    Rows and positions are a single transaction; positions are in the table ``headrace_positions``,
+    which is created if it does not exist. Times without a zone are in UTC. Values of JSON columns
+    are encoded as JSON.
 
     Args:
-        conninfo: what libpq connects with, such as ``postgresql://host/shop``, or a function that
-            returns it, called with each connection. What it leaves out is taken from the
-            environment and from ``~/.pgpass``.
-        table: its name, with a schema in front if it is not found without.
+        conninfo: connection string of libpq such as ``postgresql://host/shop``, or a function that
+            returns it, called for each connection. Missing parts are taken from the environment and
+            from ``~/.pgpass``.
+        table: the table's name, with its schema if it is not in the search path.
         columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name.
-        key: the columns that name a row, which must be its primary key or unique; without them rows
-            are appended.
-        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
-            in the value and in the key.
-        create: make the table where it is not there.
-        timeout: how long a connection, a statement or a lock is waited for.
+        key: the key columns, which must be a primary key or unique; without them rows are appended.
+        row: called as ``row(key, value)``; returns the object that contains the columns. None takes
+            them from the value and the key.
+        create: whether to create the table if it does not exist.
+        timeout: time limit of a connection attempt, a statement and a wait for a lock.
 
     Raises:
-        TopologyError: the columns and the key do not fit.
+        TopologyError: the columns and the key do not match.
 
     Example:
         >>> columns = {"word": str, "n": int}
@@ -282,16 +281,16 @@ class PostgresSink:
         self._was_open = False
 
     def __repr__(self) -> str:
-        # Who connects may have a password.
+        # The connection string may contain a password.
         return f"PostgresSink({self._columns.table!r})"
 
     @property
     def keyed(self) -> bool:
-        """Whether it was given a key."""
+        """Whether the sink has a key."""
         return bool(self._columns.key)
 
     def open(self, name: str, /) -> _Connection:
-        """Connect, and see that the table is there."""
+        """Connect, and check that the table has the columns."""
         psycopg = load_psycopg()
         connection = self._connect(psycopg)
         try:
@@ -323,7 +322,7 @@ class PostgresSink:
                     tcp_user_timeout=self._timeout_ms,
                 )
         except psycopg.ProgrammingError as error:
-            # The rest of its text may quote a password.
+            # The rest of its message may quote a password.
             option = OPTION.search(str(error))
             said = f"has an {option[0]}" if option else "cannot be read"
             raise SinkUnusableError(
@@ -331,14 +330,14 @@ class PostgresSink:
                 "special in it percent-encoded"
             ) from None
         except SinkUnavailableError as error:
-            # Where it was there before, somebody may be about to bring it back.
+            # After a successful connection before, the error may be temporary.
             remedy = None if self._was_open else remedy_of(str(error))
             if remedy is None:
                 raise
             raise SinkUnusableError(f"{error}; {remedy}") from error
 
     def _types(self, connection: Any) -> list[str]:
-        """The database's own names of the columns' types."""
+        """Return the database's type names of the columns."""
         table = self._columns.table
         found = dict(
             connection.execute(
@@ -356,7 +355,7 @@ class PostgresSink:
 
 
 Named = tuple[SinkRow, Sequence[str], tuple[Any, ...]]
-"""A row, with names for its values."""
+"""Row with the names of its columns, and its values."""
 
 
 class _Connection:
@@ -370,7 +369,7 @@ class _Connection:
         names = ", ".join(map(quoted, columns.names))
         table = full(columns.table)
         self._copy = f"COPY {table} ({names}) FROM STDIN"
-        # What is an array itself cannot be a row of one.
+        # Arrays cannot be elements of an array parameter.
         self._by_row = any(kind.endswith("[]") for kind in types)
         given = ", ".join(f"%s::{kind}[]" for kind in types)
         marks = ", ".join(f"%s::{kind}" for kind in types)
@@ -397,7 +396,7 @@ class _Connection:
         with told():
             try:
                 found = self._connection.execute(statement)
-            except errors.InsufficientPrivilege:  # to write rows takes no right to read them
+            except errors.InsufficientPrivilege:  # appending requires no SELECT on the table
                 found = self._connection.execute(KEEPERS)
             return [name for (name,) in found]
 
@@ -423,12 +422,12 @@ class _Connection:
                     self._move(cursor, batch)
                     self._put(cursor, values, keys)
                 else:
-                    # No time-out of the server ends a COPY whose client stands still: it must not
-                    # keep the position from others meanwhile.
+                    # No server time-out ends a COPY whose client hangs: it must not lock the
+                    # position meanwhile.
                     self._append(cursor, values)
                     self._move(cursor, batch)
         except SinkRefusedError as error:
-            # Who is behind may find its rows there, where they have to be unique.
+            # A fenced writer may violate a unique constraint, because its rows exist already.
             if self.positions(batch.source, [batch.partition]).get(batch.partition) != (
                 batch.expected
             ):
@@ -456,7 +455,7 @@ class _Connection:
     def _all_encoded(
         self, rows: Sequence[SinkRow], values: Sequence[tuple[Any, ...]]
     ) -> Sequence[tuple[Any, ...]]:
-        """The values as the server takes them; mostly they are so already."""
+        """Return the values encoded for the server; usually none needs encoding."""
         for at, _, plain in self._encoders:
             if not {plain, type(None)}.issuperset(map(type, map(itemgetter(at), values))):
                 return [self._encoded(*one) for one in zip(rows, values, strict=True)]
@@ -475,12 +474,12 @@ class _Connection:
                 encoded = list(values)
             try:
                 encoded[at] = encode(value)
-            except Exception as error:  # whatever the value's own class raises
+            except Exception as error:  # the value's own class may raise anything
                 raise columns.refused(said_of(error), (names or columns.names)[at], row) from error
         return values if encoded is None else tuple(encoded)
 
     def _not_dumped(self, rows: Sequence[Named]) -> SinkRefusedError | None:
-        """The first value that psycopg itself cannot hand over."""
+        """Return an error for the first value that psycopg cannot convert."""
         adapt = load_psycopg().adapt
         transformer = adapt.Transformer(self._connection)
         for row, names, values in rows:
@@ -489,12 +488,15 @@ class _Connection:
                     continue
                 try:
                     transformer.get_dumper(value, adapt.PyFormat.TEXT).dump(value)
-                except Exception as error:  # whatever it was, it stopped the batch
+                except Exception as error:  # any of them has stopped the batch
                     return self._columns.refused(client_s(error), name, row)
         return None
 
     def _not_cast(self, rows: Sequence[Named]) -> SinkRefusedError | None:
-        """The value of a single row that the server cannot read; COPY alone names columns."""
+        """Return an error for the value of a single row that the server cannot parse.
+
+        The server names the column only for COPY.
+        """
         if len(rows) != 1:
             return None
         ((row, names, values),) = rows
@@ -510,13 +512,12 @@ class _Connection:
         return None
 
     def _move(self, cursor: Any, batch: SinkBatch) -> None:
-        """Move the position, if it is where it is believed to be; others wait for the row."""
+        """Move the position, or raise if it is not expected; other writers wait for its lock."""
         cursor.execute(*moving(self._name, batch, "%s"))
         if cursor.rowcount != 1:
             raise fenced(batch)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 
@@ -527,10 +528,10 @@ _POSITIONS = (
 
 
 def _settings(timeout_ms: int) -> Iterator[tuple[str, str]]:
-    """What a connection is bounded by: nobody who stands still keeps others from the positions."""
+    """Yield a connection's settings: time-outs, so that a hanging writer cannot lock positions."""
     for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
         yield name, str(timeout_ms)
-    # A host that is gone says nothing, and keeps what its transactions hold until that is noticed.
+    # A lost host closes no connection, and its transactions hold locks until keep-alive detects it.
     yield "tcp_keepalives_idle", str(max(1, timeout_ms // 1000))
     yield "tcp_keepalives_interval", "1"
     yield "tcp_keepalives_count", "3"
@@ -538,7 +539,7 @@ def _settings(timeout_ms: int) -> Iterator[tuple[str, str]]:
 
 
 def _make(connection: Any, table: str, statement: str) -> None:
-    """Make a table where it is not there, without a word of those who may not."""
+    """Create a table if it does not exist; an existing table requires no right to create tables."""
     name = table if table == POSITIONS else full(table)
     if connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()[0] is None:
         with connection.transaction():
@@ -551,7 +552,7 @@ def _plain(kind: str) -> str:
 
 
 def _number(value: Any) -> Any:
-    # A list of numbers is one of one kind of number.
+    # All elements of a list must have the same type.
     return Decimal(str(value)) if isinstance(value, (int, float)) else value
 
 
@@ -566,12 +567,12 @@ _ENCODERS: Mapping[str, tuple[Callable[[Any], Any], type | None]] = {
     "double precision": (_real, float),
     "real": (_real, float),
 }
-"""What makes values of some types, and the class of those that are as they should be."""
+"""Encoder of values for some types, and the class of values that need no encoding."""
 
 _Encoders = Sequence[tuple[int, Callable[[Any], Any], type | None]]
 
 
 def _encoders(types: Sequence[str]) -> _Encoders:
-    """The columns whose values may have to be made others, by their places."""
+    """Return the encoders of the columns that may need encoding, with the columns' indexes."""
     found = ((at, _ENCODERS.get(_plain(kind))) for at, kind in enumerate(types))
     return [(at, *one) for at, one in found if one is not None]

@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that wait for no answer for ever.
+"""PostgreSQL connections with a time limit for each response.
 
-The server's own time-outs end what it does itself. They end neither a wait for a server that
-stands still, or whose host is gone, nor one that is waited for by a middlebox.
+The server's own time-outs only limit its own work. They limit neither the wait for a server that
+hangs or whose host is lost, nor the wait behind a middlebox that drops packets.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Generator
 from typing import Any
 
 GRACE_S = 1.0
-"""How much longer is waited than the server may take: where it answers, it says why not."""
+"""Seconds beyond the server's own time-out, so that its error message usually arrives first."""
 
 
 def bounded(psycopg: Any, timeout_ms: int) -> type[Any]:
-    """The class of connections that give up a server that is silent for so long."""
+    """Return a connection class that closes a connection after a response has timed out."""
     limit_s = timeout_ms / 1000 + GRACE_S
 
     class Bounded(psycopg.Connection):  # type: ignore[misc]
@@ -29,7 +29,7 @@ def bounded(psycopg: Any, timeout_ms: int) -> type[Any]:
                 while True:
                     is_ready = yield state
                     if not is_ready and time.monotonic() > given_up_s:
-                        # So that nobody asks it to roll back, and waits again.
+                        # A rollback would wait for the server again.
                         self.pgconn.finish()
                         raise psycopg.OperationalError(f"no answer within {limit_s:g} s")
                     state = gen.send(is_ready)

@@ -1,4 +1,4 @@
-"""Rows of a database, by a column that increases: any driver of Python's DB-API."""
+"""Source of the rows of a database query, ordered by an increasing column; any DB-API driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.streams.connectors.source import Batch, Fields, Positions, Row, So
 
 BATCH_ROWS = 100
 BATCH_BYTES = 64 << 10
-"""About so many bytes end a batch, too: a transaction takes whole batches."""
+"""Approximate bytes that also end a batch: a transaction contains whole batches."""
 _READ_ROWS = 1000
 PART = "rows"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
@@ -25,18 +25,19 @@ _MARKS = {"qmark": "?", "numeric": ":1", "named": ":after", "format": "%s", "pyf
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The rows of a query, in the order of a column whose values increase and are not repeated.
+    """Source of the rows of a query, in the order of a column with unique, increasing values.
 
-    A row that is committed with a smaller value than one that was read already is never read: let
-    the column be one that a single writer fills, or read behind what may still be open.
+    A row that is committed with a smaller value than a row that was read before is never read: use
+    a column that a single writer fills, or restrict the query to rows older than any open
+    transaction.
 
     Args:
-        connect: called without arguments, returns a new connection of a DB-API driver.
+        connect: called without arguments; returns a new connection of a DB-API driver.
         sql: a SELECT without ORDER BY.
-        column: one of its columns.
-        key: the column that is the key, as text; None for no key.
-        timestamp: the column that is the time: milliseconds since 1970, or a date and time.
-        paramstyle: the driver's; None asks its module.
+        column: the increasing column of the query.
+        key: the column used as key, as text; None for no key.
+        timestamp: the column used as timestamp: milliseconds since 1970, or a date and time.
+        paramstyle: the driver's parameter style; None reads it from the driver's module.
     """
 
     connect: Callable[[], Any]
@@ -53,11 +54,11 @@ class Query:
         object.__setattr__(self, "_fields", Fields(self.key, self.timestamp))
 
     def read(self, positions: Positions, /) -> Iterator[Batch]:
-        """The rows behind the position.
+        """Yield the rows after the position.
 
         Raises:
-            SourceError: the database cannot be asked, a value is repeated or null, the largest
-                value went back, or a row cannot be read.
+            SourceError: the query fails, a value is repeated or null, the largest value has
+                decreased, or a row cannot be read.
         """
         after = _read_back(positions.get(PART))
         with closing(self._connected()) as connection, closing(connection.cursor()) as cursor:
@@ -89,7 +90,7 @@ class Query:
                 self._require_largest(cursor, after)
 
     def _require_largest(self, cursor: Any, after: Any) -> None:
-        """Require that no rows are left that come before the position alone, as after a restore."""
+        """Raise if the column's largest value is not the position, for example after a restore."""
         text = f"SELECT MAX({self.column}) FROM ({self.sql}) AS headrace_rows"  # noqa: S608 - as above
         with _refused():
             cursor.execute(text)
@@ -137,7 +138,7 @@ class Query:
 
 @contextmanager
 def _said(what: str, then: str) -> Iterator[None]:
-    """Say what a driver raises; drivers have errors of their own, and some quote addresses."""
+    """Convert errors of a driver to `SourceError`; secrets in their messages are masked."""
     try:
         yield
     except SourceError:
@@ -160,7 +161,7 @@ def _fetched(cursor: Any) -> Sequence[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """A value of the column as JSON has it."""
+    """Return a value of the column as JSON."""
     if isinstance(value, datetime):
         return {"datetime": value.isoformat()}
     if isinstance(value, date):
@@ -169,7 +170,7 @@ def _kept(value: Any) -> Any:
 
 
 def _read_back(kept: Any) -> Any:
-    """The value again.
+    """Return the value of the column from JSON.
 
     >>> [_read_back(_kept(value)) for value in (5, "a", date(2024, 5, 1), Decimal("1.0"))]
     [5, 'a', datetime.date(2024, 5, 1), Decimal('1.0')]

@@ -1,8 +1,8 @@
-"""What a source is: given positions, the rows behind them.
+"""Protocol of sources: batches of rows that can be read again from a position.
 
-A source has parts, such as files, and each has a position of its own: any JSON. A batch says which
-part its rows are of, and the position behind them. Whoever feeds a topic commits rows and position
-in one transaction, so a source needs to do no more than give the same rows again from a position.
+A source has parts, such as files, and each part has a position, which is any JSON value. A batch
+contains its part, rows, and the position after them. The feed commits rows and position in a single
+transaction, so a source must only return the same rows again for the same position.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from headrace.streams.errors import StreamsError
 from headrace.topology.serdes.documents import BASE64, as_base64
 
 Position = Any
-"""Where a part stands: any JSON but null."""
+"""Position in a part: any JSON value except null."""
 Positions = Mapping[str, Position]
 
 
 class SourceError(StreamsError):
-    """A source cannot be read on; the message says where, and what to do.
+    """Source that cannot be read further; the message names the location and the fix.
 
-    Nothing behind the last commit was written; a feed that is started again goes on from there.
+    Nothing after the last commit was written; a restarted feed continues from there.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record to be.
+    """Row of a source that becomes a record.
 
     Args:
-        value: as the feed's serde of values takes it.
-        key: as that of keys takes it.
-        timestamp_ms: milliseconds since 1970; None takes the time at which it is written.
-        headers: in order.
-        where: what says for an error, as text, which row of the source it is.
+        value: value for the feed's value serde.
+        key: key for the feed's key serde.
+        timestamp_ms: milliseconds since 1970; None uses the time of the write.
+        headers: headers in order.
+        where: location of the row in the source, formatted with `str` for errors.
     """
 
     value: Any = field(repr=False)
@@ -51,14 +51,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows of one part, in their order.
+    """Rows of a part, in order.
 
     Args:
-        part: its name, the same each time.
-        position: behind the rows.
-        rows: none where only the position moves.
-        skipped: how many were left out, as they cannot be read.
-        reason: what was wrong with the first of these, and where it stands.
+        part: stable name of the part.
+        position: the position after the rows.
+        rows: empty if only the position moves.
+        skipped: number of rows that were skipped because they cannot be read.
+        reason: error and location of the first skipped row.
     """
 
     part: str
@@ -69,44 +69,42 @@ class Batch:
 
 
 class Source(Protocol):
-    """Gives rows from positions on."""
+    """Source of rows that can be read from a position."""
 
     def read(self, positions: Positions, /) -> Iterable[Batch]:
-        """The batches that are there now behind the positions; those of a part in their order.
+        """Return the batches after the positions that exist now; batches of a part are in order.
 
         Args:
-            positions: of each part, as they were committed; a part that is not there is new.
+            positions: committed position of each part; a missing part is new.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Replayable:
-    """A source of a function."""
+    """Source that calls a function."""
 
     function: Callable[[Positions], Iterable[Batch]]
 
     def read(self, positions: Positions, /) -> Iterable[Batch]:
-        """What the function gives."""
+        """Return the batches of the function."""
         return self.function(positions)
 
 
 def replayable(function: Callable[[Positions], Iterable[Batch]]) -> Source:
-    """Make a source of a function from positions to batches.
+    """Create a source from a function that maps positions to batches.
 
     Args:
-        function: called as ``function(positions)`` time and again, gives the batches behind them.
+        function: called as ``function(positions)`` repeatedly; returns the batches after them.
 
-    >>> def numbers(positions):
-    ...     begin = positions.get("numbers", 0)
-    ...     yield Batch("numbers", begin + 2, [Row(begin), Row(begin + 1)])
-    >>> [batch.position for batch in replayable(numbers).read({"numbers": 6})]
-    [8]
+    >>> def numbers(positions): ...     begin = positions.get("numbers", 0) ...     yield
+    Batch("numbers", begin + 2, [Row(begin), Row(begin + 1)]) >>> [batch.position for batch in
+    replayable(numbers).read({"numbers": 6})] [8]
     """
     return Replayable(function)
 
 
 def size_of(row: Any) -> int:
-    """About how many bytes the text and the bytes of a row are, those in lists and objects too.
+    """Return the approximate size of a row's text and bytes, including nested lists and objects.
 
     >>> size_of({"name": "ann", "tags": ["new", b"\\x00"], "n": 5})
     7
@@ -119,10 +117,10 @@ def size_of(row: Any) -> int:
 
 
 def plain(value: Any) -> Any:
-    """What JSON can say of a value of a database or of a frame.
+    """Convert a value of a database or a data frame to JSON types.
 
-    Bytes become an object with the field ``base64``, durations their seconds; what is no number
-    becomes null.
+    Bytes become an object with the field ``base64``, durations become seconds, and NaN and infinity
+    become null.
 
     >>> plain({"at": datetime(2024, 5, 1, 12, tzinfo=UTC), "price": [Decimal("1.50")]})
     {'at': '2024-05-01T12:00:00+00:00', 'price': ['1.50']}
@@ -149,7 +147,7 @@ def _text_of(key: Any) -> str:
 
 
 def time_ms(value: Any) -> int | None:
-    """Read a time: milliseconds since 1970, or a date and time, UTC without a zone.
+    """Parse a timestamp: milliseconds since 1970, or a date and time, in UTC if it has no zone.
 
     >>> time_ms(5), time_ms("1970-01-01T00:00:05Z"), time_ms("1970-01-01 01:00:00+01:00")
     (5, 5000, 0)
@@ -168,24 +166,24 @@ def time_ms(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which fields of a row its key and its time are.
+    """Names of the fields that become key and timestamp of a record.
 
     Args:
-        key: the name of that of the key; None for no key.
-        timestamp: likewise, of the time.
+        key: the key field; None for no key.
+        timestamp: the timestamp field; None for none.
     """
 
     key: str | None = None
     timestamp: str | None = None
 
     def row(self, value: Mapping[str, Any], where: object) -> Row:
-        """Make a row.
+        """Create a row from the fields of a value.
 
         Args:
-            where: what says for an error, as text, which one it is.
+            where: location of the row, formatted with `str` for errors.
 
         Raises:
-            SourceError: a field is not there, or is no time.
+            SourceError: a field is missing, or is not a valid time.
         """
         key = None if self.key is None else self._field(value, self.key, where)
         at: int | None = None

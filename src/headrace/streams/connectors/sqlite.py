@@ -1,4 +1,4 @@
-"""Rows in a table of SQLite, with the positions in the same file."""
+"""Sink of rows to an SQLite table, with the positions in the same file."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ from headrace.topology.operators.columns import (
 )
 from headrace.topology.windows import duration_ms
 
-# What the sinks of databases share: names, tables that are made, and positions in a table of them.
+# Shared by the SQL sinks: quoted names, created tables, and the table of positions.
 #
-# `mark` is how a statement names its parameters: ``?``, or ``%s`` of psycopg.
+# `mark` is the placeholder of a parameter: ``?``, or ``%s`` for psycopg.
 
 
 POSITIONS = "headrace_positions"
-"""The table that positions are kept in."""
+"""Name of the table of positions."""
 
 
 def quoted(name: str) -> str:
-    """A name of SQL as it is."""
+    """Return a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def full(table: str) -> str:
-    """A table, of a schema where that is in front of its name."""
+    """Return the quoted name of a table, which may include its schema."""
     return ".".join(quoted(part) for part in table.split("."))
 
 
 def definition(table: str, columns: Columns, types: Mapping[type, str], otherwise: str) -> str:
-    """The statement that makes a table, where it is not there.
+    """Return the statement that creates a table if it does not exist.
 
     Args:
-        table: as SQL names it.
-        types: what the database calls types of Python.
-        otherwise: what it calls the others.
+        table: the quoted name.
+        types: the database's type for each Python type.
+        otherwise: the database's type for other Python types.
     """
     lines = [
         f"{quoted(name)} {kind if isinstance(kind, str) else types.get(kind, otherwise)}"
@@ -72,7 +72,7 @@ def definition(table: str, columns: Columns, types: Mapping[type, str], otherwis
 
 
 def on_conflict(columns: Columns) -> str:
-    """What an insert does where the key is there."""
+    """Return the ON CONFLICT clause of an upsert."""
     key = ", ".join(map(quoted, columns.key))
     if not columns.others:
         return f" ON CONFLICT ({key}) DO NOTHING"
@@ -81,27 +81,27 @@ def on_conflict(columns: Columns) -> str:
 
 
 def asking(mark: str = "?") -> str:
-    """The statement that tells partitions and positions, given a sink's name and a source."""
+    """Return the query of partitions and positions; its parameters are a sink name and a source."""
     return f"SELECT partition, next FROM {POSITIONS} WHERE name = {mark} AND source = {mark}"  # noqa: S608
 
 
 KEEPERS = f"SELECT DISTINCT name FROM {POSITIONS}"  # noqa: S608
-"""The statement that gives all names that positions are kept under."""
+"""Query of all sink names that have positions."""
 
 
 def keepers(table: str) -> str:
-    """Return the statement that gives those names if a table has rows, and else none.
+    """Return the query of all sink names that have positions; no rows if the table is empty.
 
     Args:
-        table: as SQL names it.
+        table: the quoted name.
     """
     return f"{KEEPERS} WHERE EXISTS (SELECT 1 FROM {table})"  # noqa: S608
 
 
 def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:
-    """The statement that moves a position if it is where it is believed to be, and its parameters.
+    """Return the statement that moves a position if it is as expected, and its parameters.
 
-    It changes one row, or the writer is wrong about that.
+    It changes a row if so, and no row otherwise.
     """
     place = (name, batch.source, batch.partition)
     if batch.expected is None:
@@ -116,7 +116,7 @@ def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any
 
 
 def fenced(batch: SinkBatch, where: str = "") -> SinkFencedError:
-    """What a writer is told that is wrong about a position."""
+    """Return the error for a writer whose expected position is wrong."""
     return SinkFencedError(
         f"partition {batch.partition} of {batch.source} is not at {batch.expected} in {POSITIONS}"
         f"{where}: another worker has written, or an answer was lost"
@@ -135,25 +135,24 @@ _COLUMN = re.compile(r"constraint failed: .*?\.(\w+)$")
 
 
 class SqliteSink:
-    """Writes rows to a table of SQLite: appended, or under their keys.
+    """Sink that writes rows to an SQLite table: appended, or upserted by key.
 
-    Several workers may write to one file, in turns. What SQLite has no type for is written as text:
-    times as ISO 8601 in UTC, lists, mappings and values of classes with fields as JSON.
+    Several workers can write to the same file, in turns. Types that SQLite lacks are written as
+    text: times as ISO 8601 in UTC; lists, mappings and objects with fields as JSON.
 
     Args:
-        path: the file; it is made where there is none.
-        table: its name.
+        path: the file; it is created if it does not exist.
+        table: the table's name.
         columns: a dataclass, `msgspec.Struct`, `TypedDict` or named tuple, or types by name.
-        key: the columns that name a row, which must be its primary key or unique; without them rows
-            are appended.
-        row: called as ``row(key, value)``; returns what the columns are looked for in. None looks
-            in the value and in the key.
-        create: make the table where it is not there.
-        timeout: how long an attempt waits for others who write to the file, and holds the worker;
-            it is repeated after a while.
+        key: the key columns, which must be a primary key or unique; without them rows are appended.
+        row: called as ``row(key, value)``; returns the object that contains the columns. None takes
+            them from the value and the key.
+        create: whether to create the table if it does not exist.
+        timeout: time for which an attempt waits, and blocks the worker, while another writer has
+            the file locked; the attempt is repeated later.
 
     Raises:
-        TopologyError: the columns and the key do not fit.
+        TopologyError: the columns and the key do not match.
 
     Example:
         >>> import tempfile
@@ -192,16 +191,16 @@ class SqliteSink:
 
     @property
     def keyed(self) -> bool:
-        """Whether it was given a key."""
+        """Whether the sink has a key."""
         return bool(self._columns.key)
 
     def open(self, name: str, /) -> _Connection:
-        """Open the file, and see that the table is there."""
+        """Open the file, and check that the table has the columns."""
         if not self._was_open:
             require_place(Path(self._path))
         before = _identity(self._path)
         with _told(self._path):
-            # Which thread uses it when is the worker's to know.
+            # The worker ensures that only one thread uses it at a time.
             database = sqlite3.connect(
                 self._path,
                 timeout=self._timeout_s,
@@ -220,7 +219,7 @@ class SqliteSink:
         return _Connection(database, name, self._columns, files)
 
     def _prepare(self, database: sqlite3.Connection) -> None:
-        # Readers and the one who writes do not wait for each other.
+        # With a write-ahead log, readers and the writer do not block each other.
         database.execute("PRAGMA journal_mode=WAL")
         database.execute(
             f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name TEXT, source TEXT, partition INTEGER, "
@@ -301,7 +300,7 @@ class _Connection:
         )
 
     def _culprit(self, rows: Sequence[SinkRow]) -> SinkRefusedError | None:
-        """The first value that cannot be handed to SQLite."""
+        """Return an error for the first value that SQLite cannot bind."""
         columns = self._columns
         for row in rows:
             is_gone = bool(columns.key) and row.value is None
@@ -314,21 +313,20 @@ class _Connection:
         return None
 
     def _move(self, batch: SinkBatch) -> None:
-        """Move the position, if it is where it is believed to be."""
+        """Move the position, or raise if it is not the expected position."""
         if self._database.execute(*moving(self._name, batch)).rowcount != 1:
             raise fenced(batch, f" of {self._path}")
 
     def close(self) -> None:
-        """Close the file."""
         self._database.close()
 
 
 _Identity = tuple[int, int]
-"""The device and the inode of a file."""
+"""Device and inode of a file."""
 
 
 class _Files:
-    """The files that a connection has open: SQLite goes on writing to them if they are replaced."""
+    """Identity of a connection's open files: SQLite keeps writing to replaced files."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -337,19 +335,19 @@ class _Files:
         self._log_identity = _identity(self._log_path)
 
     def require(self, identity: _Identity) -> None:
-        """Require that the connection has opened this file.
+        """Raise if the connection has opened another file.
 
         Raises:
-            SinkUnavailableError: the file is another one by now.
+            SinkUnavailableError: the file was replaced meanwhile.
         """
         if self._identity != identity:
             raise self._replaced(self.path)
 
     def require_same(self) -> None:
-        """Require that the files of these names are still those that are open.
+        """Raise if the files were replaced since they were opened.
 
         Raises:
-            SinkUnavailableError: one was replaced or deleted; the positions must be read again.
+            SinkUnavailableError: a file was replaced or deleted; the positions must be read again.
         """
         now = _identity(self.path)
         if now is None or now != self._identity:
@@ -374,7 +372,7 @@ def _identity(path: str) -> _Identity | None:
 
 
 def require_place(path: Path) -> None:
-    """See that there can be a file: where it was never there, nobody brings it back."""
+    """Check that the file exists or can be created; a missing directory requires a manual fix."""
     place = path.absolute().parent
     if path.is_dir():
         raise SinkUnusableError(f"{path} is a directory; name a file")
@@ -406,7 +404,7 @@ _NO_NUMBERS = frozenset({str, bytes})
 
 
 def _writer_of(value: Any) -> Callable[[Any], Any] | None:
-    """What writes a value of a class; None where SQLite has no type for it."""
+    """Return the encoder of a value by its class; None if the value cannot be encoded."""
     if isinstance(value, Enum):
         return _of_enum
     has_fields = dataclasses.is_dataclass(value) or hasattr(type(value), "__struct_fields__")
@@ -427,10 +425,10 @@ def _same(value: Any) -> Any:
 def _encode(
     columns: Columns, row: SinkRow, values: tuple[Any, ...], names: Sequence[str] = ()
 ) -> tuple[Any, ...]:
-    """Values as SQLite takes them, and as their columns are to have them."""
+    """Return the values encoded for SQLite; raise if a value does not match its column's type."""
     encoded = _bindable(columns, row, values, names)
     for name, value in zip(names or columns.names, encoded, strict=True):
-        # SQLite itself would keep any value in any column, without a word.
+        # SQLite itself silently stores any value in any column.
         if type(value) in _NO_NUMBERS and columns.types[name] in _NUMBERS and not _is_number(value):
             kind = _TYPES[cast("type", columns.types[name])]
             reason = f"a {type(value).__name__} that is no number does not fit into {kind}"
@@ -439,7 +437,7 @@ def _encode(
 
 
 def _is_number(value: str | bytes) -> bool:
-    """Whether SQLite makes a number of it."""
+    """Return whether SQLite converts the value to a number."""
     return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
 
 
@@ -456,7 +454,7 @@ def _bindable(
         if write is not None:
             try:
                 value = write(value)
-            except Exception as error:  # whatever the value's own class raises
+            except Exception as error:  # the value's own class may raise anything
                 raise columns.refused(said_of(error), name, row) from error
         if not isinstance(value, (int, float, str, bytes, type(None))):
             reason = f"SQLite has no type for a {type(value).__name__}; {columns.advice(name)}"
@@ -469,7 +467,7 @@ def _bindable(
 
 
 def _unbound(value: Any) -> str | None:
-    """Why a value cannot be handed to SQLite, if it cannot."""
+    """Return the reason why SQLite cannot bind a value, or None."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return "a number has more than 64 bits"
     if isinstance(value, str):
@@ -486,10 +484,10 @@ def _told(
     columns: Columns | None = None,
     culprit: Callable[[], SinkRefusedError | None] | None = None,
 ) -> Iterator[None]:
-    """Say what an error of SQLite asks for; its texts name columns, and quote no row.
+    """Convert errors of SQLite to sink errors; its messages name columns and quote no row.
 
     Args:
-        culprit: finds the value that could not be handed over.
+        culprit: finds the value that could not be bound.
     """
     table = None if columns is None else columns.table
     try:
