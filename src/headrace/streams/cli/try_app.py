@@ -222,8 +222,7 @@ class Trial:
         return found[0].timestamp()[1] if found else None
 
     def outputs(self, shown: Sequence[str]) -> Iterator[str]:
-        """Yield output records as lines; a part that its topic's serde rejects is shown as bytes.
-        """
+        """Yield output records as lines; parts that a serde rejects are shown as bytes."""
         from headrace.streams.cli.record_lines import record_line
         from headrace.topology.serdes.documents import decoded
 

@@ -1,1 +1,1 @@
-"""Sinks and sources outside of Kafka, one module per kind."""
+"""Sinks and sources outside of Kafka, with a module for each kind."""

@@ -114,7 +114,7 @@ class ArrowRows:
         return self._made(rows, self.columns.names, [self.columns.values(row) for row in rows])
 
     def _with_others(self, rows: Sequence[SinkRow], error: SinkRefusedError) -> SinkRefusedError:
-        """Check each row alone, so that the rest of the batch can be written after one error."""
+        """Check each row alone, so that the rest of the batch can be written after an error."""
         refused = []
         for row in rows:
             try:
@@ -173,8 +173,7 @@ class ArrowRows:
     def _culprit(
         self, field: Any, values: Sequence[Any], rows: Sequence[SinkRow], error: Exception
     ) -> SinkRefusedError:
-        """Return an error for the first row that Arrow rejects; Arrow's own messages quote values.
-        """
+        """Return an error for the first row that Arrow rejects; Arrow's messages quote values."""
         for value, row in zip(values, rows, strict=True):
             try:
                 self._pyarrow.array([value], field.type)

@@ -335,8 +335,7 @@ class _TextFile(_File):
         self._lines = self.lines(0)
 
     def digest(self, at: int) -> str:
-        """Return a digest of the bytes before a position; raise if bytes already read have changed.
-        """
+        """Return a digest of the bytes before a position; raise if previously read bytes differ."""
         count = min(at, _CHECKED_BYTES)
         head, tail = self._bytes(0, count), self._bytes(at - count, count)
         is_read = self._lines.position == at
