@@ -1,19 +1,19 @@
-"""Keeps an application from running while a backfill is handed over to it.
+"""Gate that prevents an application from running during the handover of a backfill to it.
 
-A hand-over keeps what it does in the group `<application.id>.backfill`: notes in the metadata of
-offsets, the first of them at partition 0 of a topic. While that one says `open`, changelogs may be
-half written, and a worker that read them would go on from state that never was.
+A handover keeps its state in the group `<application.id>.backfill`, as notes in offset metadata;
+the first note is at partition 0 of a topic. While that note is `open`, changelogs may be
+incomplete, and a worker that restored from them would continue from a state that never existed.
 
-Whoever hands over waits until its notes are decided before it goes on, so a worker need not: where
-a transaction is open, `open` is what was there before.
+The handover waits until its transactions are completed before it proceeds, so a worker need not
+wait: while a transaction is pending, the previous note was already `open`.
 
-A worker looks before anything is created, and again once it is in the group, before a task begins
-(see `headrace.streams.tasks.gate_watch`): whoever hands over writes the note first and looks for
-members then, so one of the two sees the other. Both looks are at all topics, as another program may
-be handed over meanwhile, whose topics this one does not know. Tasks wait for the second look, so it
-is one request of bounded size: on a cluster of more than 2,000 topics it is at those of this
-program and of what is deployed, and where the first one has found notes. There a hand-over of a
-program with other inputs that begins between the two looks is not seen by the worker.
+A worker checks before anything is created, and again after it has joined the group, before a task
+starts (see `headrace.streams.tasks.gate_watch`). The handover writes the note first and then checks
+the members, so at least one side detects the other. Both checks read all topics, because another
+program with other topics may be handed over meanwhile. Tasks wait for the second check, so it is a
+single request of bounded size: on a cluster with more than 2,000 topics it reads only the topics of
+this program, of the deployed version, and of the notes found before. On such a cluster, the worker
+does not detect a handover of a program with other inputs that starts between the two checks.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import SubPlan
 
 NoteState = Literal["open", "dropping", "done", "dropped"]
-"""What has become of a hand-over; `dropping` and `open` keep the application from running."""
+"""State of a handover; `open` and `dropping` prevent the application from running."""
 
 TOPICS_MAX = 2_000
-"""Of how many topics a cluster may be for a look while tasks wait to be at all of them."""
+"""Maximum number of topics for which the second check, for which tasks wait, reads all of them."""
 _MAGIC = "headrace.backfill"
 _STATES: tuple[str, ...] = get_args(NoteState)
 _END = "."
-"""Ends a note; those of older versions end with the text.
+"""Terminator of a note, which notes of older versions lack.
 
 See `headrace.streams.kafka.offset_texts`.
 """
@@ -46,7 +46,7 @@ _TEXT = re.compile(rf"{_MAGIC} (\w+) (\S+) (\w+) (\d+)/(\d+) ([A-Za-z0-9+/=_-]*)
 
 
 def backfill_group(application_id: str) -> str:
-    """The group that the notes of an application's backfills are kept in.
+    """Return the group that contains the notes of an application's backfills.
 
     >>> backfill_group("word-count")
     'word-count.backfill'
@@ -56,13 +56,13 @@ def backfill_group(application_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BackfillNote:
-    """One note; those of a plan each carry a part of its text, and the first one counts.
+    """Note of a handover; the notes of a plan each contain a part of its text.
 
     Args:
-        digest: of the plan's text, and on what terms it is handed over.
-        index: the number of this part.
-        count: how many parts there are.
-        part: of the text, in base64.
+        digest: digest of the plan's text and of the handover options.
+        index: number of this part.
+        count: number of parts.
+        part: this part of the text, in base64.
 
     Example:
         >>> note = BackfillNote("open", "bf-1", "0f3c", 0, 1, "eJx")
@@ -81,17 +81,17 @@ class BackfillNote:
 
     @property
     def is_open(self) -> bool:
-        """Whether the application may not run."""
+        """Whether the note prevents the application from running."""
         return self.state in ("open", "dropping")
 
     def encode(self) -> str:
-        """Return the text to commit."""
+        """Return the offset metadata of the note."""
         where = f"{self.index}/{self.count}"
         return f"{_MAGIC} {self.state} {self.id} {self.digest} {where} {self.part}{_END}"
 
     @classmethod
     def decode(cls, text: str) -> BackfillNote | None:
-        """Read what `encode` made; text of another origin is no note."""
+        """Parse the result of `encode`; return None for any other text."""
         found = _TEXT.match(text)
         if found is None or found[1] not in _STATES:
             return None
@@ -100,24 +100,25 @@ class BackfillNote:
 
 
 class _Group(Protocol):
-    """What is asked of a cluster (see `headrace.streams.kafka.group_offsets.MemberlessGroup`)."""
+    """Reader of a group's offsets; see `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at partition 0 of every topic."""
+        """Return the offsets of a group at partition 0 of each topic."""
 
 
 class _Placed(_Group, Protocol):
     def committed_at(
         self, group: str, places: Iterable[TopicPartition], *, decided: bool, topics_max: int
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places, and at all heads of so many topics."""
+        """Return a group's offsets at partitions, and at all topics of a cluster of limited size.
+        """
 
 
 def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
-    """The first note of the backfill that is open, if one is.
+    """Return the first note of the open backfill, or None.
 
     Raises:
-        GroupDeniedError: this client may not look.
+        GroupDeniedError: this client may not read the group.
     """
     found = cluster.committed(backfill_group(application_id), decided=False)
     return _open_head(_notes(found).values())
@@ -133,7 +134,7 @@ def _open_head(notes: Iterable[BackfillNote]) -> BackfillNote | None:
 
 
 def note_topics(plans: Sequence[SubPlan], deployed: Deployment | None) -> frozenset[str]:
-    """Topics that a backfill of a program, or of what is deployed, puts its first note at."""
+    """Return the topics at which a backfill of this or of the deployed version starts its notes."""
     own = {
         name
         for plan in plans
@@ -153,17 +154,17 @@ class BackfillGate:
         self._seen: frozenset[TopicPartition] = frozenset()
 
     def check(self) -> None:
-        """Look everywhere whether a backfill is open.
+        """Check all topics for an open backfill.
 
         Raises:
-            BackfillOpenError: it is.
+            BackfillOpenError: a backfill is open.
         """
         found = self._ask(lambda: self._cluster.committed(self._group, decided=False))
         self._seen = frozenset(found)
         self._refuse(found)
 
     def check_at(self, topics: Iterable[str]) -> None:
-        """Look again: everywhere, or at partition 0 of some topics and where notes were.
+        """Check again: all topics of a small cluster, else given topics and earlier notes.
 
         Raises:
             BackfillOpenError: a backfill is open.

@@ -1,9 +1,9 @@
-"""Transactions that never end: found, and ended by another one of the same worker.
+"""Detection of hanging transactions, and their end by another transaction of the same producer.
 
-Where the brokers have lost the end of a transaction no marker of it comes any more, and nothing is
-read of what stands behind its begin. A broker knows one open transaction of a producer in a
-partition. So one more transaction of the same `transactional.id` that writes to the same
-partitions, and to the same group's offsets, and is aborted, ends the old one with it.
+If the brokers have lost the end of a transaction, its marker is never written, and consumers of
+committed records read nothing after its start. A partition has at most one open transaction per
+producer. So another transaction of the same `transactional.id` that writes to the same partitions,
+and to the same group's offsets, and is then aborted, ends the old transaction as well.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from headrace.streams.kafka.connectivity import (
 from headrace.streams.kafka.protocols import TopicPartition
 
 KEY = b"headrace.ends-a-transaction"
-"""Of the records that are aborted: compacted topics take none without a key."""
+"""Key of the aborted records; compacted topics reject records without a key."""
 
 
 class Cluster(Protocol):
-    """What is asked; a live one is `headrace.streams.kafka.group_admin.GroupAdmin`."""
+    """Cluster operations; implemented by `headrace.streams.kafka.group_admin.GroupAdmin`."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """How many partitions those topics have that exist."""
+        """Return the partition counts of the topics that exist."""
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Behind everything whose transaction is decided."""
+        """Return the last stable offsets: after all completed transactions."""
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Behind the last record."""
+        """Return the offsets after the last records."""
 
     def undecided_offsets(
         self, group: str, places: Iterable[TopicPartition]
     ) -> list[TopicPartition]:
-        """Those places whose offset in the group an open transaction may change."""
+        """Return the partitions whose offset in the group an open transaction may change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """What open transactions hold back.
+    """Partitions and offsets that open transactions hold back.
 
     Args:
-        places: partitions, with the last stable offset and the end.
-        offsets: places whose offset in the group is.
+        places: partitions, with the last stable offset and the end offset.
+        offsets: partitions with a pending offset of the group.
     """
 
     places: Mapping[TopicPartition, tuple[int, int]]
@@ -59,11 +59,11 @@ class Undecided:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether all is decided."""
+        """Whether no transaction is open."""
         return not self.places and not self.offsets
 
     def is_less_than(self, before: Undecided) -> bool:
-        """Whether some of what was held back before is not any more."""
+        """Return whether a partition or offset that was held back before is free now."""
         is_same = self.places.keys() >= before.places.keys()
         return not is_same or not set(self.offsets) >= set(before.offsets)
 
@@ -71,17 +71,17 @@ class Undecided:
 def find_undecided(
     cluster: Cluster, group: str, topics: Iterable[str], *, inputs: Iterable[str]
 ) -> Undecided:
-    """Find what open transactions hold back.
+    """Find the partitions and offsets that open transactions hold back.
 
     Args:
-        topics: in whose records; those that do not exist have none.
-        inputs: at whose partitions the group has offsets.
+        topics: topics whose records are checked; missing topics are ignored.
+        inputs: topics for whose partitions the group has offsets.
     """
     looked, read = frozenset(topics), frozenset(inputs)
     counts = cluster.partition_counts(looked | read)
     known = [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
     places = [place for place in known if place.topic in looked]
-    # In this order an end is never behind a stable offset that has moved meanwhile.
+    # Ends first: a stable offset that moves meanwhile cannot make a finished transaction look open.
     ends, stable = cluster.end_offsets(places), cluster.stable_offsets(places)
     open_ones = {p: (stable[p], ends[p]) for p in sorted(places) if stable[p] < ends[p]}
     read_places = [place for place in known if place.topic in read]
@@ -95,16 +95,16 @@ def end_transactions(
     member: Mapping[str, Any],
     timeout_s: float,
 ) -> None:
-    """Have what one worker left open aborted; a worker of this identity that runs is fenced.
+    """Abort the open transactions of a worker; a running worker with this identity is fenced.
 
     Args:
-        settings: those of the worker's producer.
-        undecided: where to end it.
-        member: settings of a consumer of the group; it joins nothing.
-        timeout_s: how long each call may take, in seconds.
+        settings: settings of the worker's producer.
+        undecided: the partitions and offsets that are held back.
+        member: settings of a consumer of the group, which it does not join.
+        timeout_s: time limit of each call, in seconds.
 
     Raises:
-        FatalClientError: the brokers refuse it, or do not answer.
+        FatalClientError: the brokers reject it, or do not answer.
     """
     offsets = [confluent_kafka.TopicPartition(*place, 0) for place in undecided.offsets]
     failed: list[KafkaError] = []
@@ -123,7 +123,7 @@ def end_transactions(
         if offsets:
             group = consumer.consumer_group_metadata()
             producer.send_offsets_to_transaction(offsets, group, timeout_s)
-        # The brokers hear of a transaction with what is written in it.
+        # A broker learns of the transaction from the records written in it.
         is_late = producer.flush(timeout_s) > 0
         producer.abort_transaction(timeout_s)
         if failed or is_late:

@@ -1,18 +1,18 @@
-"""Writes changelogs that are gone anew, from the rows that are on this host.
+"""Writer of lost changelogs from the rows on this host.
 
-The rows of a task are whole where they are of the very commit that the group's offsets are of.
-Tasks may be on several hosts, so each host writes what it has, and a kill may come between any two
+The rows of a task are complete if they belong to the same commit as the group's offsets. Tasks may
+be on several hosts, so each host writes its own tasks, and a kill may interrupt between any two
 steps:
 
-    1  lock the local state of this host; see that the group has no members
-    2  commit the offsets again with a mark before what stands beside each: no task starts from it
+    1  lock the local state of this host; check that the group has no members
+    2  commit the offsets again with a mark in the metadata of each: no task starts from it
     3  create the changelogs
     4  task by task: write its rows, wait for the brokers, write the new positions locally
-    5  commit the offsets of the written tasks as they were, with the numbers of the changelogs that
-       are there now (see `headrace.streams.plan.changelog_identity`)
+    5  commit the original offsets of the written tasks, with the topic ids of the new changelogs
+       (see `headrace.streams.plan.changelog_identity`)
 
-A second run, here or on another host, finds the marks and does what is left. The rows of a task are
-all written again where it was broken off, which makes the same rows.
+A second run, here or on another host, finds the marks and completes the work. An interrupted task
+is written again in full, which produces the same rows.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ from headrace.streams.plan.progress import (
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
 from headrace.streams.plan.topics import TopicAdmin
 
-# What is to be written of changelogs that are gone, as plain data (see `local_changelogs`).
+# The plan of writing lost changelogs, as plain data.
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """A task whose changelogs lack rows.
+    """Task whose changelogs lack rows.
 
     Args:
-        changelogs: all that it has.
-        stores: those whose changelogs are to be written.
-        commit_id: of the commit that its offsets are of.
-        refusal: why its rows cannot be taken from this host; None where they can.
+        changelogs: all changelogs of the task.
+        stores: the stores whose changelogs are written.
+        commit_id: id of the commit that its offsets belong to.
+        refusal: why its rows cannot be taken from this host; None if they can.
     """
 
     id: TaskId
@@ -85,13 +85,13 @@ class TaskRows:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogPlan:
-    """What is to be done, as it was found at one moment.
+    """Plan of the changelogs to write, from a snapshot of the cluster.
 
     Args:
-        members: of the group; while there is one, nothing is done.
-        create: changelogs that are gone.
-        tasks: those whose changelogs lack rows.
-        committed: the group's offsets, marked ones as they are.
+        members: members of the group; nothing is done while it has any.
+        create: lost changelogs, to be created.
+        tasks: tasks whose changelogs lack rows.
+        committed: the group's offsets, including marked offsets.
     """
 
     group: str
@@ -102,24 +102,24 @@ class ChangelogPlan:
 
     @property
     def here(self) -> tuple[TaskRows, ...]:
-        """The tasks whose rows are on this host."""
+        """Tasks whose rows are on this host."""
         return tuple(task for task in self.tasks if task.refusal is None)
 
     @property
     def elsewhere(self) -> tuple[TaskRows, ...]:
-        """The others."""
+        """Tasks whose rows are not on this host."""
         return tuple(task for task in self.tasks if task.refusal is not None)
 
     @property
     def marks(self) -> Offsets:
-        """What is committed first: no task begins from one of them."""
+        """Offsets with a mark, committed first: no task starts from a marked offset."""
         return {p: _marked(self.committed[p]) for task in self.tasks for p in self._of(task)}
 
     def finals(self, ids: Mapping[str, str]) -> Offsets:
-        """What is committed last: the offsets of the tasks that were written, as they were.
+        """Return the offsets to commit last: the original offsets of the written tasks.
 
         Args:
-            ids: of the changelogs that are there now, by their names.
+            ids: topic ids of the new changelogs, by name.
         """
         return {
             p: _of_changelogs(
@@ -139,13 +139,13 @@ def missing_rows(
     volatile: Sequence[str],
     commit_id: int | None,
 ) -> str | None:
-    """Why the rows of a task are not to be had from this host, if so.
+    """Return the reason why a task's rows cannot be taken from this host, or None.
 
     Args:
-        found: the positions of its stores here; None where nothing of it is.
-        lost: stores whose rows are wanted.
-        volatile: stores in memory, whose rows are nowhere.
-        commit_id: of the commit that the offsets are of, where they say it.
+        found: local positions of its stores; None if it has no local state.
+        lost: stores whose rows are required.
+        volatile: in-memory stores, whose rows are lost.
+        commit_id: id of the commit that the offsets belong to, if they contain it.
 
     Example:
         >>> found = {"counts": Position("id", 5, 7, 0), "sums": Position("id", 5, 6, 0)}
@@ -166,15 +166,15 @@ def missing_rows(
 
 
 def unmarked(committed: CommittedOffset) -> CommittedOffset:
-    """An offset as it was before the mark."""
+    """Return an offset without its mark."""
     text = committed.metadata.removeprefix(CHANGELOG_MARK)
-    # The client may hand on more than was written; what was read as progress is all of it.
+    # The client may append bytes to the metadata; encode only the parsed part.
     progress = OffsetMetadata.parse(text)
     return CommittedOffset(committed.offset, text if progress is None else progress.encode())
 
 
 def _of_changelogs(committed: CommittedOffset, ids: Mapping[str, str]) -> CommittedOffset:
-    """An offset with the numbers of its task's changelogs; one of nothing read stays without."""
+    """Return an offset with the topic ids of its task's changelogs, if it has metadata."""
     text = committed.metadata
     return CommittedOffset(committed.offset, with_changelogs(text, ids) if text else text)
 
@@ -184,7 +184,7 @@ def _marked(committed: CommittedOffset) -> CommittedOffset:
 
 
 def lines(plan: ChangelogPlan) -> Iterator[str]:
-    """Say what would be done."""
+    """Yield the lines that describe a plan."""
     if not plan.tasks:
         yield f"No changelog of {plan.group} lacks rows."
         return
@@ -206,14 +206,14 @@ _BATCH_ROWS = 10_000
 
 
 class ChangelogCluster(TopicAdmin, Groups, Protocol):
-    """What is asked of a cluster."""
+    """Cluster operations of the writer."""
 
 
 class LocalChangelogs:
     """Writer of lost changelogs from local state.
 
     Args:
-        make_producer: makes what the rows are written with.
+        make_producer: creates the producer of the rows.
     """
 
     def __init__(
@@ -235,12 +235,12 @@ class LocalChangelogs:
         self._probe = probe
 
     def plan(self) -> ChangelogPlan:
-        """Find out what is to be written, and what of it is on this host; nothing is changed.
+        """Find the changelogs to write, and their rows on this host; nothing is changed.
 
         Raises:
-            MissingTopicError: a topic that the application does not make does not exist.
-            MisconfiguredTopicError: topics do not fit.
-            ResetRefusedError: a process of this host has the state, or a reset is not finished.
+            MissingTopicError: a topic that the application does not create does not exist.
+            MisconfiguredTopicError: topics do not match the topology.
+            ResetRefusedError: a process of this host holds the state, or a reset is not finished.
             LocalStateError: the local state cannot be read.
         """
         with self._locked() as held:
@@ -286,17 +286,17 @@ class LocalChangelogs:
         committed: Offsets,
         held: Mapping[TaskId, TaskDirectory],
     ) -> TaskRows | None:
-        """What is to be written of one task; None where its changelogs lack nothing."""
+        """Return the rows of a task to write; None if its changelogs lack none."""
         task_id = TaskId(plan.id, partition)
         inputs = tuple(plan.inputs(partition, counts))
         offsets = {place: committed[place] for place in inputs if place in committed}
         if not any(c.metadata for c in offsets.values()):
-            return None  # it has read nothing, so there are no rows
+            return None  # it has read nothing, so it has no rows
         is_marked = any(c.metadata.startswith(CHANGELOG_MARK) for c in offsets.values())
         ids = {topic: facts[topic].topic_id for topic in plan.changelogs.values() if topic in facts}
         numbers = committed_numbers(c.metadata for c in offsets.values())
         others = {topic for values in numbers for topic in lost_changelogs(values, ids)}
-        # Rows of a host that are not of a changelog of which this is known are merely old.
+        # Local rows from another topic than a known changelog are outdated, not lost.
         known = known_changelogs(numbers, ids)
         lost = [s for s, topic in plan.changelogs.items() if topic not in ids or topic in others]
         if task_id not in held:
@@ -323,14 +323,14 @@ class LocalChangelogs:
         changelogs = tuple(plan.changelogs.values())
         return TaskRows(task_id, inputs, changelogs, tuple(lost), commit_id or 0, refusal)
 
-    # -- doing it ------------------------------------------------------------------------------
+    # -- execution -----------------------------------------------------------------------------
 
     def carry_out(self, plan: ChangelogPlan) -> None:
-        """Write what is on this host.
+        """Write the changelogs whose rows are on this host.
 
         Raises:
-            ResetRefusedError: the application runs, or something has changed since the plan.
-            FatalClientError: the brokers do not take it.
+            ResetRefusedError: the application runs, or the cluster has changed since the plan.
+            FatalClientError: the brokers reject the rows.
         """
         with self._locked() as held:
             if self._look(held) != plan:
@@ -380,7 +380,7 @@ class LocalChangelogs:
                 raise FatalClientError("the changelogs were created but did not appear in time")
             time.sleep(_LOOK_AGAIN_S)
         for topic in filter(_deletes, plan.create):
-            # Rows of old windows are as old; a running worker sets it back when it may.
+            # Rows of old windows have old timestamps; a running worker restores the retention.
             self._cluster.alter_config(topic.name, {"retention.ms": "-1"})
         return facts
 
@@ -428,7 +428,7 @@ class LocalChangelogs:
 
     @contextmanager
     def _locked(self) -> Iterator[Mapping[TaskId, TaskDirectory]]:
-        """Hold all local state; yields the newest generation of each task that has files."""
+        """Lock all local state; yield the newest generation of each task that has files."""
         with locked_state(self._config.state_dir, self._group) as held:
             newest: dict[TaskId, TaskDirectory] = {}
             for directory in sorted(held, key=lambda one: one.generation):

@@ -1,8 +1,8 @@
-"""Looks at the offsets of an application's inputs, and sets them while nobody runs it.
+"""Input offsets of an application: display, and change while the application is stopped.
 
-The order makes it safe: whatever transaction a killed worker left is decided first, so that it
-cannot put its offsets over the new ones; the broker refuses the commit while the group has a
-member; and what was committed is read back.
+The order of the steps makes a change safe: transactions that a killed worker left open are
+completed first, so that they cannot overwrite the new offsets; the broker rejects the commit while
+the group has members; and the committed offsets are read back.
 """
 
 from __future__ import annotations
@@ -32,31 +32,30 @@ from headrace.streams.plan.topic_identity import committed_id, same_topic
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.tasks.lost_offsets import Counted
 
-# What it means to set the offsets of a stopped application, as plain data.
+# The effect of setting offsets of a stopped application, as plain data.
 #
-# State stays as it is when an offset is set, so each move says what follows for what is counted:
+# State does not change when an offset is set, so each move has an effect on counted records:
 #
-#     again      records between the target and the offset were processed, and will be once more
-#     left out   records between the offset and the target never are
-#     unknown    no offset says how far the records were processed
+#     again      records between the target and the offset are processed a second time
+#     left out   records between the offset and the target are never processed
+#     unknown    no offset records how far the input was processed
 #
-# Pure: the cluster is asked by `headrace.streams.admin.offsets`, and the lines are what
-# `headrace offsets` prints.
+# Pure: `InputOffsets` queries the cluster, and `headrace offsets` prints the lines.
 
 
 Wanted = Mapping[TopicPartition, Target]
-"""Where partitions are to be set to."""
+"""Target position of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input partition of a task, as the cluster has it.
+    """Input partition of a task, as found on the cluster.
 
     Args:
-        begin: the offset of the first record that is there.
-        end: the offset behind the last one.
-        has_begun: whether the application has made what it counts in.
-        outside: the step that writes its records to a table outside of Kafka; empty for others.
+        begin: the offset of the first existing record.
+        end: the offset after the last record.
+        has_begun: whether the application's internal topics exist.
+        outside: the operator that writes its records to an external sink; empty for other inputs.
     """
 
     task: TaskId
@@ -71,14 +70,14 @@ class Input:
 
     @property
     def is_marked(self) -> bool:
-        """Whether something else is half done that sets the offset."""
+        """Whether an unfinished reset or changelog restore has marked the offset."""
         return self.committed is not None and self.committed.metadata.startswith(
             (RESET_MARK, CHANGELOG_MARK)
         )
 
     @property
     def is_of_another_topic(self) -> bool:
-        """Whether the offset is of a topic of that name that was deleted."""
+        """Whether the offset belongs to a deleted topic of the same name."""
         if self.committed is None or self.is_marked:
             return False
         before = committed_id(
@@ -88,7 +87,7 @@ class Input:
 
     @property
     def processed_to(self) -> int | None:
-        """The offset behind the last one that was processed; None where nothing says it."""
+        """Offset after the last processed record; None if it is unknown."""
         if self.is_of_another_topic:
             return self.begin
         if self.committed is None or self.committed.offset > self.end:
@@ -96,10 +95,10 @@ class Input:
         return self.committed.offset
 
     def at(self, offset: int) -> CommittedOffset:
-        """What to commit to begin there: what stood beside the offset goes along.
+        """Return the commit for a new offset, which keeps the offset's metadata.
 
-        So windows keep the times that they have reached. Where nothing stood there nothing is
-        put, as that would look like a task that has run.
+        The metadata contains the partition time, so windows stay closed. Without metadata none is
+        added, because it would look like a task that has run.
         """
         text = "" if self.committed is None else self.committed.metadata
         if (OffsetMetadata.parse(text) or OffsetMetadata()) == OffsetMetadata():
@@ -108,7 +107,7 @@ class Input:
 
     @property
     def note(self) -> str:
-        """What a reader of the offset should know; empty where there is nothing."""
+        """Warning about the offset; empty if it has no problem."""
         if self.is_marked:
             return "a reset, or restore-from-local, is not finished"
         if self.is_of_another_topic:
@@ -122,12 +121,12 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """The offsets of an application's inputs at one moment.
+    """Input offsets of an application at a point in time.
 
     Args:
-        exactly_once: whether its records may count once only.
-        missing: topics that it reads and that do not exist.
-        backfill: the first note of the backfill that is open.
+        exactly_once: whether the application uses exactly-once processing.
+        missing: inputs that do not exist.
+        backfill: the first note of an open backfill.
     """
 
     group: str
@@ -138,13 +137,13 @@ class GroupOffsets:
     backfill: BackfillNote | None = None
 
     def chosen(self, topic: str, partitions: Sequence[int] = ()) -> list[TopicPartition]:
-        """The partitions of an input.
+        """Return the partitions of an input.
 
         Args:
-            partitions: some of them; none stands for all.
+            partitions: the chosen partitions; empty for all of them.
 
         Raises:
-            ConfigError: the application does not read it.
+            ConfigError: the application does not read the topic or a partition.
         """
         there = [place for place in self.inputs if place.topic == topic]
         if not there:
@@ -163,10 +162,10 @@ class GroupOffsets:
         return wanted
 
     def refuse_changes(self) -> None:
-        """See that nothing else is under way with these offsets.
+        """Raise if an unfinished operation owns these offsets.
 
         Raises:
-            ResetRefusedError: something is.
+            ResetRefusedError: a reset, a changelog restore or a backfill is unfinished.
         """
         marked = sorted(place for place, found in self.inputs.items() if found.is_marked)
         if marked:
@@ -185,20 +184,20 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An input partition, and where its offset goes."""
+    """Input partition with a new offset."""
 
     input: Input
     target: int
 
     @property
     def again(self) -> tuple[int, int] | None:
-        """The first and the last offset of what is processed once more."""
+        """First and last offset of the records that are processed a second time; None for none."""
         to = self.input.processed_to
         return None if to is None or self.target >= to else (self.target, to - 1)
 
     @property
     def left_out(self) -> tuple[int, int] | None:
-        """The first and the last offset of what is never processed."""
+        """First and last offset of the records that are never processed; None for none."""
         to = self.input.processed_to
         if to is None or self.target <= max(to, self.input.begin):
             return None
@@ -206,7 +205,7 @@ class Move:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether all that is there is processed, and nobody knows of how much it is again."""
+        """Whether all records are processed and an unknown part of them for a second time."""
         found = self.input
         is_all = found.begin == self.target < found.end
         return found.processed_to is None and is_all and bool(found.counted) and found.has_begun
@@ -244,7 +243,7 @@ def _span(first: int, last: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """Offsets that are to be set, and what was found before."""
+    """Plan of offset changes, with the offsets that were found before."""
 
     found: GroupOffsets
     moves: tuple[Move, ...]
@@ -256,10 +255,10 @@ class MovePlan:
         """Plan the moves.
 
         Args:
-            since: the first offset of those that are wanted from a time on.
+            since: the first offset at or after the requested time, for each partition with a time.
 
         Raises:
-            ConfigError: an offset is not in its partition, or the partition is none.
+            ConfigError: an offset is outside of its partition, or the partition does not exist.
         """
         unknown = sorted(wanted.keys() - found.inputs.keys())
         if unknown:
@@ -279,19 +278,19 @@ class MovePlan:
 
     @property
     def offsets(self) -> Offsets:
-        """What is committed."""
+        """Offsets to commit."""
         return {move.input.place: move.input.at(move.target) for move in self.moves}
 
     @property
     def left_without(self) -> list[TopicPartition]:
-        """Inputs of tasks with state that have no offset even then: a start is refused."""
+        """Inputs of stateful tasks that still lack an offset, so that a start is refused."""
         moved = {move.input.place for move in self.moves}
         others = {place: one for place, one in self.found.inputs.items() if place not in moved}
         lacking = (p for p, one in others.items() if one.processed_to is None)
         return sorted(p for p in lacking if others[p].counted and others[p].has_begun)
 
     def is_still(self, later: MovePlan) -> bool:
-        """Whether a later look finds the same, apart from inputs that have grown meanwhile."""
+        """Return whether a later plan found the same state, apart from new records in inputs."""
         return self._found() == later._found()
 
     def _found(self) -> tuple[object, ...]:
@@ -299,14 +298,14 @@ class MovePlan:
         return self.found.members, self.found.backfill, inputs
 
     def refuse_unasked(self, *, again: bool, left_out: bool) -> None:
-        """See that nothing is counted twice or never under exactly-once, unless that is meant.
+        """Raise if exactly-once processing would count records twice or skip them without consent.
 
         Args:
-            again: somebody asks for records to be processed again.
-            left_out: somebody asks for records to be left out.
+            again: whether the user accepts that records are processed again.
+            left_out: whether the user accepts that records are never processed.
 
         Raises:
-            ResetRefusedError: something would be.
+            ResetRefusedError: the plan has such an effect without consent.
         """
         if not self.found.exactly_once:
             return
@@ -327,7 +326,7 @@ class MovePlan:
 
 
 def lines(plan: MovePlan) -> Iterator[str]:
-    """Say what would be set."""
+    """Yield the lines that describe a plan."""
     yield f"Offsets of the group {plan.found.group}:"
     for move in plan.moves:
         yield f"  {move}"
@@ -338,7 +337,7 @@ def lines(plan: MovePlan) -> Iterator[str]:
 
 
 def listing(found: GroupOffsets) -> Iterator[str]:
-    """Say where the inputs stand."""
+    """Yield the lines of a table of the input offsets."""
     members = len(found.members)
     yield f"Group {found.group}, {members or 'no'} member{'' if members == 1 else 's'}"
     rows = [("task", "partition", "committed", "begin", "end", "left", "")]
@@ -367,10 +366,10 @@ _HEADER = ["topic", "partition", "offset"]
 
 
 def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
-    """Read lines ``topic,partition,offset``; the first may be these three words.
+    """Parse lines ``topic,partition,offset``, with an optional header line of these names.
 
     Raises:
-        ConfigError: a line is none; the message has its number.
+        ConfigError: a line is malformed; the message contains its number.
 
     Example:
         >>> read_offsets(["lines,0,1500"])
@@ -402,28 +401,28 @@ def _is_number(text: str) -> bool:
 
 
 class OffsetsCluster(Groups, Protocol):
-    """What is asked of a cluster."""
+    """Cluster operations that read and set offsets."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the facts of the topics that exist."""
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
+        """Return the offset of the first existing record of each partition."""
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last record."""
+        """Return the offset after the last record of each partition."""
 
     def offsets_for(
         self, target: Target, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Where a target is in each partition."""
+        """Return the offset of a target position in each partition."""
 
 
 class InputOffsets:
-    """The offsets of one application.
+    """Input offsets of an application on its cluster.
 
     Args:
-        exactly_once: whether its records may count once only.
+        exactly_once: whether the application uses exactly-once processing.
     """
 
     def __init__(
@@ -440,13 +439,13 @@ class InputOffsets:
         self._exactly_once = exactly_once
 
     def look(self) -> GroupOffsets:
-        """Find out where its inputs stand; nothing is changed.
+        """Read the current input offsets; nothing is changed.
 
         Raises:
-            ResetRefusedError: a transaction of a worker that is gone stayed open.
+            ResetRefusedError: a transaction of a dead worker stays open.
         """
         members = self._cluster.members(self._group)
-        # While workers run there is always something undecided, and nothing will be set.
+        # Running workers always have open transactions; nothing can be set then anyway.
         committed = self._cluster.committed(self._group, decided=not members)
         names = [name for plan in self.plans for name in plan.topics.all_sources]
         own = [name for plan in self.plans for name in _own_topics(plan)]
@@ -485,19 +484,19 @@ class InputOffsets:
         )
 
     def _open_backfill(self) -> BackfillNote | None:
-        with suppress(GroupDeniedError):  # then there is none: who hands over writes there
+        with suppress(GroupDeniedError):  # no backfill: a handover requires access to the group
             return open_note(self._group, self._cluster)
         return None
 
     def plan(self, choose: Callable[[GroupOffsets], Wanted]) -> MovePlan:
-        """Find out what is to be set; nothing is changed.
+        """Plan offset changes; nothing is changed.
 
         Args:
-            choose: says what is wanted of what is there.
+            choose: returns the target positions, given the current offsets.
 
         Raises:
-            ConfigError: what is wanted is not there.
-            ResetRefusedError: a transaction of a worker that is gone stayed open.
+            ConfigError: a target is outside of its partition.
+            ResetRefusedError: a transaction of a dead worker stays open.
         """
         found = self.look()
         wanted = choose(found)
@@ -509,14 +508,14 @@ class InputOffsets:
         return MovePlan.of(found, wanted, since)
 
     def carry_out(self, plan: MovePlan, look_again: Callable[[], MovePlan]) -> None:
-        """Set the offsets.
+        """Set the offsets of a plan.
 
         Args:
-            plan: what was shown and agreed to.
-            look_again: makes the plan anew, to see that nothing has changed.
+            plan: the confirmed plan.
+            look_again: creates the plan again, to detect changes.
 
         Raises:
-            ResetRefusedError: the application runs, or something else changed.
+            ResetRefusedError: the application runs, or the state has changed.
         """
         later = look_again()
         refuse_members(self._group, later.found.members)
@@ -529,10 +528,10 @@ class InputOffsets:
         self.commit(plan.offsets)
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets of a group without members, and see that they stay.
+        """Commit offsets of a group without members, and check that they were not overwritten.
 
         Raises:
-            ResetRefusedError: a worker commits, too.
+            ResetRefusedError: a worker has committed offsets, too.
         """
         self._cluster.set_offsets(self._group, offsets)
         over = without_mark(offsets, self._cluster.committed(self._group, decided=True))

@@ -1,4 +1,4 @@
-"""An application as its cluster sees it at one moment; pure data, asked for by `look`."""
+"""Status of an application as seen on its cluster; plain data, collected by `look`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.streams.plan.topics import describe_as
 
 @dataclass(frozen=True, slots=True)
 class InputLag:
-    """How far a task is behind in one of its input partitions.
+    """Lag of a task in an input partition.
 
     Args:
-        internal: whether the application writes the topic itself, between two sub-topologies.
-        committed: the offset that the next record has; None before the first commit.
-        begin: the offset of the first record that is there.
-        end: the last stable offset: behind everything whose transaction is decided.
+        internal: whether it is a repartition topic of the application.
+        committed: the committed offset; None before the first commit.
+        begin: the offset of the first existing record.
+        end: the last stable offset: after all completed transactions.
     """
 
     task: TaskId
@@ -31,7 +31,7 @@ class InputLag:
 
     @property
     def lag(self) -> int:
-        """How many offsets lie between; markers of transactions and aborted records count too.
+        """Lag in offsets, including transaction markers and aborted records.
 
         >>> InputLag(TaskId(0, 1), TopicPartition("in", 1), False, None, 5, 8).lag
         3
@@ -42,10 +42,10 @@ class InputLag:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task, who has it, and how far it is behind.
+    """Task with its worker and its lag.
 
     Args:
-        member: the worker that the group gave it to; None while nobody has it.
+        member: the worker that the group assigned it to; None if it is unassigned.
     """
 
     id: TaskId
@@ -54,17 +54,17 @@ class TaskView:
 
     @property
     def lag(self) -> int:
-        """The offsets that it is behind in all of its inputs."""
+        """Lag of all inputs of the task, in offsets."""
         return sum(one.lag for one in self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """An application on its cluster.
+    """Status of an application on its cluster.
 
     Args:
-        missing: topics that it reads and that do not exist.
-        unmade: those of them that its next start makes, where no worker has committed yet.
+        missing: inputs that do not exist.
+        unmade: missing topics that the next start creates, if no worker has committed yet.
     """
 
     application_id: str
@@ -75,7 +75,7 @@ class Overview:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The topics that are missing and should be there.
+        """Missing topics that should exist.
 
         >>> dead = GroupState("dead", {})
         >>> Overview("a", dead, (), missing=("in", "a-by-repartition"),
@@ -86,7 +86,7 @@ class Overview:
 
     @property
     def lag(self) -> int:
-        """The offsets that all tasks are behind."""
+        """Lag of all tasks, in offsets."""
         return sum(task.lag for task in self.tasks)
 
     @property
@@ -96,13 +96,13 @@ class Overview:
         return sorted(found, key=lambda one: (one.task.sub_topology, one.place))
 
     def without_worker(self) -> list[TaskId]:
-        """The tasks that nobody has."""
+        """Return the unassigned tasks."""
         return [task.id for task in self.tasks if task.member is None]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """How far one sub-topology is behind in one topic, over its partitions."""
+    """Lag of a sub-topology in a topic, over all partitions."""
 
     sub_topology: int
     topic: str
@@ -113,7 +113,7 @@ class TopicLag:
 
 
 def by_topic(inputs: Iterable[InputLag]) -> list[TopicLag]:
-    """Lags of the same sub-topology and topic in one.
+    """Aggregate lags by sub-topology and topic.
 
     >>> inputs = [InputLag(TaskId(0, p), TopicPartition("in", p), False, 2, 0, 5 + p)
     ...           for p in range(2)]
@@ -142,10 +142,10 @@ def leads_of(
     partitions: Mapping[str, int],
     members: Mapping[Member, Sequence[TopicPartition]],
 ) -> dict[int, str]:
-    """The subscribed topic of each sub-topology: one that is assigned, if any of them is.
+    """Return the subscribed topic of each sub-topology, preferring an assigned topic.
 
-    A version that was rolled out keeps the topic of the version before, which a fresh start would
-    not choose.
+    After a rolling upgrade the group keeps the subscribed topic of the previous version, which a
+    fresh start might not choose.
     """
     assigned = {place.topic for places in members.values() for place in places}
     found = {}
@@ -159,11 +159,11 @@ def leads_of(
 def owner_of(
     leads: Mapping[int, str], members: Mapping[Member, Sequence[TopicPartition]]
 ) -> dict[TaskId, Member]:
-    """Who has which task: the group gives out one topic of each sub-topology, and the rest follows.
+    """Return the worker of each task: the group assigns the subscribed topic of each sub-topology.
 
     Args:
-        leads: the topic of each sub-topology that is given out.
-        members: what the group gave to whom.
+        leads: the subscribed topic of each sub-topology.
+        members: the assigned partitions of each member.
     """
     owners = {place: member for member, places in members.items() for place in places}
     return {
@@ -174,45 +174,44 @@ def owner_of(
     }
 
 
-# Asks a cluster how an application is doing.
+# Collection of the status from a cluster.
 
 
 class ViewedCluster(Protocol):
-    """What is asked of a cluster."""
+    """Cluster operations that read the status."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the facts of the topics that exist."""
 
     def group_state(self, group: str) -> GroupState:
-        """A group's state, and who has what."""
+        """Return a group's state with its members and assignment."""
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """What a group has committed, whatever is about to be; without what it never has."""
+        """Return a group's committed offsets, without waiting for open transactions."""
 
     def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether a worker committed one of these offsets, and not a reset."""
+        """Return whether a worker, rather than a reset, has committed any of these offsets."""
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that is still there."""
+        """Return the offset of the first existing record of each partition."""
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The last stable offset."""
+        """Return the last stable offset of each partition."""
 
 
 def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) -> Overview:
-    """Find out who has which task, and how far each is behind.
+    """Read the assignment and the lag of each task.
 
-    Offsets are asked for before the ends of the topics, so that no lag is negative for having been
-    asked for later.
+    Committed offsets are read before the ends of the topics, so that no lag is negative.
 
     Args:
         application_id: the application, which is also the group's name.
         plans: its sub-topologies.
 
     Raises:
-        StreamsError: the cluster does not answer, or refuses.
+        StreamsError: the cluster does not answer, or rejects a request.
     """
     names = dict.fromkeys(name for plan in plans for name in plan.topics.all_sources)
     facts = describe_as(cluster, names)
@@ -232,7 +231,7 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
         for task in (TaskId(plan.id, p) for p in range(counts[plan.lead(counts)]))
     ]
     missing = tuple(name for name in names if name not in counts)
-    # Until a worker commits, there need not be what the next start makes.
+    # Before the first commit, internal topics need not exist.
     unmade = unmade_of(plans, missing)
     if unmade and committed and cluster.has_worked(application_id, committed):
         unmade = ()
@@ -240,7 +239,7 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
 
 
 def unmade_of(plans: Sequence[SubPlan], missing: Iterable[str]) -> tuple[str, ...]:
-    """Those of some topics that the application makes itself."""
+    """Return the missing topics that the application creates itself."""
     own = {topic.name for plan in plans for topic in plan.topics.repartition_sources}
     return tuple(name for name in missing if name in own)
 

@@ -1,29 +1,29 @@
-"""Takes an application back to a beginning: its offsets, its internal topics, its local state.
+"""Reset of an application: its offsets, its internal topics, and its local state.
 
-A kill may come between any two steps, and what it leaves must not start wrongly: old offsets above
-empty stores lose records, new offsets above old stores count records twice. So the steps are:
+A kill may interrupt between any two steps, and the result must not start wrongly: old offsets with
+empty stores lose records, new offsets with old stores count records twice. The steps are:
 
     1  lock the local state of this host; a running worker's lock refuses the reset
-    2  see that the group has no members, that no backfill is open, and that all is as it was when
-       the plan was shown
-    3  commit the new offsets with a mark beside each, and read them back as decided ones
+    2  check that the group has no members, that no backfill is open, and that nothing has changed
+       since the plan was shown
+    3  commit the new offsets with a mark in the metadata of each, and read them back as stable
     4  delete the repartition topics and the changelogs; wait until they and their offsets are gone
     5  remove the local state
-    6  forget what topology was deployed (see `headrace.streams.plan.deployed`)
+    6  delete the description of the deployed topology (see `headrace.streams.plan.deployed`)
     7  commit the new offsets again, without the mark
 
-Before 3 nothing has changed, and after 7 all is done. In between every task that starts
-meets the mark (`OffsetMetadata.decode`) and refuses with `ResetUnfinishedError`; a second run
-does all steps again and finishes. The mark keeps the offset of before, so the second run knows it.
+Before step 3 nothing has changed, and after step 7 all is done. In between, each task that starts
+reads the mark (`OffsetMetadata.decode`) and raises `ResetUnfinishedError`; a second run repeats all
+steps and finishes. The mark contains the previous offset for the second run.
 
-Step 3 is where the races end. The broker refuses the commit while the group has a member, and a
-member that comes later reads the mark. A transaction that a killed worker left open may hold
-offsets which would come back over the mark: reading the marks back with `require_stable` waits for
-its end, and shows it.
+Step 3 resolves races. The broker rejects the commit while the group has members, and a member that
+joins later reads the mark. A transaction that a killed worker left open may contain offsets that
+would overwrite the mark: reading the marks back with `require_stable` waits for its end and detects
+that.
 
-Other hosts' state needs no visit. Rows follow a changelog by its topic's id (see
-`headrace.streams.tasks.restore.plan_restore`), and rows without a changelog by the commit id
-beside the offsets; after a reset neither fits, and they are dropped.
+State on other hosts needs no reset. Rows belong to a changelog with a topic id (see
+`headrace.streams.tasks.restore.plan_restore`), and rows without a changelog to the commit id in the
+offset metadata; neither matches after a reset, so the rows are dropped.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ from headrace.streams.plan.topics import describe_as
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.graph import Node
 
-# What each input of an application fills: tables, other stores, repartition topics.
+# The stores and repartition topics that each input fills.
 #
-# A reset deletes all stores and repartition topics, so an input that is not read again from its
-# beginning is missing in what it filled.
+# A reset deletes all of them, so they lack the records of an input that is not read again from its
+# beginning.
 
 
 @dataclass(frozen=True, slots=True)
 class InputUse:
-    """What an input fills.
+    """Stores and repartition topics that an input fills.
 
     Args:
-        tables: the stores and repartition topics that get its records as changes of a table.
-        streamed: those that get them as records of a stream.
+        tables: stores and repartition topics that receive its records as changes of a table.
+        streamed: stores and repartition topics that receive its records as records of a stream.
         is_streamed: whether its records are used as records of a stream at all.
     """
 
@@ -89,12 +89,12 @@ class InputUse:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is read as a table that is stored, and only as a table."""
+        """Whether the input is read only as a stored table."""
         return bool(self.tables) and not self.is_streamed
 
 
 def input_uses(plans: Sequence[SubPlan]) -> Mapping[str, InputUse]:
-    """Find out what the inputs fill, by topic; through repartition topics too."""
+    """Return the stores and repartition topics that each input fills, directly or indirectly."""
     nodes = {n.name: n for plan in plans for n in plan.program.sub_topology.nodes}
     edges = _edges(nodes.values())
     owners = _owners(nodes.values())
@@ -107,7 +107,7 @@ def input_uses(plans: Sequence[SubPlan]) -> Mapping[str, InputUse]:
 
 
 def _edges(nodes: Iterable[Node]) -> Mapping[str, Sequence[Node]]:
-    """The nodes that each node feeds; a repartition topic is an edge too."""
+    """Return the child nodes of each node, including nodes connected by a repartition topic."""
     nodes = tuple(nodes)
     readers = {t: n for n in nodes if n.as_source and n.internal for t in n.reads_topics}
     found: dict[str, list[Node]] = defaultdict(list)
@@ -120,7 +120,7 @@ def _edges(nodes: Iterable[Node]) -> Mapping[str, Sequence[Node]]:
 
 
 def _owners(nodes: Iterable[Node]) -> Mapping[str, str]:
-    """The table that each store holds, by the store: other nodes only read it."""
+    """Return the owner node of each table store; other nodes only read it."""
     owners: dict[str, str] = {}
     for node in nodes:
         if node.is_table:
@@ -130,7 +130,7 @@ def _owners(nodes: Iterable[Node]) -> Mapping[str, str]:
 
 
 def _filled(node: Node, owners: Mapping[str, str]) -> Iterable[str]:
-    """The stores and the repartition topic that a node writes."""
+    """Yield the stores and the repartition topic that a node writes."""
     if node.internal and node.as_sink is not None and node.writes_topic is not None:
         yield node.writes_topic
     for store in node.stores:
@@ -155,14 +155,14 @@ def _use(
         stores = dict.fromkeys(_filled(node, owners))
         is_internal_sink = node.internal and node.as_sink is not None
         if not as_table and is_internal_sink:
-            between |= stores  # whether a table follows is seen later
+            between |= stores  # known later: whether a table is downstream
         else:
             filled[as_table] |= stores
         following = edges.get(node.name, ())
         if not as_table and ((stores and not is_internal_sink) or not following):
             is_streamed = True
         left += [(child, as_table) for child in following]
-    # A repartition topic in front of tables alone has changes of tables.
+    # A repartition topic that only feeds tables contains changes of a table.
     filled[not is_streamed] |= between
     return InputUse(tuple(filled[True]), tuple(filled[False]), is_streamed)
 
@@ -170,15 +170,15 @@ def _use(
 def refuse_missing_rows(
     uses: Mapping[str, InputUse], chosen: AbstractSet[str], target: Target
 ) -> None:
-    """Check that a reset leaves no store without rows of an input that it does not read again.
+    """Raise if a reset would leave a store without rows of an input that is not read again.
 
     Args:
-        uses: what each input fills.
-        chosen: the inputs that are set; others stay at their offsets.
-        target: where those are set to.
+        uses: the stores and repartition topics that each input fills.
+        chosen: the inputs that are reset; other inputs keep their offsets.
+        target: the position that they are reset to.
 
     Raises:
-        ResetRefusedError: it would.
+        ResetRefusedError: a store would lack rows.
     """
     for topic, use in uses.items():
         if topic not in chosen and use.streamed and not use.is_table:
@@ -205,22 +205,23 @@ def refuse_missing_rows(
             )
 
 
-# What becomes of the tables outside of Kafka where an application's inputs are set anew.
+# The effect of a reset on external sinks.
 #
-# Their positions are theirs: no offset of the group moves one. What is to be done about that, only
-# who resets the application can say, so each table is named before anything is asked or done.
+# Sinks keep their own positions, which no offset of the group moves. Only the user knows the right
+# action, so each sink is listed before anything is confirmed or done.
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideTable:
-    """A table that a step writes to.
+    """External sink of an operator.
 
     Args:
-        step: the step's name.
-        sink: what is shown of the sink.
-        name: what its positions are kept under.
-        keyed: whether a row takes the place of the one with its key.
-        source: the topic that it reads itself; None where there is one in front, which is deleted.
+        step: the operator's name.
+        sink: printed form of the sink.
+        name: the name of its positions.
+        keyed: whether a row replaces the row with the same key.
+        source: the topic that it reads directly; None if it reads a repartition topic, which is
+            deleted.
     """
 
     step: str
@@ -231,7 +232,7 @@ class OutsideTable:
 
     @classmethod
     def all_of(cls, application_id: str, plans: Sequence[SubPlan]) -> tuple[OutsideTable, ...]:
-        """Those of an application."""
+        """Return the external sinks of an application."""
         found = []
         for plan in plans:
             node = plan.outside
@@ -268,7 +269,7 @@ def _shown(sink: ExternalSink) -> str:
 
 
 def table_lines(tables: Sequence[OutsideTable]) -> Iterator[str]:
-    """Say what becomes of them; nothing where there are none.
+    """Yield the lines about external sinks; none without sinks.
 
     Example:
         >>> for line in table_lines([OutsideTable("keep", "SqliteSink('a.db', 't')", "shop/keep")]):
@@ -281,35 +282,33 @@ def table_lines(tables: Sequence[OutsideTable]) -> Iterator[str]:
         yield from (f"  {table}" for table in tables)
 
 
-# What a reset would do, as plain data: the offsets, the topics and the directories it concerns.
+# The plan of a reset, as plain data: offsets, topics and directories.
 #
-# Pure: the cluster is asked by `headrace.streams.admin.reset`, and `lines` is what `headrace
-# reset`
-# prints.
+# Pure: `Reset` queries the cluster, and `headrace reset` prints `lines`.
 
 
 _INTERNAL = re.compile(
     r".*(-changelog|-repartition|-subscription-registration-topic|-subscription-response-topic"
     r"|-KTABLE-FK-JOIN-SUBSCRIPTION-(REGISTRATION|RESPONSE)-[0-9]{10}-topic)"
 )
-"""What topics are called that applications make for themselves, Kafka Streams' as well."""
+"""Names of internal topics, including internal topics of Kafka Streams."""
 
 _JSON = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An input partition: its committed offset, and where it goes; None for no offset."""
+    """Input partition with its committed offset and its new offset; None for no offset."""
 
     place: TopicPartition
     committed: int | None
     target: int | None
     skipped: tuple[int, ...] = field(default=(), compare=False)
-    """Offsets that `headrace skip` has left out and that were not reached yet."""
+    """Offsets marked by `headrace skip` that were not reached yet."""
 
     @property
     def mark(self) -> CommittedOffset:
-        """What is committed while the reset is on its way; `committed` survives in it."""
+        """Offset to commit during the reset; its metadata contains the previous offset."""
         assert self.target is not None
         text = f"{RESET_MARK} {json.dumps({'was': self.committed})}"
         return CommittedOffset(self.target, text)
@@ -317,14 +316,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationTopics:
-    """The topics of an application by what a reset does to them.
+    """Topics of an application, grouped by the effect of a reset.
 
     Args:
-        inputs: read, and not its own; their offsets are set.
-        repartitions: its own, between its sub-topologies; deleted.
-        changelogs: its own, behind its stores; deleted.
-        others: read or written by it; never deleted, whatever they are called.
-        also_written: inputs that it writes itself.
+        inputs: external topics that it reads; their offsets are set.
+        repartitions: its repartition topics; deleted.
+        changelogs: its changelogs; deleted.
+        others: topics that it reads or writes; never deleted, regardless of their names.
+        also_written: inputs that it also writes.
     """
 
     inputs: tuple[str, ...]
@@ -335,7 +334,7 @@ class ApplicationTopics:
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], global_topics: Iterable[str] = ()) -> ApplicationTopics:
-        """Collect them from the application's sub-topologies and global tables."""
+        """Collect the topics of the application's sub-topologies and global tables."""
         topics = [plan.topics for plan in plans]
         repartitions = _each(topic.name for subs in topics for topic in subs.repartition_sources)
         changelogs = _each(topic.name for subs in topics for topic in subs.changelogs)
@@ -353,11 +352,11 @@ class ApplicationTopics:
 
     @property
     def internal(self) -> tuple[str, ...]:
-        """What is deleted."""
+        """Topics that are deleted."""
         return self.repartitions + self.changelogs
 
     def leftovers(self, application_id: str, names: Iterable[str]) -> tuple[str, ...]:
-        """Topics that are called like internal ones of the application, and are none of these."""
+        """Return topics that are named like internal topics of the application but are not."""
         known = {*self.internal, *self.others}
         return tuple(
             name
@@ -368,10 +367,10 @@ class ApplicationTopics:
         )
 
     def chosen(self, wanted: Sequence[str]) -> frozenset[str]:
-        """The inputs that are to be set: those that are wanted, or all.
+        """Return the inputs to reset: the given topics, or all inputs.
 
         Raises:
-            ConfigError: one of them is no input.
+            ConfigError: a topic is not an input.
         """
         unknown = [name for name in wanted if name not in self.inputs]
         if unknown:
@@ -388,20 +387,20 @@ def _each(names: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """What is to be done, as it was found at one moment.
+    """Plan of a reset, from a snapshot of the cluster.
 
     Args:
-        members: of the group; while there is one, nothing is done.
-        repartitions: partitions of repartition topics, whose offsets end with the topics.
-        leftovers: topics that may have been the application's.
-        deletes_leftovers: whether those are deleted too.
+        members: members of the group; nothing is done while it has any.
+        repartitions: partitions of repartition topics, whose offsets are deleted with the topics.
+        leftovers: topics that may have belonged to the application.
+        deletes_leftovers: whether the leftovers are deleted, too.
         missing: inputs that do not exist.
-        directories: of local state on this host.
-        unfinished: whether an earlier reset did not come to its end.
-        backfill: the first note of the backfill that is open; while one is, nothing is done.
-        tables: outside of Kafka; what becomes of them is said, and nothing is done.
-        read_as_tables: inputs that go to the beginning in any case.
-        also_written: inputs that the application writes itself.
+        directories: local state on this host.
+        unfinished: whether an earlier reset did not finish.
+        backfill: the first note of an open backfill; nothing is done while one is open.
+        tables: external sinks, which are listed but not changed.
+        read_as_tables: inputs that are always reset to the beginning.
+        also_written: inputs that the application also writes.
     """
 
     group: str
@@ -426,18 +425,18 @@ class ResetPlan:
 
     @property
     def marks(self) -> Offsets:
-        """The offsets that are committed first: no task begins from one of them."""
+        """Offsets with a mark, committed first: no task starts from a marked offset."""
         inputs = {move.place: move.mark for move in self.moves if move.target is not None}
         between = {place: Move(place, None, 0).mark for place in self.repartitions}
         return {**inputs, **between}
 
     @property
     def finals(self) -> Offsets:
-        """The offsets that are committed last."""
+        """Offsets that are committed last."""
         return {m.place: CommittedOffset(m.target) for m in self.moves if m.target is not None}
 
     def is_still(self, later: ResetPlan) -> bool:
-        """Whether a later look finds the same, apart from inputs that have grown meanwhile."""
+        """Return whether a later plan found the same state, apart from new records in inputs."""
         return self._found() == later._found()
 
     def _found(self) -> tuple[object, ...]:
@@ -447,7 +446,7 @@ class ResetPlan:
 
 
 def committed_before(offset: CommittedOffset | None) -> int | None:
-    """The offset that the application committed, behind the mark of an unfinished reset too.
+    """Return the offset that the application committed, even if an unfinished reset has marked it.
 
     Example:
         >>> committed_before(Move(TopicPartition("in", 0), 7, 0).mark)
@@ -459,11 +458,10 @@ def committed_before(offset: CommittedOffset | None) -> int | None:
     """
     if offset is None:
         return None
-    # The mark of `headrace.streams.admin.local_changelogs` stands beside the offset that was
-    # committed.
+    # The mark of `headrace.streams.admin.local_changelogs` keeps the committed offset unchanged.
     if not offset.metadata.startswith(RESET_MARK):
         return offset.offset
-    # The object ends where its brace says: see `headrace.streams.kafka.offset_texts`.
+    # Bytes may follow the JSON object: see `headrace.streams.kafka.offset_texts`.
     said, _ = _JSON.raw_decode(offset.metadata.removeprefix(RESET_MARK).lstrip())
     was = said.get("was")
     return None if was is None else int(was)
@@ -474,7 +472,7 @@ def moves(
     targets: Mapping[TopicPartition, int],
     places: Iterable[TopicPartition],
 ) -> tuple[Move, ...]:
-    """How each input partition moves; one without a target stays at what is committed."""
+    """Return the move of each input partition; without a target it keeps its committed offset."""
     found = []
     for place in places:
         offset = committed.get(place)
@@ -490,7 +488,7 @@ def _skipped(offset: CommittedOffset | None) -> tuple[int, ...]:
 
 
 def backfill_in_the_way(group: str, note: BackfillNote) -> str:
-    """Why a reset is not done while a backfill is open, and what to do.
+    """Return the reason why an open backfill prevents a reset, with advice.
 
     Example:
         >>> print(backfill_in_the_way("shop", BackfillNote("dropping", "bf-1", "0f")))
@@ -510,7 +508,7 @@ def backfill_in_the_way(group: str, note: BackfillNote) -> str:
 
 
 def lines(plan: ResetPlan) -> Iterator[str]:
-    """Say what would be done."""
+    """Yield the lines that describe a plan."""
     if plan.backfill is not None:
         yield f"Refused for now: {backfill_in_the_way(plan.group, plan.backfill)}"
     if plan.unfinished:
@@ -543,7 +541,7 @@ _LEFTOVERS = {
 
 
 def _read_again(plan: ResetPlan) -> Iterator[str]:
-    """Report records that are processed though they were skipped, or for a second time."""
+    """Yield warnings about records that are processed despite a skip, or for a second time."""
     for move in plan.moves:
         again = [str(offset) for offset in move.skipped if offset >= (move.target or 0)]
         if again:
@@ -592,17 +590,17 @@ _BROKEN = (
     "a copy of these files, or another host, may have the rows: with it in their place, run this "
     "again; headrace reset begins anew, without them"
 )
-"""What to do where the rows of broken files are asked for as there is no changelog of them."""
+"""Advice if local files are broken and no changelog contains their rows."""
 
 
 class ResetCluster(Groups, Protocol):
-    """What a reset asks of a cluster."""
+    """Cluster operations of a reset."""
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """The facts of those topics that exist."""
+        """Return the facts of the topics that exist."""
 
     def names(self) -> frozenset[str]:
-        """All topics that this client may see."""
+        """Return all topics that this client may describe."""
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics, and wait until they are gone."""
@@ -610,16 +608,16 @@ class ResetCluster(Groups, Protocol):
     def offsets_for(
         self, target: Target, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Where a target is in each partition."""
+        """Return the offset of a target position in each partition."""
 
 
 class Reset:
-    """One application that is to begin anew.
+    """Reset of an application.
 
     Args:
-        application_id: the name of its group, and what its topics begin with.
-        timeout_s: how long the cluster may take to forget deleted topics, in seconds.
-        global_topics: what its global tables read: never touched.
+        application_id: the name of its group, and the prefix of its internal topics.
+        timeout_s: time limit for the deletion of the group's offsets of deleted topics, in seconds.
+        global_topics: topics of its global tables, which are never changed.
     """
 
     def __init__(
@@ -645,23 +643,23 @@ class Reset:
     def plan(
         self, target: Target, *, inputs: Sequence[str] = (), all_internal: bool = False
     ) -> ResetPlan:
-        """Find out what is to be done; nothing is changed.
+        """Plan a reset; nothing is changed.
 
         Args:
-            inputs: those that are set; none stands for all. Others stay at their offsets, but for
+            inputs: the inputs to reset; empty for all. Other inputs keep their offsets, except
                 tables, which are always read from the beginning.
-            all_internal: delete topics too that only look like the application's.
+            all_internal: whether to delete topics that only look like the application's, too.
 
         Raises:
-            ConfigError: one of `inputs` is none.
-            ResetRefusedError: an input that stays would be missing in stores, or a transaction of
-                a worker that is gone stayed open.
+            ConfigError: a topic of `inputs` is not an input.
+            ResetRefusedError: stores would lack records of an input that is not reset, or a
+                transaction of a dead worker stays open.
         """
         chosen = self._topics.chosen(inputs)
         tables = {topic for topic, use in self._uses.items() if use.is_table}
         refuse_missing_rows(self._uses, chosen, target)
         members = self._cluster.members(self._group)
-        # While workers run there is always something undecided, and nothing will be done.
+        # Running workers always have open transactions; nothing can be done then anyway.
         committed = self._cluster.committed(self._group, decided=not members)
         facts = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
         places = [place for name in self._topics.inputs for place in _places(facts, name)]
@@ -691,19 +689,19 @@ class Reset:
         )
 
     def _open_backfill(self) -> BackfillNote | None:
-        with suppress(GroupDeniedError):  # then there is none: who hands over writes there
+        with suppress(GroupDeniedError):  # no backfill: a handover requires access to the group
             return open_note(self._group, self._cluster)
         return None
 
     def carry_out(self, plan: ResetPlan, look_again: Callable[[], ResetPlan]) -> None:
-        """Do what the plan says, in the order that the module describes.
+        """Carry out a plan, in the order that the module describes.
 
         Args:
-            look_again: makes the plan anew, to see that nothing has changed.
+            look_again: creates the plan again, to detect changes.
 
         Raises:
-            ResetRefusedError: the application runs, or something else changed; nothing was done
-                unless the message says so.
+            ResetRefusedError: the application runs, or the state has changed; nothing was done
+                unless the message states it.
             LocalStateError: the local state cannot be removed.
         """
         with locked_state(self._state_dir, self._group) as held:
@@ -722,7 +720,7 @@ class Reset:
             for directory in held:
                 directory.remove()
             self._probe("reset_state_removed")
-            with suppress(GroupDeniedError):  # then nothing was kept there either
+            with suppress(GroupDeniedError):  # then no description was stored there either
                 forget(self._group, self._cluster)
             self._probe("reset_topology_forgotten")
             self._cluster.set_offsets(self._group, plan.finals)
@@ -739,7 +737,8 @@ class Reset:
             )
 
     def _await_forgotten(self, topics: Iterable[str]) -> None:
-        """Wait until the group has no offsets of deleted topics: new ones would begin from them."""
+        """Wait until the group has no offsets of deleted topics, which new topics would start from.
+        """
         deleted = frozenset(topics)
         give_up_at = time.monotonic() + self._timeout_s
         while True:
@@ -768,10 +767,10 @@ class Reset:
 
 
 def refuse_members(group: str, members: Sequence[Member]) -> None:
-    """See that the application does not run.
+    """Raise if the application runs.
 
     Raises:
-        ResetRefusedError: it does; the message says which workers, and how to stop them.
+        ResetRefusedError: the group has members; the message lists them and how to stop them.
     """
     if members:
         raise ResetRefusedError(
@@ -783,10 +782,10 @@ def refuse_members(group: str, members: Sequence[Member]) -> None:
 
 
 def refuse_backfill(group: str, note: BackfillNote | None) -> None:
-    """See that no backfill is being handed over: its parts are rows that a reset would delete.
+    """Raise if a backfill is open: its parts are rows that a reset would delete.
 
     Raises:
-        ResetRefusedError: one is; the message says how to finish or drop it.
+        ResetRefusedError: a backfill is open; the message describes how to finish or drop it.
     """
     if note is not None:
         raise ResetRefusedError(f"{backfill_in_the_way(group, note)}; nothing was done")
@@ -799,10 +798,10 @@ def _places(facts: Mapping[str, TopicFacts], name: str) -> list[TopicPartition]:
 
 @contextmanager
 def locked_state(state_dir: Path, group: str) -> Iterator[list[TaskDirectory]]:
-    """Hold the locks of all local state of an application on this host, if there is any.
+    """Lock all local state of an application on this host, if it has any.
 
     Raises:
-        ResetRefusedError: a process has some of it; the message says which.
+        ResetRefusedError: another process holds some of it; the message names the process.
     """
     held: list[TaskDirectory] = []
     try:
@@ -817,7 +816,7 @@ def locked_state(state_dir: Path, group: str) -> Iterator[list[TaskDirectory]]:
 
 @contextmanager
 def local_errors() -> Iterator[None]:
-    """Tell what goes wrong with local state in the words of the commands."""
+    """Convert errors of local state to errors of the commands."""
     try:
         yield
     except StateLockedError as error:

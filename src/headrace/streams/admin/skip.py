@@ -1,8 +1,8 @@
-"""Leaves a record out that an application cannot process, while nobody runs it.
+"""Skip of a record that an application cannot process, while the application is stopped.
 
-Where the group stands at the record, its offset is set behind it. Where it stands before, as after
-a batch of which other records were good, the offset stays, and the record's number is put beside
-it: the task that reads the partition passes over that record and no other.
+If the group's offset is the record's, it is set to the next offset. If it is smaller, because other
+records of the batch precede it, the offset stays, and the record's offset is added to the offset
+metadata: the task that reads the partition skips exactly that record.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headrace.streams.plan.progress import (
 
 @dataclass(frozen=True, slots=True)
 class SkipPlan:
-    """What is to be committed so that a record is left out.
+    """Plan of the commit that skips a record.
 
     Args:
-        next_offset: that of the first record which the group would read.
+        next_offset: the offset of the next record that the group would read.
     """
 
     found: GroupOffsets
@@ -39,12 +39,12 @@ class SkipPlan:
 
     @property
     def is_next(self) -> bool:
-        """Whether it is the first one that would be read."""
+        """Whether it is the next record that would be read."""
         return self.next_offset == self.offset
 
     @property
     def committed(self) -> CommittedOffset:
-        """What is committed."""
+        """Offset to commit."""
         before = self.input.committed
         assert before is not None, "refused by `plan_skip`"
         if self.is_next:
@@ -74,14 +74,14 @@ def plan_skip(
     offset: int,
     first_from: Callable[[TopicPartition, int], int | None],
 ) -> SkipPlan:
-    """Find out what is to be committed; nothing is changed.
+    """Plan the skip of a record; nothing is changed.
 
     Args:
-        first_from: the offset of the first record from an offset on; None where there is none.
+        first_from: returns the offset of the first record at or after an offset; None for none.
 
     Raises:
-        ConfigError: the application does not read the partition, or has no record there.
-        ResetRefusedError: the record is processed already, or nothing says whether it is.
+        ConfigError: the application does not read the partition, or it has no record at the offset.
+        ResetRefusedError: the record is already processed, or it is unknown whether it is.
     """
     found = work.look()
     found.chosen(place.topic, [place.partition])
@@ -131,14 +131,14 @@ def _require_room(plan: SkipPlan) -> None:
 
 
 def carry_out(work: InputOffsets, plan: SkipPlan, later: SkipPlan) -> None:
-    """Commit it.
+    """Commit the offset of a plan.
 
     Args:
-        plan: what was shown and agreed to.
-        later: the plan made anew, to see that nothing has changed.
+        plan: the confirmed plan.
+        later: the plan created again, to detect changes.
 
     Raises:
-        ResetRefusedError: the application runs, or something else changed.
+        ResetRefusedError: the application runs, or the offset has changed.
     """
     refuse_members(plan.found.group, later.found.members)
     if (plan.committed, plan.input.committed) != (later.committed, later.input.committed):

@@ -1,11 +1,10 @@
-"""Looks, before internal topics are created, whether creating them would hide a loss.
+"""Checks before a start: lost offsets, foreign internal topics, and lost changelogs.
 
-Offsets that are gone are looked for first (see `headrace.streams.admin.start_check`).
-
-A changelog that is to be created while the group has read what its rows were made from is one that
-was deleted, or that of a store which is called otherwise. What is deployed tells the two apart, and
-so do the numbers of changelogs beside the offsets. Where neither is known, topics of the
-application that the topology does not claim are all there is.
+Lost offsets and foreign topics are checked first. Then, before internal topics are created: if the
+group has read the inputs of a changelog that does not exist, the changelog was either deleted, or
+it belongs to a renamed store. The deployed topology distinguishes the two, and so do the changelog
+ids in the offset metadata. If neither is known, only internal topics that the topology does not use
+indicate a renamed store.
 """
 
 from __future__ import annotations
@@ -57,25 +56,25 @@ from headrace.streams.tasks.lost_offsets import (
 )
 from headrace.streams.tasks.tasks import ClusterFacts, begins_earliest
 
-# Says which partitions hold a committed record: that a transaction is committed, and not begun.
+# Detection of committed records in partitions.
 
 
 _POLL_S = 0.1
 _RECORDS = 500
 _PAUSE_S = 1.0
 _TRIES = 5
-"""How often partitions are looked at that are shortened meanwhile."""
+"""Attempts to read partitions whose records are deleted meanwhile."""
 
 
 class CommittedRecords:
-    """Reads partitions up to their first committed record.
+    """Reader of partitions up to their first committed record.
 
-    That a partition has an end says nothing: aborted transactions move it. Nothing is waited for:
-    what is behind the last stable offset is not decided, and so not committed.
+    The end of a partition proves nothing, because aborted transactions move it. Records after the
+    last stable offset are not committed, so nothing is waited for.
 
     Args:
-        make_consumer: makes one without a group that reads committed records; called only where
-            something is to be read.
+        make_consumer: creates a consumer of committed records without a group; called only if
+            something must be read.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class CommittedRecords:
         self._timeout_s = timeout_s
 
     def pause(self) -> None:
-        """Wait for what follows on records at once."""
+        """Wait briefly, for offsets that are committed right after records."""
         self._clock.sleep(_PAUSE_S)
 
     def among(self, admin: TopicAdmin, places: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Those of some partitions that hold a committed record now.
+        """Return the partitions that contain a committed record now.
 
         Raises:
-            FatalClientError: the brokers did not hand out what they have.
+            FatalClientError: the brokers did not return their records.
         """
         left = sorted(set(places))
         for _ in range(_TRIES):
@@ -104,7 +103,7 @@ class CommittedRecords:
             try:
                 return self._read({place: starts[place] for place in left}, ends)
             except OffsetLostError:
-                continue  # somebody deleted records since they were asked for
+                continue  # records were deleted meanwhile
         raise FatalClientError(
             f"records of {named_places(left)} were deleted again and again while they were looked "
             "for; see who deletes them, and start again"
@@ -137,47 +136,48 @@ class CommittedRecords:
         return found
 
 
-# Looks, before a worker joins its group, whether offsets are gone: of the whole application.
+# Detection of lost offsets of the whole application, before a worker joins its group.
 #
-# A task sees its own offsets alone, and one that has none looks like one that begins. Where all are
-# gone, tasks with state know it by their rows, and those in front of them do not: they would write
-# a
-# repartition topic once more. So this is judged for all tasks together, before anyone writes.
+# A task knows only its own offsets, and a task without offsets looks like a new task. If all
+# offsets are lost, stateful tasks detect it from their rows, but tasks upstream of them do not:
+# they would write a repartition topic a second time. So all tasks are checked together, before any
+# of them writes.
 #
-# That a task has committed is shown by what nothing but its commits can make:
+# These prove that a task has committed, because only its commits create them:
 #
-# 1. progress beside the offset of another one of its inputs,
-# 2. a committed record in one of its changelogs,
-# 3. a committed record in a repartition topic that its sub-topology writes, or the offset of one
-# who
-#    has read such a record, where no offset of the sub-topology bears progress.
+# 1. metadata of the offset of another of its inputs,
+# 2. a committed record in a changelog of the task,
+# 3. a committed record in a repartition topic that its sub-topology writes, or an offset after such
+#    a record, if no offset of the sub-topology has metadata.
 #
-# Ends of topics, where they start, and offsets that moved past markers show nothing: aborted first
-# transactions move all of them. What is shown was committed together with offsets of the task, so
-# these are asked for again, once they are decided: if another worker's first commit is on its way,
-# they are there now, and if they are not, they are gone.
+# Ends and starts of topics, and offsets after transaction markers prove nothing: aborted first
+# transactions move all of them. The proof was committed together with offsets of the task, so these
+# are read again after open transactions have completed: if another worker's first commit was in
+# progress, they exist now, and if not, they are lost.
 #
-# At-least-once writes before it commits, so there 3 means offsets alone, and what is found is told.
+# At-least-once processing writes before it commits: there only offsets count in 3, and lost offsets
+# are logged instead of raised.
 
 
 Found = dict[TopicPartition, CommittedOffset]
 
 
 class OffsetsAt(Protocol):
-    """What is asked about the application's group; the live one is `MemberlessGroup`."""
+    """Reader of the group's offsets; implemented by `MemberlessGroup`."""
 
     def committed_at(
         self, group: str, places: Iterable[TopicPartition], *, decided: bool = ...
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The offsets of a group at some places.
+        """Return the offsets of a group at given partitions.
 
-        With `decided`, once no open transaction may change one; otherwise those of before it.
+        With `decided`, wait for open transactions that may change them; else ignore open
+        transactions.
         """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
-    """A task, and what it reads: also of topics that are still to be made."""
+    """Task with its inputs, including topics that are not created yet."""
 
     plan: SubPlan
     partition: int
@@ -192,18 +192,18 @@ class _Task:
 
 
 Lost = Mapping[_Task, Sequence[TopicPartition]]
-"""By task: its inputs whose offsets were there once, or may have been."""
+"""By task: its inputs whose offsets are lost, or may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Who has committed: tasks, and sub-topologies of which it is not known which tasks."""
+    """Tasks proven to have committed, and sub-topologies in which an unknown task has."""
 
     tasks: frozenset[_Task]
     subs: frozenset[int]
 
     def of(self, tasks: Iterable[_Task], found: Found) -> list[_Task]:
-        """The tasks of which that is so, with the offsets that are there."""
+        """Return the tasks that have committed, given the offsets that exist."""
         silent = {t.plan.id for t in tasks if not _has_progress(t.plan, found)}
         return [t for t in tasks if t in self.tasks or t.plan.id in silent & self.subs]
 
@@ -212,7 +212,7 @@ class LostGroup:
     """Check for lost offsets of the whole application before a worker joins its group.
 
     Args:
-        deployed: the version that started last, where it is known.
+        deployed: the version that started last, if it is known.
     """
 
     def __init__(
@@ -236,13 +236,13 @@ class LostGroup:
     def __call__(
         self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
-        """Look at all tasks.
+        """Check all tasks.
 
         Returns:
-            The inputs without offsets of which it was said what follows.
+            The inputs without offsets that were logged.
 
         Raises:
-            StateWithoutOffsetsError: under exactly-once, where records would be counted twice.
+            StateWithoutOffsetsError: under exactly-once, if records would be counted twice.
         """
         if not any(self._counted.values()):
             return frozenset()
@@ -259,11 +259,11 @@ class LostGroup:
             return frozenset()
         asked = {place for places in lost.values() for place in places} & there
         if not self._config.exactly_once:
-            self._records.pause()  # rows are there a moment before the offsets
+            self._records.pause()  # rows are written shortly before offsets
         found |= self._offsets.committed_at(self._group, sorted(asked), decided=True)
         lost = self._lost(shown.of(lost, found), found)
         if lost and not any(_has_progress(sub, found) for sub in self._plans):
-            # The whole group is gone, with what nothing shows too.
+            # All offsets are lost: tasks without proof have lost theirs, too.
             lost = {t: p for t, p in self._lost(tasks, found).items() if self._of(t).has_state}
         places = {place for some in lost.values() for place in some} & there
         if places:
@@ -281,12 +281,12 @@ class LostGroup:
     def _of(self, task: _Task) -> ReadBefore:
         return self._before.get(task.plan.id, ReadBefore())
 
-    # -- what shows that tasks have committed --------------------------------------------------
+    # -- proof that tasks have committed -------------------------------------------------------
 
     def _shown(
         self, admin: TopicAdmin, lost: Lost, found: Found, facts: Mapping[str, TopicFacts]
     ) -> _Shown:
-        """Who has committed, of those who count."""
+        """Return the stateful tasks and sub-topologies that are proven to have committed."""
         tasks = [task for task in lost if self._counted[task.plan.id]]
         shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
         written = {
@@ -310,7 +310,7 @@ class LostGroup:
 
     @staticmethod
     def _written(sub: SubPlan, facts: Mapping[str, TopicFacts]) -> list[TopicPartition]:
-        """The partitions that nobody else writes to, between this sub-topology and others."""
+        """Return the partitions of repartition topics that only this sub-topology writes."""
         return [
             TopicPartition(topic, partition)
             for topic in sub.topics.repartition_sinks
@@ -318,7 +318,7 @@ class LostGroup:
             for partition in range(facts[topic].partitions)
         ]
 
-    # -- what follows --------------------------------------------------------------------------
+    # -- reaction ------------------------------------------------------------------------------
 
     def _meet(
         self,
@@ -375,7 +375,7 @@ def _is_there(place: TopicPartition, facts: Mapping[str, TopicFacts]) -> bool:
 
 
 def _is_marked(found: Found) -> bool:
-    """Whether the application is being reset, or its changelogs written: each task says so."""
+    """Return whether a reset or a changelog restore is unfinished; each task reports it itself."""
     return any(c.metadata.startswith((RESET_MARK, CHANGELOG_MARK)) for c in found.values())
 
 
@@ -389,27 +389,26 @@ def _at(places: Iterable[TopicPartition], found: Found) -> Iterator[CommittedOff
 
 
 def _has_read(offset: CommittedOffset) -> bool:
-    """Whether an offset is of one who has read a record, and has not passed markers alone.
+    """Return whether an offset is past a record, and not only past transaction markers.
 
-    One that somebody has set, without progress, says that there was something to pass.
+    An offset that was set manually, without metadata, counts as past a record.
     """
     progress = OffsetMetadata.parse(offset.metadata)
     return offset.offset > 0 and (progress is None or progress.partition_time >= 0)
 
 
-# Finds another application that owns an internal topic of this one.
+# Detection of another application that owns an internal topic of this application.
 #
-# An internal topic is called `<application.id>-<name>`, so `orders` with a store `eu-counts` and
-# `orders-eu` with a store `counts` both own `orders-eu-counts-changelog`. Both would write their
-# rows
-# there. A topic has no room for its owner's name, but a running application keeps a description of
-# its stores and topics on the cluster (see `headrace.streams.plan.deployed`).
+# The name of an internal topic is `<application.id>-<name>`, so `orders` with a store `eu-counts`
+# and `orders-eu` with a store `counts` both own `orders-eu-counts-changelog`. Both would write
+# their rows there. A topic does not contain its owner's name, but a running application keeps a
+# description of its stores and topics on the cluster (see `headrace.streams.plan.deployed`).
 
 
 def require_own_topics(
     application_id: str, topics: Iterable[str], groups: Set[str], described: GroupOffsets
 ) -> None:
-    """Raise if the description of another application has one of these internal topics.
+    """Raise if another application's description contains an internal topic of this application.
 
     Args:
         groups: all groups of the cluster.
@@ -436,7 +435,7 @@ def require_own_topics(
 
 
 def possible_owners(topic: str) -> list[str]:
-    """The ids of applications that may own an internal topic, by its name.
+    """Return the ids of applications that may own an internal topic, according to its name.
 
     Example:
         >>> possible_owners("orders-eu-counts-changelog")
@@ -447,7 +446,7 @@ def possible_owners(topic: str) -> list[str]:
 
 
 def _internal_topics(application_id: str, described: GroupOffsets) -> dict[str, str]:
-    """The internal topics that an application's description has, and what they are."""
+    """Return the internal topics in an application's description, each with a text for messages."""
     kept = described.committed(topology_group(application_id), decided=False).values()
     last = max(kept, key=lambda committed: committed.offset, default=None)
     deployment = None if last is None else Deployment.decode(last.metadata)
@@ -466,8 +465,8 @@ class StartCheck:
     """Checks of the cluster and of the deployed versions before a worker joins its group.
 
     Args:
-        deployed: the version that started last, where it is known.
-        described: reads the descriptions of other applications; None if there are none.
+        deployed: the version that started last, if it is known.
+        described: reads the descriptions of other applications; None skips that check.
     """
 
     def __init__(
@@ -493,15 +492,17 @@ class StartCheck:
     def begin(
         self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
-        """Look at everything before a worker starts.
+        """Run all checks before a worker starts.
 
         Returns:
-            The inputs without offsets of which it was said what follows.
+            The inputs without offsets that were logged.
 
         Raises:
-            StateWithoutOffsetsError: the group's offsets are gone (see
-            `headrace.streams.admin.start_check`). ChangelogLostError, TopologyChangedError: see
-            `__call__`. MisconfiguredTopicError: see `headrace.streams.admin.start_check`.
+            StateWithoutOffsetsError: the group's offsets are lost (see `LostGroup`).
+            ChangelogLostError: see `__call__`.
+            TopologyChangedError: see `__call__`.
+            MisconfiguredTopicError: another application owns an internal topic (see
+                `require_own_topics`).
         """
         if self._described is not None:
             internal = [topic.name for topic in plan.internal]
@@ -512,11 +513,11 @@ class StartCheck:
         return told
 
     def __call__(self, admin: TopicAdmin, plan: TopicPlan) -> None:
-        """Look at what is to be created.
+        """Check the topics to create.
 
         Raises:
             ChangelogLostError: changelogs were deleted.
-            TopologyChangedError: topics of another topology are there, and it is not known which.
+            TopologyChangedError: internal topics of an unknown other topology exist.
         """
         new = [topic.name for topic in plan.create]
         texts = self._texts_of_what_was_read(admin)
@@ -527,7 +528,7 @@ class StartCheck:
         new = [name for name in new if name not in admin.describe(new)]
         had = self._had(read, texts, new)
         if had:
-            # Their rows were committed, so these stores are not new, and none begins empty.
+            # Their rows were committed, so these stores are not new and must not start empty.
             raise ChangelogLostError(had)
         if self._deployed is None and new and self._are_unclaimed(admin, plan, new):
             return
@@ -540,12 +541,12 @@ class StartCheck:
             raise ChangelogLostError(lost, code=code)
 
     def require_same(self, admin: TopicAdmin, facts: Mapping[str, TopicFacts]) -> None:
-        """Compare the changelogs that are there with those that rows were written to.
+        """Check that existing changelogs are the topics that rows were written to.
 
-        Tasks do so for themselves when they begin.
+        Tasks also check this when they start.
 
         Raises:
-            ChangelogLostError: some were deleted and made anew.
+            ChangelogLostError: changelogs were deleted and re-created.
         """
         texts = self._texts_of_what_was_read(admin)
         lost: dict[str, str] = {}
@@ -558,7 +559,7 @@ class StartCheck:
             raise ChangelogLostError(lost, stores=lost.values())
 
     def _texts_of_what_was_read(self, admin: TopicAdmin) -> dict[str, list[str]]:
-        """By input: what stands beside offsets that were read, and not only where to begin."""
+        """Return the metadata of the committed offsets of each input that was read."""
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
         places = [TopicPartition(n, p) for n, f in facts.items() for p in range(f.partitions)]
@@ -573,7 +574,7 @@ class StartCheck:
     def _had(
         read: Sequence[SubPlan], texts: Mapping[str, Sequence[str]], new: Sequence[str]
     ) -> list[str]:
-        """Those of the new topics that were there when offsets were committed."""
+        """Return the new topics that already existed when offsets were committed."""
         found = []
         for sub in read:
             changelogs = [name for name in sub.changelogs.values() if name in new]
@@ -581,14 +582,15 @@ class StartCheck:
         return found
 
     def _lost(self, sub: SubPlan) -> list[str]:
-        """The changelogs of a sub-topology that must have been there."""
+        """Return the changelogs of a sub-topology that must have existed."""
         if self._deployed is None:
             return list(sub.changelogs.values())
         had = {s.name for s in self._deployed.stores if s.logged and not s.source}
         return [topic for store, topic in sub.changelogs.items() if store in had]
 
     def _are_unclaimed(self, admin: TopicAdmin, plan: TopicPlan, new: Sequence[str]) -> bool:
-        """Whether there are topics that the topology does not claim, and that is accepted."""
+        """Return whether unclaimed internal topics exist and are accepted; raise if not accepted.
+        """
         unclaimed = self._unclaimed(admin)
         if not unclaimed:
             return False
@@ -609,19 +611,19 @@ class StartCheck:
         raise TopologyChangedError([what, *told], code)
 
     def _unclaimed(self, admin: TopicAdmin) -> list[str]:
-        """Internal topics of the application, by their names, without those of longer ids."""
+        """Return unclaimed internal topics, without topics of applications with a longer id."""
         found = ApplicationTopics.of(self._plans).leftovers(self._group, admin.names())
         longer = [g for g in admin.groups() if g.startswith(f"{self._group}-")]
         return [name for name in found if not any(is_topic_of(g, name) for g in longer)]
 
 
 def _of(sub: SubPlan, texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """The texts beside offsets of a sub-topology's inputs."""
+    """Return the offset metadata of a sub-topology's inputs."""
     return [text for topic in sub.topics.all_sources for text in texts.get(topic, ())]
 
 
 def is_topic_of(application_id: str, topic: str) -> bool:
-    """Whether an internal topic can be one of an application.
+    """Return whether an internal topic may belong to an application.
 
     >>> is_topic_of("orders-eu", "orders-eu-counts-changelog")
     True
@@ -634,5 +636,5 @@ def is_topic_of(application_id: str, topic: str) -> bool:
 
 
 def _code(kind: str, names: Iterable[str]) -> str:
-    """A short name of what is to be accepted, for a setting that accepts this and nothing else."""
+    """Return the code for a setting that accepts exactly this change."""
     return hashlib.sha256("\n".join((kind, *names)).encode()).hexdigest()[:8]
