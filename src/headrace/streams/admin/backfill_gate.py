@@ -110,8 +110,7 @@ class _Placed(_Group, Protocol):
     def committed_at(
         self, group: str, places: Iterable[TopicPartition], *, decided: bool, topics_max: int
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's offsets at partitions, and at all topics of a cluster of limited size.
-        """
+        """Return a group's offsets at partitions, and at all topics if the cluster is small."""
 
 
 def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:

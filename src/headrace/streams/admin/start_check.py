@@ -589,8 +589,7 @@ class StartCheck:
         return [topic for store, topic in sub.changelogs.items() if store in had]
 
     def _are_unclaimed(self, admin: TopicAdmin, plan: TopicPlan, new: Sequence[str]) -> bool:
-        """Return whether unclaimed internal topics exist and are accepted; raise if not accepted.
-        """
+        """Return whether unclaimed internal topics exist and are accepted; else raise."""
         unclaimed = self._unclaimed(admin)
         if not unclaimed:
             return False
