@@ -1,4 +1,4 @@
-"""What a mirror asks of a cluster beyond what other tools do."""
+"""Cluster operations that only a mirror needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.streams.kafka.denials import DENIED, denial
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import NewTopic
 
-# The package offers these classes without declaring it, which a strict type check refuses.
+# The package does not export these classes explicitly, which a strict type check requires.
 _kafka: Any = confluent_kafka.admin
 
 _OF_A_CLUSTER = (
@@ -26,26 +26,26 @@ _OF_A_CLUSTER = (
     "remote.",
     "confluent.",
 )
-"""What topics are not to have of another cluster, by the beginnings of the names."""
+"""Prefixes of topic configs that are not copied to another cluster."""
 
 
 class Cluster(GroupAdmin):
-    """One of the two clusters (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
+    """Source or target cluster (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
 
     def cluster_id(self) -> str:
-        """What tells it from all others.
+        """Return the cluster's id.
 
         Raises:
-            FatalClientError: it does not say.
+            FatalClientError: the brokers do not return it.
         """
         found = self._answer("say which cluster it is", self._client.describe_cluster)
         return str(found.cluster_id)
 
     def topic_names(self) -> frozenset[str]:
-        """All topics that this client may see.
+        """Return all topics that this client may describe.
 
         Raises:
-            FatalClientError: the brokers do not say.
+            FatalClientError: the brokers do not list them.
         """
         try:
             return frozenset(self._client.list_topics(timeout=self._request_s).topics)
@@ -53,7 +53,7 @@ class Cluster(GroupAdmin):
             raise FatalClientError(f"cannot list the topics: {error.args[0].str()}") from error
 
     def own_configs(self, topic: str) -> dict[str, str]:
-        """The configs of a topic that are its own, and that it can have on another cluster.
+        """Return a topic's explicitly set configs that apply to another cluster as well.
 
         Raises:
             AccessError: this client may not read them.
@@ -68,7 +68,7 @@ class Cluster(GroupAdmin):
         }
 
     def keeps_times(self, topic: str) -> bool:
-        """Whether records of a topic keep the timestamps that they are written with."""
+        """Return whether records of a topic keep the timestamps of their producer."""
         entry = self._configs(topic).get("message.timestamp.type")
         return entry is None or entry.value != "LogAppendTime"
 
@@ -82,13 +82,13 @@ class Cluster(GroupAdmin):
         return found
 
     def create_fitting(self, topic: NewTopic) -> dict[str, str]:
-        """Create a topic, without those configs that this cluster does not take.
+        """Create a topic, without configs that this cluster rejects.
 
         Returns:
-            These configs, each with the reason.
+            The rejected configs, each with the reason.
 
         Raises:
-            ConfigError: it cannot be created without them either.
+            ConfigError: the topic cannot be created without them either.
         """
         try:
             self.create([topic])
@@ -111,7 +111,7 @@ class Cluster(GroupAdmin):
         return refused
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Have a topic have so many partitions."""
+        """Increase the number of partitions of a topic."""
         self._ask(
             "add partitions to",
             [topic],
@@ -123,11 +123,11 @@ class Cluster(GroupAdmin):
         )
 
     def replicas(self, topic: str) -> int:
-        """How many replicas its partitions have."""
+        """Return the smallest replica count of a topic's partitions."""
         return min(len(one.replicas) for one in self.layout(topic))
 
     def _refused(self, topic: NewTopic) -> dict[str, str]:
-        """Which configs are refused each by itself, and why."""
+        """Return the rejected configs, each with the reason; configs are validated separately."""
         found: dict[str, str] = {}
         for name, value in topic.config.items():
             new = _kafka.NewTopic(
@@ -143,7 +143,7 @@ class Cluster(GroupAdmin):
                 answered(futures[topic.name], 2 * self._request_s)
             except KafkaException as error:
                 cause = error.args[0]
-                # What passes is no refusal: the topic would be made without this config.
+                # Temporary errors are not rejections: the topic would lack this config.
                 if cause.code() not in REFUSED:
                     break
                 found[name] = cause.str()
@@ -162,7 +162,7 @@ class Cluster(GroupAdmin):
 
 
 def fitting(config: Mapping[str, str], replicas: int) -> tuple[dict[str, str], dict[str, str]]:
-    """The configs that a topic of so many replicas can have, and the others, each with the reason.
+    """Split configs into valid configs for a replica count, and invalid configs with reasons.
 
     >>> fitting({"min.insync.replicas": "2", "retention.ms": "-1"}, 1)
     ({'retention.ms': '-1'}, {'min.insync.replicas': 'the topic has 1 replicas'})

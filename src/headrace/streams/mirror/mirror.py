@@ -1,7 +1,8 @@
-"""A mirror: topics of one cluster copied to another, each record once.
+"""Mirror: copies topics of a cluster to another cluster, each record exactly once.
 
-What runs is a `Session`. This begins one, and the next one where it ends for a reason that passes:
-brokers that are gone, a transaction that expired. While a cluster does not answer nothing ends.
+A `Session` does the work. The mirror starts a session, and the next session after a temporary
+error: lost brokers, or an expired transaction. A session does not end while a cluster is
+unavailable.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from headrace.streams.mirror.topics import MirrorTopics, Side
 from headrace.streams.mirror.writer import MirrorProducer
 
 _ASK_S = 10.0
-"""How long one question is repeated; what asks goes on after that, or begins anew."""
+"""Seconds for which a request is retried; after that, the caller continues or starts again."""
 _AGAIN_S = 0.5
 _AGAIN_MAX_S = 10.0
 _RECORD_MIN = 16 << 20
-"""The client refuses what is larger than it was told: records may be smaller when compressed."""
+"""Minimum of the client's message.max.bytes, which limits records before compression."""
 _PASSING = (
     AbortableError,
     OutcomeUnknownError,
@@ -59,23 +60,24 @@ _PASSING = (
 
 
 class Mirror:
-    """Copies topics of one cluster to another.
+    """Mirror that copies topics of a cluster to another cluster.
 
     Args:
-        name: the same each time; it is the group ``mirror.<name>`` at the target, and its table is
-            the topic ``mirror.<name>.offsets`` there.
-        source: ``bootstrap.servers`` and other settings of the cluster that is read.
-        target: those of the cluster that is written.
+        name: stable name of the mirror; it names the group ``mirror.<name>`` and the table topic
+            ``mirror.<name>.offsets`` at the target.
+        source: ``bootstrap.servers`` and other settings of the source cluster.
+        target: settings of the target cluster.
         topics: names, and patterns such as ``orders-*``.
-        rename: what topics are called at the target, of ``{cluster}`` and ``{topic}``.
-        source_name: what people call the source; ``{cluster}`` is that.
-        target_name: what people call the target.
-        replication_factor: of what is made at the target; -1 takes its default.
-        skip_lost: go on behind records that the source deleted before they were copied.
-        groups: those of the source whose offsets are noted at the target now and then.
+        rename: template of topic names at the target, of ``{cluster}`` and ``{topic}``.
+        source_name: display name of the source, and value of ``{cluster}``.
+        target_name: display name of the target.
+        replication_factor: replication factor of topics created at the target; -1 uses its default.
+        skip_lost: whether to continue after records that the source deleted before they were
+            copied.
+        groups: groups of the source whose offsets are regularly stored at the target.
 
     Raises:
-        ConfigError: something of this is wrong.
+        ConfigError: an argument is invalid.
     """
 
     def __init__(
@@ -115,16 +117,16 @@ class Mirror:
         )
 
     def run(self, *, once: bool = False, stop: threading.Event | None = None) -> int:
-        """Copy what is there and what comes, until `stop` is set.
+        """Copy existing and new records until `stop` is set.
 
         Args:
-            once: end where the topics end now.
+            once: whether to stop at the current ends of the topics.
 
         Returns:
-            How many records were copied.
+            The number of copied records.
 
         Raises:
-            StreamsError: a person has to put something right; the message says what.
+            StreamsError: an error that requires a manual fix, which the message contains.
         """
         stop = stop or threading.Event()
         try:
@@ -184,13 +186,13 @@ class Mirror:
             failed_s = 0.0 if self.counts.transactions > before else failed_s + lasted_s
             self._log.warning("mirror_begins_again", reason=str(failure))
             if self._await_brokers(stop):
-                failed_s = 0.0  # they were away
+                failed_s = 0.0  # the brokers were unavailable
             elif failed_s > self._target.task_timeout_ms / 1000:
                 raise failure
             stop.wait(_AGAIN_S)
 
     def _await_brokers(self, stop: threading.Event) -> bool:
-        """Wait until both clusters answer; returns whether one did not at first.
+        """Wait until both clusters answer; return whether any of them was unavailable.
 
         Raises:
             StopRequestedError: `stop` was set meanwhile.
@@ -243,20 +245,20 @@ class Mirror:
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> StreamsConfig:
-    """The settings of one of the clusters, checked.
+    """Return the validated settings of a cluster.
 
     Raises:
-        ConfigError: they are wrong.
+        ConfigError: they are invalid.
     """
     require_name(name)
     return StreamsConfig.parse(over(settings, {"application.id": f"mirror.{name}"}))
 
 
 def side_of(config: StreamsConfig, name: str, **limits: Any) -> Side:
-    """One cluster.
+    """Return a cluster with its name and id.
 
     Args:
-        limits: those of a `Cluster`.
+        limits: keyword arguments of `Cluster`.
     """
     cluster = Cluster(config.admin_config(), **limits)
     return Side(name, cluster.cluster_id(), cluster, config.restore_config())
@@ -265,10 +267,10 @@ def side_of(config: StreamsConfig, name: str, **limits: Any) -> Side:
 def sides(
     configs: tuple[StreamsConfig, StreamsConfig], names: tuple[str, str], **limits: Any
 ) -> tuple[Side, Side]:
-    """Both clusters, which are two.
+    """Return source and target.
 
     Raises:
-        ConfigError: they are one.
+        ConfigError: both are the same cluster.
     """
     source, target = (side_of(c, n, **limits) for c, n in zip(configs, names, strict=True))
     if source.id == target.id:

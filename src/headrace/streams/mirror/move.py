@@ -1,10 +1,10 @@
-"""Moving a group: its offsets of one cluster become those of the same records on the other.
+"""Move of a consumer group: its offsets are translated to the same records on the other cluster.
 
     group at the source ──► table: segments ──► group at the target
-                   ◄── the same, the other way round, with `back`
+                   ◄── the other direction, with `back`
 
-Every record that was copied has its place in the table, so the next record that the group reads
-is the next one that it has not read.
+The table contains the position of each copied record, so the group continues at exactly the next
+unread record.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from headrace.streams.mirror.names import table_of
 from headrace.streams.mirror.table import Table, translated
 from headrace.streams.mirror.topics import Side, read_table, require_table
 
-# Where groups of the source stand, looked at beside the mirror: one thread.
+# Background thread that polls the offsets of groups of the source.
 
 
 EVERY_S = 2.0
 
 
 class GroupWatch:
-    """Positions of the source cluster's consumer groups, polled in one thread.
+    """Positions of the source cluster's consumer groups, polled in a background thread.
 
     Args:
         config: librdkafka's settings, without a group.
-        groups: their names.
+        groups: names of the groups.
     """
 
     def __init__(self, config: Mapping[str, Any], groups: Iterable[str]) -> None:
@@ -46,18 +46,18 @@ class GroupWatch:
         self._thread = threading.Thread(target=self._run, name="headrace-groups", daemon=True)
 
     def watch(self, places: Iterable[TopicPartition]) -> None:
-        """Look at the groups' offsets at these places from now on."""
+        """Set the partitions whose offsets are polled, and start polling."""
         self._places = tuple(places)
         if self._groups and not self._thread.is_alive():
             self._thread.start()
 
     def found(self) -> dict[tuple[str, TopicPartition], int]:
-        """What was seen last."""
+        """Return the most recent offsets."""
         with self._lock:
             return dict(self._found)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(2 * EVERY_S)
@@ -84,14 +84,14 @@ class GroupWatch:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One partition of a group.
+    """Partition of a group with its translated offset.
 
     Args:
-        place: where the group comes from.
-        offset: the next one to read there.
-        there: the same partition where the group goes to.
-        to: the next offset to read there; None where it is not known.
-        ahead: how many offsets the group is ahead of what was copied.
+        place: the partition on the group's current cluster.
+        offset: its next offset to read.
+        there: the same partition on the new cluster.
+        to: the next offset to read there; None if it is unknown.
+        ahead: number of offsets that the group has read and that are not copied.
     """
 
     place: TopicPartition
@@ -113,12 +113,12 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class GroupMove:
-    """The offsets of a group, and what they become.
+    """Translated offsets of a group.
 
     Args:
-        source: where the group comes from.
-        target: where it goes to.
-        is_last_known: whether the mirror has noted the offsets, and nobody was asked.
+        source: name of the group's current cluster.
+        target: name of its new cluster.
+        is_last_known: whether the offsets are stored by the mirror, because the source is lost.
     """
 
     group: str
@@ -128,16 +128,16 @@ class GroupMove:
     is_last_known: bool
 
     def lines(self) -> Iterator[str]:
-        """Say what is going to be set."""
+        """Yield the lines that describe the move."""
         noted = ", as the mirror has noted them" if self.is_last_known else ""
         yield f"Group {self.group}, from {self.source} to {self.target}{noted}:"
         yield from (f"  {move}" for move in self.moves)
 
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
-        """What is set.
+        """Return the offsets to set.
 
         Raises:
-            ResetRefusedError: the group has read what is not copied.
+            ResetRefusedError: the group has read records that are not copied.
         """
         ahead = [move for move in self.moves if move.to is None]
         if ahead:
@@ -150,14 +150,14 @@ class GroupMove:
 
 
 class Mover:
-    """Plans the move of a group, and does it.
+    """Planner and executor of a group's move.
 
     Args:
-        name: of the mirror.
-        source: the mirror's source; None where it is gone.
+        name: name of the mirror.
+        source: the mirror's source; None if it is lost.
         target: the mirror's target, which has the table.
-        source_name: what people call the source.
-        back: move a group of the target to the source.
+        source_name: display name of the source.
+        back: whether to move a group from the target to the source.
     """
 
     def __init__(
@@ -170,11 +170,11 @@ class Mover:
         self._back = back
 
     def plan(self, group: str) -> GroupMove:
-        """Find out what the offsets become.
+        """Translate the offsets of a group; nothing is changed.
 
         Raises:
-            ResetRefusedError: the group has members, or nothing of it is known.
-            StreamsError: a cluster does not say.
+            ResetRefusedError: the group has members, or no known offsets.
+            StreamsError: a cluster does not answer.
         """
         table = require_table(self._target, self._name)
         topics = {m.target if self._back else t: t for t, m in table.topics.items()}
@@ -195,10 +195,10 @@ class Mover:
         return GroupMove(group, *self._names, tuple(moves), self._source is None)
 
     def carry_out(self, move: GroupMove) -> None:
-        """Set the offsets.
+        """Set the offsets of a move.
 
         Raises:
-            ResetRefusedError: the group has members where it goes to.
+            ResetRefusedError: the group has members on the new cluster.
         """
         there = self._source if self._back else self._target
         assert there is not None
@@ -231,7 +231,7 @@ class Mover:
         copied = table.blocks[source].position if source in table.blocks else 0
         ahead = max(0, offset - copied)
         to = translated(segments, offset) or 0
-        # A source that is gone brings nothing that could be waited for.
+        # A lost source delivers no more records, so waiting for them is pointless.
         return Moved(place, offset, target, None if ahead and self._source else to, ahead)
 
 

@@ -1,4 +1,4 @@
-"""Which topics are mirrored, and what they are called at the target."""
+"""Names of a mirror: selected topics, names at the target, and ownership of the mirror's name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from headrace.streams.errors import ConfigError, IdentityError, OffsetLostError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.topic_errors import TopicReplacedError
 
-# What stops a mirror beyond what stops applications; a person has to decide each time.
+# Errors that only a mirror raises; each requires a manual decision.
 
 
 class MirroredTopicReplacedError(TopicReplacedError):
-    """A topic that is mirrored was deleted and created anew, at the source or at the target.
+    """Mirrored topic that was deleted and re-created, at the source or at the target.
 
-    Nobody catches it: what was copied is of the old one, and offsets of it say nothing now.
+    Nobody catches it: the copied records belong to the old topic, and its offsets are meaningless
+    now.
 
     Args:
         where: the name of the cluster.
@@ -47,14 +48,14 @@ one from its beginning
 
 
 class RecordsLostError(OffsetLostError):
-    """Records of the source were deleted before they were copied, or those that were are gone.
+    """Records of the source that were deleted before they were copied, or after.
 
-    Nobody catches it: the copy would lack records without anyone having said so.
+    Nobody catches it: the copy would silently lack records.
 
     Args:
         position: the next offset to copy.
-        begin: the offset of the first record that is there.
-        end: the offset behind the last one.
+        begin: the offset of the first existing record.
+        end: the offset after the last record.
 
     Example:
         >>> print(RecordsLostError(TopicPartition("orders", 0), "west", 10, begin=25, end=90))
@@ -84,14 +85,14 @@ deleted before they were copied; raise retention.ms there, and say --skip-lost t
         return self._said
 
 
-# Who may write under the name of a mirror: the process that has begun last.
+# Ownership of a mirror's name: the process that started last may write.
 #
-# A producer that is fenced, or whose commit has no answer, may only have been slow, or another
-# process may have the name. The table says which: each process writes its id there as it begins.
+# If a producer is fenced, or its commit is not answered, it may only have been slow, or another
+# process may use the name. The table decides: each process writes its id there when it starts.
 
 
 class Ownership:
-    """What one process knows of that.
+    """Claim of this process to a mirror's name.
 
     Args:
         mirror: the name of the mirror.
@@ -114,16 +115,16 @@ one ends; give each its own --name
         self._before: str | None = None
         self.id = uuid.uuid4().hex
         self.has_begun = False
-        """Whether the table has had this id."""
+        """Whether this id was written to the table."""
 
     def require(self, owner: str | None) -> None:
-        """See that nobody has begun since this process did.
+        """Raise if another process has started since this process did.
 
         Args:
-            owner: the id that the table has now.
+            owner: the id in the table now.
 
         Raises:
-            IdentityError: somebody has.
+            IdentityError: another process has started.
         """
         if not self._is_known:
             self._is_known, self._before = True, owner
@@ -142,10 +143,10 @@ SAME = "{topic}"
 
 
 def require_name(name: str) -> None:
-    """See that a mirror can be called so.
+    """Check that a mirror's name is valid.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: it is invalid.
     """
     if not _LEGAL.fullmatch(table_of(name)):
         raise ConfigError(
@@ -155,7 +156,7 @@ def require_name(name: str) -> None:
 
 
 def table_of(name: str) -> str:
-    """The topic with the table of a mirror.
+    """Return the table topic of a mirror.
 
     >>> table_of("west-to-east")
     'mirror.west-to-east.offsets'
@@ -164,7 +165,7 @@ def table_of(name: str) -> str:
 
 
 def is_table(topic: str) -> bool:
-    """Whether a topic is the table of a mirror.
+    """Return whether a topic is the table of a mirror.
 
     >>> is_table("mirror.west-to-east.offsets"), is_table("orders")
     (True, False)
@@ -174,11 +175,11 @@ def is_table(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by their names and by patterns.
+    """Topics selected by name and by pattern.
 
     Args:
-        names: each must be there.
-        patterns: such as ``orders-*``; topics that come later are taken too.
+        names: names; each topic must exist.
+        patterns: such as ``orders-*``; topics that are created later are included.
     """
 
     names: tuple[str, ...]
@@ -186,10 +187,10 @@ class Selection:
 
     @classmethod
     def of(cls, given: Iterable[str]) -> Selection:
-        """Read what was given: names and patterns, several of them with commas.
+        """Parse names and patterns, which may be separated by commas.
 
         Raises:
-            ConfigError: one is neither.
+            ConfigError: a text is neither a name nor a pattern.
 
         Example:
             >>> Selection.of(["orders,clicks", "eu-*"])
@@ -208,7 +209,7 @@ class Selection:
         return cls(names, patterns)
 
     def matching(self, there: Iterable[str]) -> list[str]:
-        """Those of the topics that patterns mean; internal ones and tables of mirrors are none.
+        """Return the topics that match a pattern, without internal topics and mirror tables.
 
         >>> Selection.of(["o*"]).matching(["orders", "clicks", "__consumer_offsets"])
         ['orders']
@@ -224,14 +225,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What topics are called at the target.
+    """Names of topics at the target.
 
     Args:
-        template: with ``{topic}``, and ``{cluster}`` for the name of the source.
-        cluster: that name.
+        template: template with ``{topic}``, and ``{cluster}`` for the name of the source.
+        cluster: the name of the source.
 
     Raises:
-        ConfigError: two topics could get one name.
+        ConfigError: two topics could get the same name.
 
     Example:
         >>> Naming("{cluster}.{topic}", "west").at_target("orders")
@@ -256,10 +257,10 @@ class Naming:
         self.at_target("a")
 
     def at_target(self, topic: str) -> str:
-        """What a topic is called there.
+        """Return the name of a topic at the target.
 
         Raises:
-            ConfigError: Kafka takes no such name.
+            ConfigError: the name is not a valid topic name.
         """
         name = self.template.replace("{cluster}", self.cluster).replace("{topic}", topic)
         if not _LEGAL.fullmatch(name):

@@ -1,11 +1,12 @@
-"""The life of one producer of a mirror: from what is committed, transaction by transaction.
+"""Session of a mirror: the lifetime of a producer, from the committed state, in transactions.
 
-    table ─► positions ─► records of the source ─► one transaction of the target:
+    table ─► positions ─► records of the source ─► a transaction at the target:
       ▲                                              records, rows of the table, offsets
       └──────────────────────────────────────────────┘
 
-It begins by fencing whoever has the mirror's name, which decides what that one left open. Then the
-table says what is committed. Whatever fails ends the session, and the next one begins so again.
+It starts by fencing the previous producer of the mirror's name, which ends its open transaction.
+Then the table contains the committed state. Any failure ends the session, and the next session
+starts in the same way.
 """
 
 from __future__ import annotations
@@ -50,21 +51,21 @@ from headrace.streams.mirror.table import (
 from headrace.streams.mirror.topics import MESSAGE_MAX, MirrorTopics, Pair, Side, read_table
 from headrace.streams.mirror.writer import MirrorProducer, Refused
 
-# Where a mirror's partitions are begun: behind what was copied, and only if that is still so.
+# Start positions of a mirror's partitions, after a check of the copied records.
 
 
 Places = Mapping[TopicPartition, TopicPartition]
-"""Partitions of the source, and what they are at the target."""
+"""Partitions of the target, by partition of the source."""
 
 
 def begins_of(
     side: Side, blocks: Mapping[TopicPartition, Blocks], *, skip_lost: bool
 ) -> dict[TopicPartition, int]:
-    """The offsets of the source at which to go on.
+    """Return the source offsets at which to continue.
 
     Args:
-        blocks: what was copied of each partition that is begun.
-        skip_lost: whether records that were deleted meanwhile are left out.
+        blocks: state of the copy, by partition that is started.
+        skip_lost: whether to skip records that were deleted before they were copied.
 
     Raises:
         RecordsLostError: records were deleted before they were copied.
@@ -87,10 +88,10 @@ def begins_of(
 def ends_of(
     side: Side, places: Places, blocks: Mapping[TopicPartition, Blocks], *, mirror: str
 ) -> dict[TopicPartition, int]:
-    """The offsets at which the next records are going to stand at the target.
+    """Return the target offsets that the next records will have.
 
     Raises:
-        MisconfiguredTopicError: others have written there, or what was copied is gone.
+        MisconfiguredTopicError: another producer has written there, or copied records are lost.
     """
     ends = side.cluster.end_offsets(places.values())
     starts = side.cluster.start_offsets(places.values())
@@ -115,8 +116,8 @@ def _refuse_others(
     ends: Mapping[TopicPartition, int],
     mirror: str,
 ) -> None:
-    """Behind what was copied there are markers and aborted records, and none that others wrote."""
-    # One offset is the marker of the last transaction.
+    """Raise if any record of another producer follows the copied records; markers are allowed."""
+    # The marker of the last transaction occupies an offset.
     unknown = {place: begin for place, begin in begins.items() if begin + 1 < ends[place]}
     if not unknown:
         return
@@ -134,15 +135,14 @@ def _refuse_others(
         reader.close()
 
 
-# Reads what is mirrored: committed records of some partitions, and how far that is.
+# Reader of committed records, with positions.
 #
-# A record's offset alone does not say where to go on: markers and aborted records stand behind it.
-# At
-# the end of a partition the client says the offset, which is behind all of them.
+# The offset of the last record is not the position: markers and aborted records may follow it. At
+# the end of a partition the client reports the offset after all of them.
 
 
 _QUEUE_KIB, _QUEUE_RECORDS = 16 * 1024, 20_000
-"""What is fetched ahead: it is memory."""
+"""Limits of the client's prefetch queue, which is held in memory."""
 
 
 class SourceReader:
@@ -161,21 +161,21 @@ class SourceReader:
         }
         self._client = new_consumer(self._config, BrokerState())
         self.positions: dict[TopicPartition, int] = {}
-        """The next offset of each: what is before it was handed out, or is no committed record."""
+        """Next offset of each partition: all committed records before it were returned."""
 
     def add(self, begins: Mapping[TopicPartition, int]) -> None:
-        """Begin to read some partitions at these offsets."""
+        """Start reading partitions at offsets."""
         self.positions.update(begins)
         self._client.incremental_assign(
             [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in begins.items()]
         )
 
     def poll(self, records_max: int, timeout_s: float) -> Batches:
-        """What is there, or the first record that comes in time, by partition.
+        """Return the available records by partition, or the first record within the time-out.
 
         Raises:
-            OffsetLostError: the next record of a partition is not there any more.
-            StreamsError: the brokers do not let this client read.
+            OffsetLostError: the next record of a partition does not exist any more.
+            StreamsError: the brokers do not allow this client to read.
         """
         messages = self._client.consume(records_max, 0)
         if not messages and timeout_s > 0:
@@ -196,7 +196,7 @@ class SourceReader:
         return batches
 
     def lags(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """How many offsets the brokers are known to have behind the positions."""
+        """Return the lag of each partition behind the last known end, in offsets."""
         found = {}
         for place in places:
             ends = self._client.get_watermark_offsets(
@@ -207,12 +207,12 @@ class SourceReader:
         return found
 
     def group_metadata(self) -> GroupMetadata:
-        """What offsets are committed under: the group, which has no members."""
+        """Return the metadata for committing offsets of the group, which has no members."""
         metadata: GroupMetadata = self._client.consumer_group_metadata()
         return metadata
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the consumer."""
         self._client.close()
 
 
@@ -233,7 +233,7 @@ TRANSACTION_BYTES = 16 << 20
 _POLL_RECORDS = 5_000
 _POLL_S = 0.1
 _IDLE_S = 1.0
-"""How often a position is committed that has moved over no record, and groups' offsets."""
+"""Seconds between commits of group offsets, and of positions that moved without a record."""
 LOOK_S = 5.0
 _PRUNE_LOOKS = 12
 _STATUS_S = 10.0
@@ -242,11 +242,11 @@ _LAGS_MAX = 20
 
 @dataclass(slots=True)
 class Counts:
-    """What a mirror has done.
+    """Counters of a mirror.
 
     Args:
-        records: how many were committed.
-        transactions: how many were committed, those that only say where it stands too.
+        records: number of committed records.
+        transactions: number of committed transactions, including transactions without records.
     """
 
     records: int = 0
@@ -255,11 +255,11 @@ class Counts:
 
 @dataclass(slots=True)
 class _Open:
-    """The transaction that is open.
+    """Open transaction.
 
     Args:
-        waited_s: how long sends had waited when it began.
-        runs: the offsets of the source that were written.
+        waited_s: total wait of sends until it began, in seconds.
+        runs: source offsets that were written.
     """
 
     begun_s: float
@@ -270,13 +270,14 @@ class _Open:
 
 
 class Session:
-    """One session of a mirror: reads, writes and commits until it ends or fails.
+    """Session of a mirror: reads, writes and commits until it ends or fails.
 
     Args:
-        make_producer: makes the producer of the mirror, told what topics take; it may grow.
-        owner: says whether this process may write.
-        skip_lost: go on behind records that were deleted before they were copied.
-        batch: how many records a transaction takes.
+        make_producer: creates the mirror's producer, given the size limits of topics, which may
+            grow.
+        owner: checks whether this process may write.
+        skip_lost: whether to continue after records that were deleted before they were copied.
+        batch: limits the records of a transaction.
     """
 
     def __init__(
@@ -323,14 +324,14 @@ class Session:
         self._said_records = 0
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
-        """Mirror until `stop` is set, or `once` to the ends that the topics have now.
+        """Mirror until `stop` is set, or with `once` to the current ends of the topics.
 
         Raises:
-            StreamsError: what ended the session.
+            StreamsError: the error that ended the session.
         """
-        # What topics take has to be known before there is a producer.
+        # The producer's configuration depends on the size limits of the topics.
         table = read_table(self._target, self._table_topic)
-        self._owner.require(table.owner)  # before the one that has begun since would be fenced
+        self._owner.require(table.owner)  # before init would fence a newer process
         self._limits.update(self._topics.limits(table))
         if once:
             self._topics.require_some(self._limits)
@@ -350,7 +351,7 @@ class Session:
         self._commit_if_needed()
 
     def close(self) -> None:
-        """Let go of the connections; what is open is left to the successor, which decides it."""
+        """Close the connections; the next session ends an open transaction."""
         producer: MirrorProducer | None = getattr(self, "_producer", None)
         if producer is not None:
             producer.close()
@@ -411,7 +412,7 @@ class Session:
     # -- the commit ----------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        """Make last what was written, together with where it stands."""
+        """Commit the written records together with their positions."""
         done = self._begin()
         waited_s = self._producer.waited_s - done.waited_s
         with adjusting(self._batch, done.records, self._producer, self._clock, waited_s=waited_s):
@@ -429,7 +430,7 @@ class Session:
                 span = spans[self._targets[place]]
                 self._require_alone(place, span, sum(count for _, count in done.runs[place]))
                 segments = joined(done.runs[place], span[0])
-                self._expected[place] = span[1] + 2  # the transaction's marker stands between
+                self._expected[place] = span[1] + 2  # after the transaction's marker
             self._rows += self._table.blocks[place].advance(place, to, segments)
         seen = self._groups.found()
         self._rows += [
@@ -449,11 +450,11 @@ class Session:
         self._counts.transactions += 1
 
     def _require_alone(self, place: TopicPartition, span: tuple[int, int], count: int) -> None:
-        """See that nobody else has written to the target.
+        """Check that no other producer has written to the target.
 
         Raises:
-            AbortableError: it seems so. The next session reads what stands there: it may be what
-                brokers had still to tell of a transaction before this one.
+            AbortableError: the offsets do not match. The next session reads the records there: the
+                cause may also be a late response of the brokers about an earlier transaction.
         """
         first, last = span
         expected = self._expected[place]
@@ -483,7 +484,7 @@ class Session:
         last = first
         if first is None or last is None:
             first, last = runs[0][0], runs[-1][0] + runs[-1][1] - 1
-        with suppress(StreamsError):  # it may have been changed since the start
+        with suppress(StreamsError):  # the limit may have changed since the start
             self._limits.update(self._topics.limits(self._table))
         limit = self._limits[target.topic]
         where = f"topic {target.topic} of {self._target.name}"
@@ -510,9 +511,9 @@ class Session:
     # -- topics --------------------------------------------------------------------------------
 
     def _look_again(self) -> None:
-        """Look for topics and partitions that are new, where the clusters answer."""
+        """Check for new topics and partitions, if the clusters answer."""
         if self._counts.transactions == self._looked_transactions:
-            # Whoever writes nothing would not hear that another mirror of the name has begun.
+            # A write detects another mirror with the same name.
             self._write_alone([owner_row(self._owner.id)])
         try:
             pairs = self._topics.look(self._table, self._write_alone)
@@ -522,7 +523,7 @@ class Session:
         self._take(pairs, is_first=False)
 
     def _take(self, pairs: list[Pair], *, is_first: bool) -> None:
-        """Begin what is new of the topics that were found."""
+        """Start the new partitions of the topics that were found."""
         new = [pair for pair in pairs if pair.topic not in self._table.topics]
         if is_first or new:
             self._register(new, is_first=is_first)
@@ -543,9 +544,10 @@ class Session:
         self._looked_transactions = self._counts.transactions
 
     def _register(self, new: list[Pair], *, is_first: bool) -> None:
-        """Write who copies what, before anything of it is copied.
+        """Write the owner and the mirrored topics to the table, before any record is copied.
 
-        Two mirrors of opposite ways may begin at once: each looks once more when its own is there.
+        Two mirrors in opposite directions may start at the same time: each checks again after its
+        rows are written.
         """
         self._table.topics.update({pair.topic: pair.mirrored for pair in new})
         rows = [topic_row(pair.topic, pair.mirrored) for pair in new]
@@ -583,7 +585,7 @@ class Session:
         )
 
     def _prune(self) -> None:
-        """Forget where records stand that are not at the target any more."""
+        """Delete table rows about records that the target has deleted."""
         starts = self._target.cluster.start_offsets(self._targets.values())
         for source, there in self._targets.items():
             self._rows += self._table.blocks[source].dropped(source, starts[there])

@@ -1,18 +1,20 @@
-"""The table of a mirror: where it stands, and which offset of the source is which of the target.
+"""Table of a mirror: its positions, and the translation of source offsets to target offsets.
 
-It is the compacted topic ``mirror.<name>.offsets`` of the target, one partition, rows of JSON:
+It is the compacted topic ``mirror.<name>.offsets`` of the target, with a single partition and rows
+of JSON:
 
 | key | value |
 |---|---|
 | ``["owner"]`` | the id of the process that writes |
-| ``["topic", T]`` | the source's topic T: its id, its cluster, what it is called at the target |
-| ``["coming", T]`` | T is about to be made at the target: the clusters that its records came by |
+| ``["topic", T]`` | the source's topic T: its id, its cluster, its name at the target |
+| ``["coming", T]`` | T will be created at the target: the clusters that its records came from |
 | ``["offsets", T, P, N]`` | block N of partition P: the position, and segments |
-| ``["group", G, T, P]`` | where the group G of the source stood, when it was last looked at |
+| ``["group", G, T, P]`` | last known offset of the group G of the source |
 
-Rows are written in the transaction of the records that they are about. The position of a partition
-is that of its last block. The group's offsets say the same, but brokers forget those of a group
-without members after some days, and a mirror that forgot would copy everything again.
+Rows are written in the transaction of the records that they describe. The position of a partition
+is the position of its last block. The mirror's group has the same offsets, but brokers delete
+offsets of a group without members after some days, and a mirror without positions would copy
+everything again.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple
 from headrace.streams.kafka.protocols import NewTopic, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
 
-# Which record of the source became which of the target: runs of offsets, without gaps in either.
+# Mapping of source offsets to target offsets: segments without gaps on either side.
 #
 # source   10 11 12  .  . 15 16          . is a marker, or a record that was aborted
 # target    4  5  6        7  8
@@ -34,7 +36,7 @@ from headrace.streams.kafka.topic_reader import TopicReader
 
 
 class Segment(NamedTuple):
-    """So many records from an offset of the source on, and where they are at the target."""
+    """Range of consecutive records, by their offsets at the source and at the target."""
 
     source: int
     target: int
@@ -42,12 +44,12 @@ class Segment(NamedTuple):
 
     @property
     def inverse(self) -> Segment:
-        """The same, the other way round."""
+        """The same range, from target to source."""
         return Segment(self.target, self.source, self.length)
 
 
 def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Offsets in their order as runs: the first one, and how many follow each other.
+    """Group sorted offsets into runs of a first offset and a length.
 
     >>> runs_of([3, 4, 5, 9]), runs_of([])
     ([(3, 3), (9, 1)], [])
@@ -68,7 +70,7 @@ def runs_of(offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def joined(runs: Iterable[tuple[int, int]], target: int) -> list[Segment]:
-    """The segments of runs that stand one behind the other in the target, from an offset on.
+    """Return the segments of runs that are consecutive at the target, from a target offset.
 
     >>> joined([(3, 2), (5, 1), (9, 1)], 20)
     [Segment(source=3, target=20, length=3), Segment(source=9, target=23, length=1)]
@@ -84,14 +86,15 @@ def joined(runs: Iterable[tuple[int, int]], target: int) -> list[Segment]:
 
 
 def translated(segments: Sequence[Segment], offset: int) -> int | None:
-    """The offset at which the next record is the one that is next from `offset` on; None for none.
+    """Translate the next offset to read; None without segments.
 
     Args:
-        segments: in their order.
-        offset: the next one to read where the segments come from.
+        segments: in order.
+        offset: the next offset to read on the segments' source side.
 
     Returns:
-        Of the record there, or of the first behind it; behind the last one where all are before it.
+        The target offset of that record, or of the next copied record, or the offset after the
+        last copied record.
 
     Example:
         >>> there = [Segment(10, 4, 3), Segment(15, 7, 2)]
@@ -114,32 +117,32 @@ def translated(segments: Sequence[Segment], offset: int) -> int | None:
 Row = tuple[bytes, "bytes | None"]
 
 BLOCK_SEGMENTS = 32
-"""A block with so many is full; each transaction writes the last block of its partitions anew."""
+"""Segments of a full block; each transaction rewrites the last block of its partitions."""
 _ROW_SEGMENTS = 1000
-"""One transaction may have many; a row stays far below what brokers take."""
+"""Segments of a row at most, so that a transaction's rows stay far below the brokers' limit."""
 _CONFIGS = {
     "cleanup.policy": "compact",
-    "segment.bytes": str(16 << 20),  # what stands in the last file is never compacted
+    "segment.bytes": str(16 << 20),  # the last log segment is never compacted
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
 
 
 def new_table(name: str, replication_factor: int) -> NewTopic:
-    """The topic, as it is made."""
+    """Return the table topic to create."""
     return NewTopic(name, 1, replication_factor, _CONFIGS, "it is read whole", changelog=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """A topic that is mirrored.
+    """Mirrored topic.
 
     Args:
-        cluster: the id of the cluster that it comes from.
+        cluster: the id of the source cluster.
         source_id: the topic's id there.
-        target: what it is called at the target.
+        target: its name at the target.
         target_id: its id there.
-        via: the clusters that its records may have come by.
+        via: ids of further clusters that its records may have come from.
     """
 
     cluster: str
@@ -149,7 +152,7 @@ class Mirrored:
     via: tuple[str, ...]
 
     def encoded(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the topic as JSON."""
         return {
             "cluster": self.cluster,
             "source": self.source_id,
@@ -160,20 +163,20 @@ class Mirrored:
 
     @classmethod
     def decoded(cls, row: Mapping[str, Any]) -> Mirrored:
-        """Of JSON."""
+        """Return the topic from JSON."""
         via = tuple(row["via"])
         return cls(row["cluster"], row["source"], row["as"], row["target"], via)
 
 
 @dataclass(slots=True)
 class Blocks:
-    """One partition's blocks.
+    """Blocks of a partition.
 
     Args:
-        position: the next offset to read of the source.
-        number: of the last block.
-        last: the segments of the last block.
-        ends: the number of each block before, and the offset behind it at the target.
+        position: the next source offset to read.
+        number: number of the last block.
+        last: segments of the last block.
+        ends: number of each earlier block, and the target offset after it.
     """
 
     position: int = 0
@@ -183,13 +186,13 @@ class Blocks:
 
     @property
     def target_end(self) -> int:
-        """The offset behind the last record at the target; 0 where none was copied."""
+        """Target offset after the last copied record; 0 if none was copied."""
         if self.last:
             return _end(self.last)
         return self.ends[-1][1] if self.ends else 0
 
     def advance(self, place: TopicPartition, position: int, more: Sequence[Segment]) -> list[Row]:
-        """Go on to a position; returns the rows that say so."""
+        """Move the position and add segments; return the changed rows."""
         self.position = position
         rows = []
         pieces = [more[at : at + _ROW_SEGMENTS] for at in range(0, len(more), _ROW_SEGMENTS)]
@@ -203,7 +206,7 @@ class Blocks:
         return rows
 
     def dropped(self, place: TopicPartition, target_begin: int) -> list[Row]:
-        """The rows that delete blocks of records that are not at the target any more."""
+        """Return the rows that delete blocks of records that the target has deleted."""
         gone = [number for number, end in self.ends if end <= target_begin]
         self.ends = self.ends[len(gone) :]
         return [(_key("offsets", *place, number), None) for number in gone]
@@ -214,10 +217,10 @@ class Blocks:
 
 
 class Table:
-    """What the rows say together.
+    """Content of a mirror's table.
 
     Args:
-        whole: the topics of which all segments are kept, to translate offsets by.
+        whole: topics whose segments are all kept, to translate offsets.
     """
 
     def __init__(self, whole: Iterable[str] = ()) -> None:
@@ -232,7 +235,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[Row], *, whole: Iterable[str] = ()) -> Table:
-        """Read rows; of one key the last one counts."""
+        """Parse rows; the last row of a key counts."""
         table = cls(whole)
         for key, value in rows:
             table._take(json.loads(key), None if value is None else json.loads(value))
@@ -242,7 +245,7 @@ class Table:
         return table
 
     def segments(self, place: TopicPartition) -> list[Segment]:
-        """All that are known of a partition, in their order."""
+        """Return all known segments of a partition, in order."""
         blocks = self._segments.get(place, {})
         return [one for number in sorted(blocks) for one in blocks[number]]
 
@@ -279,31 +282,31 @@ class Table:
 
 
 def owner_row(owner: str) -> Row:
-    """Who writes from now on."""
+    """Return the row of the process that writes from now on."""
     return _key("owner"), _json(owner)
 
 
 def topic_row(topic: str, mirrored: Mirrored | None) -> Row:
-    """What a topic of the source is at the target; None for one that is mirrored no more."""
+    """Return the row of a mirrored topic; None deletes it."""
     return _key("topic", topic), None if mirrored is None else _json(mirrored.encoded())
 
 
 def coming_row(target: str, via: frozenset[str] | None) -> Row:
-    """By which clusters the records of a topic came that is about to be made; None when it is.
+    """Return the row of a topic that will be created, with its origin clusters; None deletes it.
 
-    Whoever mirrors the other way may see it before its row of `topic_row` is there.
+    A mirror of the opposite direction may find the topic before its `topic_row` exists.
     """
     return _key("coming", target), None if via is None else _json(sorted(via))
 
 
 def group_row(group: str, place: TopicPartition, offset: int) -> Row:
-    """Where a group of the source stands."""
+    """Return the row of a source group's offset."""
     return _key("group", group, *place), _json(offset)
 
 
 def rows_of(config: Mapping[str, Any], begins: Mapping[TopicPartition, int],
             ends: Mapping[TopicPartition, int]) -> Iterator[Row]:  # fmt: skip
-    """The rows of a table on its cluster.
+    """Yield the rows of a table from its cluster.
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.restore_config`.

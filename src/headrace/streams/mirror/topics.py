@@ -1,7 +1,7 @@
-"""The topics of a mirror on both clusters: which they are, made, grown, and refused.
+"""Topics of a mirror on both clusters: selected, created, extended, and rejected.
 
-A topic at the target belongs to its mirror alone. Records never come back to a cluster that they
-were copied from: the tables of mirrors at the source say by which clusters its topics have come.
+Only its mirror writes to a topic at the target. Records must never return to a cluster that they
+were copied from: the tables of mirrors at the source contain the origin clusters of its topics.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _LOOK_AGAIN_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two clusters.
+    """Source or target of a mirror.
 
     Args:
-        name: what people call it.
-        id: what tells it from all others.
-        reading: librdkafka's settings for what reads topics there.
+        name: display name.
+        id: the cluster's id.
+        reading: librdkafka's settings for consumers.
     """
 
     name: str
@@ -56,11 +56,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A topic of the source and what it is at the target.
+    """Topic of the source with its topic at the target.
 
     Args:
-        partitions: how many the source has; the target has no fewer.
-        limit: the max.message.bytes of the target.
+        partitions: partition count of the source; the target has at least as many.
+        limit: max.message.bytes of the target.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class MirrorTopics:
     """Topics of a mirror on both clusters: created, extended or rejected.
 
     Args:
-        replication_factor: of what is made at the target; -1 takes its default.
+        replication_factor: replication factor of created topics; -1 uses the target's default.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class MirrorTopics:
         self._seen: frozenset[str] = frozenset()
 
     def limits(self, table: Table) -> dict[str, int]:
-        """How large a record the topics of the target may be, those too that are to be made.
+        """Return the record size limit of each target topic, including topics to be created.
 
         Raises:
-            StreamsError: something is not as it must be; the message says what.
+            StreamsError: a topic is invalid; the message contains the reason.
         """
         _, targets, there = self._found(table)
         found = {}
@@ -115,13 +115,13 @@ class MirrorTopics:
         return found
 
     def look(self, table: Table, write: Callable[[list[Row]], None]) -> list[Pair]:
-        """See which topics there are, make those that the target lacks, and have them grow.
+        """Find the topics to mirror, and create or extend them at the target.
 
         Args:
-            write: commits rows of the table: where a topic comes from is there before it is.
+            write: commits rows of the table; a topic's origins are written before it is created.
 
         Raises:
-            StreamsError: something is not as it must be; the message says what.
+            StreamsError: a topic is invalid; the message contains the reason.
         """
         facts, targets, there = self._found(table)
         lacking = [name for name in facts if targets[name] not in there]
@@ -141,7 +141,7 @@ class MirrorTopics:
     def _found(
         self, table: Table
     ) -> tuple[dict[str, TopicFacts], dict[str, str], dict[str, TopicFacts]]:
-        """The topics of the source, what they are called at the target, and what is there."""
+        """Return the source topics, their target names, and the existing target topics."""
         facts = self._selected()
         if not facts.keys() <= self._seen:
             self._via = self.origins()
@@ -159,7 +159,7 @@ class MirrorTopics:
         return self._via.get(topic, frozenset()) | {self._source.id}
 
     def origins(self) -> dict[str, frozenset[str]]:
-        """By which clusters the topics of the source have come there, as its mirrors say."""
+        """Return the origin clusters of the source's topics, from the tables of mirrors there."""
         source = self._source
         tables = [name for name in source.cluster.topic_names() if is_table(name)]
         found: dict[str, set[str]] = {}
@@ -167,7 +167,7 @@ class MirrorTopics:
             try:
                 table = read_table(source, name)
             except MissingTopicError:
-                continue  # it was deleted meanwhile, and its mirror with it
+                continue  # the table was deleted meanwhile
             for mirrored in table.topics.values():
                 found.setdefault(mirrored.target, set()).update((*mirrored.via, mirrored.cluster))
             for target, via in table.coming.items():
@@ -175,12 +175,12 @@ class MirrorTopics:
         return {topic: frozenset(clusters) for topic, clusters in found.items()}
 
     def would_come_back(self, topics: Iterable[str]) -> list[str]:
-        """Those topics whose records the target was the source of."""
+        """Return the topics whose records originate from the target."""
         via = self.origins()
         return [topic for topic in topics if self._target.id in via.get(topic, ())]
 
     def refuse_loop(self, *topics: str) -> None:
-        """Say that topics came from the target.
+        """Raise because topics originate from the target.
 
         Raises:
             ConfigError: always.
@@ -233,10 +233,10 @@ class MirrorTopics:
             )
 
     def require_some(self, found: Collection[object]) -> None:
-        """See that something is mirrored, where nothing that comes later will be.
+        """Raise if no topic matches and later topics are not followed.
 
         Raises:
-            ConfigError: patterns matched no topic, or copies from the target alone.
+            ConfigError: patterns matched no topic, or only copies from the target.
         """
         if found:
             return
@@ -285,7 +285,7 @@ class MirrorTopics:
             self._log.info("partitions_added", topic=there.name, partitions=fact.partitions)
 
     def _refuse_strange(self, fact: TopicFacts, there: TopicFacts) -> None:
-        """A topic that was there before: it must fit, and have no records."""
+        """Raise unless an existing target topic is compatible and has no records."""
         where = f"topic {there.name} of {self._target.name}"
         if there.partitions < fact.partitions:
             raise MisconfiguredTopicError(
@@ -335,7 +335,7 @@ class MirrorTopics:
             self._log.warning("topic_configs_left_out", topic=target, reasons=refused)
 
     def _made(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Topics that are there; brokers hear of new ones a moment after they are made."""
+        """Wait until created topics are visible; brokers learn of them after a short delay."""
         wanted = set(names)
         give_up_at = time.monotonic() + _APPEAR_S
         while wanted - (found := self._target.cluster.describe(wanted)).keys():
@@ -357,7 +357,7 @@ def read_table(side: Side, topic: str, *, whole: Iterable[str] = ()) -> Table:
     """Read a table to its end.
 
     Args:
-        whole: the topics of which all segments are kept.
+        whole: topics whose segments are all kept.
     """
     place = TopicPartition(topic, 0)
     begins, ends = side.cluster.start_offsets([place]), side.cluster.stable_offsets([place])
@@ -365,10 +365,10 @@ def read_table(side: Side, topic: str, *, whole: Iterable[str] = ()) -> Table:
 
 
 def require_table(side: Side, name: str) -> Table:
-    """Read the table of a mirror for the first time, with what it says of groups.
+    """Read the table of a mirror, including group offsets.
 
     Raises:
-        MissingTopicError: there is none.
+        MissingTopicError: the table does not exist.
     """
     topic = table_of(name)
     if topic not in side.cluster.describe([topic]):

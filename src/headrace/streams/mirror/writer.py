@@ -1,9 +1,9 @@
-"""Writes what is mirrored, and says at which offsets it stands.
+"""Producer of mirrored records that reports their target offsets.
 
-Hot path: `send` runs for each record that is mirrored.
+Hot path: `send_all` runs for each batch of mirrored records.
 
-The records that one transaction writes to a partition stand one behind the other, so the offsets of
-the first and of the last one say where all are, and show whether somebody else writes there.
+The records that a transaction writes to a partition are consecutive, so the offsets of the first
+and the last record determine all others, and reveal a second producer.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from headrace.streams.kafka.reactions import Reaction, reaction_to
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 
 _NEAR = 0.9
-"""Whoever is as large as this part of what a topic takes is told of one by one."""
+"""Fraction of a topic's size limit above which the delivery of each record is reported."""
 _FLUSH_S = 0.2
 _OVERHEAD = 70
-"""Bytes of a batch around a record, at least."""
+"""Minimum overhead of a batch with a single record, in bytes."""
 _VOID = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY})
 
 
 class Refused(NamedTuple):
-    """A record that the target does not take."""
+    """Record that the target rejects."""
 
     place: TopicPartition
     error: KafkaError
@@ -39,10 +39,10 @@ class Refused(NamedTuple):
 
 
 class MirrorProducer(TransactionalProducer):
-    """Producer of mirrored records; the other arguments are those of `TransactionalProducer`.
+    """Producer of mirrored records; see `TransactionalProducer` for the other arguments.
 
     Args:
-        limits: the max.message.bytes of topics.
+        limits: max.message.bytes of topics.
     """
 
     def __init__(self, config: Mapping[str, Any], *, limits: Mapping[str, int], **more: Any):
@@ -60,10 +60,10 @@ class MirrorProducer(TransactionalProducer):
         super().begin()
 
     def send_all(self, place: TopicPartition, batch: Sequence[Any]) -> int:
-        """Write records as they are.
+        """Write records unchanged.
 
         Returns:
-            How many bytes keys and values have.
+            The total size of keys and values, in bytes.
         """
         topic, partition = place
         near = _NEAR * self._limits.get(topic, 1_000_000) - _OVERHEAD
@@ -111,16 +111,16 @@ class MirrorProducer(TransactionalProducer):
         return total
 
     def spans(self) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Wait until all is written; returns the first and the last offset at each place.
+        """Wait until all records are written; return the first and last offset of each partition.
 
-        `refused` is set where the target refused a record, and the rest means nothing then.
+        `refused` is set if the target rejected a record; the result is then empty.
 
         Raises:
-            StreamsError: it is not written; the transaction is to be aborted.
+            StreamsError: records were not written; the transaction must be aborted.
         """
         deadline = self._clock.monotonic_s() + self._transaction_timeout_s
         left = 1
-        # What stands behind a record that was refused waits until the transaction is aborted.
+        # Records after a rejected record stay queued until the transaction is aborted.
         while left and self.refused is None and self._failure is None:
             if self._clock.monotonic_s() > deadline:
                 break
