@@ -737,8 +737,7 @@ class Reset:
             )
 
     def _await_forgotten(self, topics: Iterable[str]) -> None:
-        """Wait until the group has no offsets of deleted topics: new topics would start from them.
-        """
+        """Wait until the group has no offsets of deleted topics, which new topics would inherit."""
         deleted = frozenset(topics)
         give_up_at = time.monotonic() + self._timeout_s
         while True:
