@@ -1,4 +1,4 @@
-"""Finds the application that `headrace run` names: ``package.module:app`` or ``file.py:app``."""
+"""Loader of the application that `headrace run` names: ``module:app`` or ``file.py:app``."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from headrace.streams.app import KafkaStreams
 
 
-# Where an application is imported from: behind Python's own modules, before what is installed.
+# Import path of an application: after the standard library, before installed packages.
 #
-# Python puts the current directory in front of all, so a user's ``token.py`` stands in for the
-# module of that name that Python's own parts need.
+# Python itself puts the current directory first, so that a user's ``token.py`` would replace the
+# standard module of that name.
 
 
 def add_import_path(directory: Path) -> None:
-    """Let modules be imported from a directory, unless they can be already.
+    """Add a directory to the import path, unless it is on it.
 
     Args:
         directory: its absolute path.
@@ -39,7 +39,7 @@ def add_import_path(directory: Path) -> None:
 
 
 def standard_module(name: str) -> bool:
-    """Whether Python itself has a module of this name.
+    """Return whether the standard library has a module of this name.
 
     Example:
         >>> standard_module("token"), standard_module("word_count")
@@ -60,20 +60,20 @@ _AN_APP = "a KafkaStreams, or a function without arguments that returns one"
 
 
 def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
-    """Import a module and return its application, with its own settings if they are enough.
+    """Import a module and return its application.
 
-    The attribute is a `KafkaStreams`, or a function without arguments that returns one. The
-    current directory can be imported from, as with ``python -m``, though not in place of Python's
-    own modules; where a file is named by its path, its own directory comes before that.
+    The attribute is a `KafkaStreams`, or a function without arguments that returns an instance. The
+    current directory is on the import path, as with ``python -m``, but after the standard library;
+    if a file is named by its path, its directory precedes the current directory.
 
     Args:
         target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
-        beside: what is to be laid over its settings; it has them at once where it lacks required
-            ones that are among these.
+        beside: settings that override its own; they are applied on creation if its own settings
+            lack required settings that these contain.
 
     Raises:
-        ApplicationError: there is no such application; the message says what is wrong.
-        StreamsError: it is there, and refuses its settings, for example.
+        ApplicationError: the application cannot be loaded; the message contains the reason.
+        StreamsError: the application raises it, for example because its settings are invalid.
     """
     place, path = _halves(target, "application", "module:attribute, such as word_count:app")
     with loading_of(target, beside):
@@ -81,13 +81,13 @@ def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
 
 
 def load_function(target: str) -> Callable[[], Any]:
-    """Import a function without arguments, from where applications are imported.
+    """Import a function without arguments, with the import path of applications.
 
     Args:
         target: ``package.module:function`` or ``path/to/file.py:function``.
 
     Raises:
-        ApplicationError: there is none; the message says what is wrong.
+        ApplicationError: the function cannot be loaded; the message contains the reason.
     """
     place, path = _halves(target, "function", "module:function or path/to/file.py:function")
     found = _found(place, path, "a function without arguments")
@@ -139,7 +139,7 @@ def _as_app(found: object, target: str) -> KafkaStreams:
             ) from error
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                raise  # raised inside of it
+                raise  # raised inside the function
             raise ApplicationError(
                 f"{target} cannot be called without arguments ({error}); name a KafkaStreams, or "
                 "a function without arguments that returns one"
@@ -177,7 +177,7 @@ def _import(place: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ApplicationError(f"there is no file {path} in {Path.cwd()}")
-    # The later one comes first.
+    # The directory that is added last precedes the other.
     add_import_path(Path.cwd())
     add_import_path(path.parent.absolute())
     if standard_module(path.stem):
@@ -209,12 +209,12 @@ def _ends_the_interpreter(place: str, error: SystemExit) -> ApplicationError:
 
 
 def _status(error: SystemExit) -> object:
-    """The text of one that is no number is the user's, and says why."""
+    """Return the exit status of a SystemExit; a text is the user's own message."""
     return 0 if error.code is None else error.code
 
 
 def _broken(place: str, error: Exception) -> ApplicationError:
-    """An error of the user's own code: no record was read yet, so its text quotes none."""
+    """Return the error for a failed import; its text quotes no record, as none was read yet."""
     every = traceback.extract_tb(error.__traceback__)
     frames = [frame for frame in every if is_the_users(frame.filename)] or [
         frame for frame in every if not frame.filename.startswith("<frozen")
@@ -223,7 +223,7 @@ def _broken(place: str, error: Exception) -> ApplicationError:
     said: object = error
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_file():
         said, line = error.msg, "" if error.lineno is None else f":{error.lineno}"
-        where = f" at {error.filename}{line}"  # of what was never run, so that no frame has it
+        where = f" at {error.filename}{line}"  # code that never ran, so no frame contains it
     what = _shadowed(error, place) or "correct the code"
     return ApplicationError(
         f"{place} cannot be imported: {type(error).__name__}: {said}{where}; {what}"
@@ -231,7 +231,7 @@ def _broken(place: str, error: Exception) -> ApplicationError:
 
 
 def _shadowed(error: Exception, place: str) -> str | None:
-    """What to do where the user's module was meant, and Python's own of that name was there."""
+    """Return advice if a standard module was imported in place of the user's module."""
     name = None
     if isinstance(error, ImportError):
         name = error.name

@@ -1,4 +1,4 @@
-"""The caller's end: finds the `headrace run` that is meant, and asks it."""
+"""Client of the control socket: finds a running `headrace run` and sends it requests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.streams.supervisor.control_server import ANSWER_WITHIN_S, FOLDER, 
 
 
 class ControlError(StreamsError):
-    """A running application cannot be told what to do; the message says why."""
+    """Request to a running application that failed; the message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A `headrace run` on this host.
+    """Running `headrace run` on this host.
 
     Args:
-        process: its number.
-        path: of its socket.
+        process: its process ID.
+        path: path of its socket.
     """
 
     application: str
@@ -33,10 +33,10 @@ class Running:
         return f"{self.application} (process {self.process})"
 
     def ask(self, request: Mapping[str, object]) -> str:
-        """Ask for something; returns what follows, in words.
+        """Send a request; return the response message.
 
         Raises:
-            ControlError: it is refused, or nobody answers.
+            ControlError: the request is rejected or not answered.
         """
         line = json.dumps(request).encode() + b"\n"
         try:
@@ -56,15 +56,15 @@ class Running:
 def find_running(
     state_dir: Path, *, application: str | None = None, process: int | None = None
 ) -> Running:
-    """Find the one `headrace run` that is meant.
+    """Find the single `headrace run` that matches.
 
     Args:
         state_dir: the setting state.dir of the application.
-        application: its application.id; None where one application runs there.
-        process: the number of its supervisor; None where one runs it.
+        application: its application.id; None if only one application runs there.
+        process: the process ID of its supervisor; None if only one supervisor runs it.
 
     Raises:
-        ControlError: there is none, or more than one.
+        ControlError: no process or several processes match.
     """
     found = []
     for path in sorted(state_dir.glob(f"{application or '*'}/{FOLDER}/*.sock")):

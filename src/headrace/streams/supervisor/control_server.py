@@ -1,9 +1,9 @@
-"""The supervisor's end: a socket in the application's state directory, for its user alone.
+"""Control socket of the supervisor, in the application's state directory, for its user only.
 
     <state.dir>/<application.id>/control/<process>-<random>.sock
 
-Who may open the directory may command: its mode is 0700. A caller sends one line of JSON, such as
-``{"scale": 3}``, and gets one: ``{"said": "…"}``, or ``{"refused": "…"}`` with the reason.
+Access to the directory grants control, so its mode is 0700. A client sends a line of JSON, such as
+``{"scale": 3}``, and receives a line: ``{"said": "…"}``, or ``{"refused": "…"}`` with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.streams.supervisor.supervisor import RefusedError, Supervisor
 
 FOLDER = "control"
 ANSWER_WITHIN_S = 5.0
-"""Until the supervisor has had a turn, and for a caller to say what it wants."""
+"""Time limit for the supervisor's response, and for a client's request."""
 _LINE_MAX = 4_096
 _WAITING_MAX = 8
 
@@ -32,10 +32,10 @@ Wish = Callable[[Supervisor], str]
 
 
 class ControlServer:
-    """Takes requests in a thread of its own, one after the other; see the module.
+    """Server of the control socket: a thread that handles requests sequentially.
 
     Args:
-        ask: has a wish done by the supervisor's thread.
+        ask: queues a command for the supervisor's thread.
     """
 
     def __init__(self, ask: Callable[[Wish], Future[str]], log: Log) -> None:
@@ -45,10 +45,10 @@ class ControlServer:
         self._path: Path | None = None
 
     def open(self, home: Path) -> None:
-        """Take requests from now on; a directory that cannot be used is said and left at that.
+        """Start to accept requests; an unusable directory is logged and otherwise ignored.
 
         Args:
-            home: the application's own part of its state directory.
+            home: the application's part of its state directory.
         """
         folder = home / FOLDER
         try:
@@ -64,7 +64,7 @@ class ControlServer:
             )
 
     def close(self) -> None:
-        """Take no more."""
+        """Stop accepting requests."""
         if self._socket is not None and self._path is not None:
             self._path.unlink(missing_ok=True)
             self._socket.close()
@@ -104,7 +104,7 @@ class ControlServer:
             return {"refused": "the supervisor does not answer; it may be stopping"}
 
     def _remove_dead(self, folder: Path) -> None:
-        """Sockets of supervisors that were killed."""
+        """Remove the sockets of killed supervisors."""
         for path in folder.glob("*.sock"):
             with suppress(OSError):
                 if not is_live(path):
@@ -112,10 +112,10 @@ class ControlServer:
 
 
 def is_live(path: Path) -> bool:
-    """Whether somebody listens at a socket.
+    """Return whether a process listens on a socket.
 
     Raises:
-        PermissionError: it is another user's.
+        PermissionError: it belongs to another user.
     """
     with socket.socket(socket.AF_UNIX) as caller, short_name(path) as name:
         caller.settimeout(ANSWER_WITHIN_S)
@@ -128,7 +128,7 @@ def is_live(path: Path) -> bool:
 
 @contextmanager
 def short_name(path: Path) -> Iterator[str]:
-    """A name for a socket's path: its own may be longer than the system takes for sockets."""
+    """Yield a short name for a socket's path, which may be longer than the system allows."""
     if not Path("/proc/self/fd").is_dir():
         yield str(path)
         return
@@ -150,10 +150,10 @@ def _line(caller: socket.socket) -> bytes:
 
 
 def _wish(line: bytes) -> Wish:
-    """What is asked for.
+    """Parse a request.
 
     Raises:
-        ValueError: it is nothing that is known.
+        ValueError: the request is unknown.
     """
     asked = json.loads(line)
     match asked:

@@ -1,8 +1,8 @@
-"""The exit codes of `headrace run` and of its workers, in one table.
+"""Exit codes of `headrace run` and of its workers.
 
-A code says who has to act. Crashes are the supervisor's: it starts the worker again. After every
-other error a restart would end the same, so a person has to act first; the page docs/operations.md
-shows the table, made by `python -m headrace.streams.supervisor.exit_codes`.
+A code determines who must act. After a crash, the supervisor restarts the worker. After any other
+error a restart would fail in the same way, so a manual fix is required. The page docs/operations.md
+contains the table, printed by `python -m headrace.streams.supervisor.exit_codes`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from headrace.topology.errors import TopologyError
 
 
 class ExitCode(IntEnum):
-    """What a worker, or the whole of them, ended with."""
+    """Exit code of a worker, or of the whole `headrace run`."""
 
     STOPPED = 0
     CRASHED = 1
@@ -64,11 +64,11 @@ _CRASHES = frozenset({ExitCode.CRASHED, ExitCode.CLIENT})
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """One row of the table.
+    """Row of the table of exit codes.
 
     Args:
-        error: what the worker raised, or None for an ending that has no error.
-        again: whether the supervisor starts the worker again, or what has to come first.
+        error: the error that the worker raised; None for an ending without an error.
+        again: whether the supervisor restarts the worker, or the fix before a restart.
     """
 
     error: type[BaseException] | None
@@ -142,7 +142,7 @@ TABLE: tuple[Ending, ...] = (
 
 
 def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitCode:
-    """What a process should end with that was stopped by `error`.
+    """Return the exit code of a process that was stopped by `error`.
 
     Example:
         >>> from headrace.streams.errors import ConfigError
@@ -159,11 +159,11 @@ def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitC
 
 
 def is_crash(code: int) -> bool:
-    """Whether a worker that ended with this code is started again.
+    """Return whether the supervisor restarts a worker that ended with this code.
 
     Args:
-        code: as `subprocess` has it: negative for a signal. An unknown one is a crash: user code
-            or a library ended the process.
+        code: as returned by `subprocess`: negative for a signal. An unknown code is a crash: user
+            code or a library ended the process.
 
     Example:
         >>> is_crash(-9), is_crash(ExitCode.CLIENT), is_crash(42), is_crash(ExitCode.RECORD)
@@ -176,7 +176,7 @@ def is_crash(code: int) -> bool:
 
 
 def rows(table: Sequence[Ending] = TABLE, again: str = "start it again?") -> Iterator[str]:
-    """The lines of a table as Markdown.
+    """Yield the lines of the table as Markdown.
 
     Args:
         again: the title of the last column.

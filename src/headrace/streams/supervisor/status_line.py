@@ -1,4 +1,4 @@
-"""Shows how the workers are doing: a live table on a terminal, events in the log elsewhere."""
+"""Status of the workers: a live table on a terminal, log events elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.streams.kafka.protocols import Log
 from headrace.streams.metrics.snapshots import WorkerSnapshot, WorkerView
 from headrace.streams.supervisor.worker_reports import Status
 
-# How one worker is doing, as its supervisor knows it.
+# Status of a worker, as known to its supervisor.
 
 
 RATE_OVER_S = 5.0
@@ -25,7 +25,7 @@ RATE_OVER_S = 5.0
 
 @dataclass(slots=True)
 class WorkerStatus:
-    """The last known facts of one worker, with rates over the last seconds.
+    """Last known status of a worker, with rates over the last seconds.
 
     Args:
         index: the worker's number, from 0.
@@ -37,19 +37,19 @@ class WorkerStatus:
     restarts: int = 0
     last: Status | None = None
     facts: WorkerSnapshot | None = None
-    """The last that it told in numbers, of a process that has ended, too."""
+    """Last reported metrics, kept after the process has ended."""
     heard_s: float = 0.0
-    """When `last` arrived, in seconds of the supervisor's clock."""
+    """Arrival time of `last`, in seconds of the supervisor's clock."""
     _window: list[Status] = field(default_factory=list)
 
     def started(self, pid: int) -> None:
-        """Note that a process was started."""
+        """Record the start of a process."""
         self.state, self.pid = "starting", pid
         self.last = self.facts = None
         self._window.clear()
 
     def reported(self, status: Status, now_s: float) -> None:
-        """Note what the process reported."""
+        """Record a status report of the process."""
         if self.state != "stopping":
             self.state = status.state
         self.last, self.heard_s = status, now_s
@@ -58,11 +58,11 @@ class WorkerStatus:
             self._window.pop(0)
 
     def told(self, facts: WorkerSnapshot) -> None:
-        """Note what the process told in numbers."""
+        """Record a metrics snapshot of the process."""
         self.facts = facts
 
     def view(self) -> WorkerView:
-        """What is known of the worker now."""
+        """Return a snapshot of the worker's status."""
         return WorkerView(
             index=self.index,
             state=self.state,
@@ -72,28 +72,28 @@ class WorkerStatus:
         )
 
     def ended(self, outcome: str) -> None:
-        """Note that the process is gone."""
+        """Record the end of the process."""
         self.state, self.pid = outcome, None
         self.last = None
         self._window.clear()
 
     def records_per_s(self, now_s: float) -> float:
-        """Records processed per second; 0 of a worker that is not heard of any more."""
+        """Return processed records per second; 0 if the last report is too old."""
         return self._rate([status.processed for status in self._window], now_s)
 
     def commits_per_s(self, now_s: float) -> float:
-        """Commits per second; 0 of a worker that is not heard of any more."""
+        """Return commits per second; 0 if the last report is too old."""
         return self._rate([status.commits for status in self._window], now_s)
 
     @property
     def restored_percent(self) -> int | None:
-        """How far the restores under way are, or None when there are none."""
+        """Progress of the current restores in percent; None without a restore."""
         if self.last is None or not self.last.to_restore:
             return None
         return 100 * self.last.restored // self.last.to_restore
 
     def commit_age_s(self, now_s: float) -> float | None:
-        """How long ago the last commit was, in seconds, or None when none is known."""
+        """Return the age of the last commit in seconds; None if no commit is known."""
         if self.last is None or self.last.commit_age_s is None:
             return None
         return self.last.commit_age_s + max(0.0, now_s - self.heard_s)
@@ -109,10 +109,10 @@ REDRAW_S = 0.5
 
 
 class LoggedStatus:
-    """Logs `status_reported` for each worker, now and then.
+    """Status display that regularly logs `status_reported` for each worker.
 
     Args:
-        every_s: seconds between two of them; 0 for none.
+        every_s: seconds between two reports; 0 disables them.
     """
 
     def __init__(self, log: Log, every_s: float) -> None:
@@ -121,7 +121,7 @@ class LoggedStatus:
         self._next_s: float | None = None
 
     def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
-        """Log them, if it is time to."""
+        """Log the status if a report is due."""
         if self._next_s is None:
             self._next_s = now_s + self._every_s
         if not self._every_s or now_s < self._next_s:
@@ -132,7 +132,7 @@ class LoggedStatus:
 
 
 def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
-    """What there is to say of a worker; what is not known is left out."""
+    """Return the log fields of a worker; unknown fields are omitted."""
     facts: dict[str, object] = {"state": worker.view().state_at(now_s), "pid": worker.pid}
     if worker.last is not None:
         facts |= {
@@ -151,12 +151,12 @@ def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
 
 
 class StatusLine:
-    """A table at the bottom of a terminal; what is written to it goes above.
+    """Live table at the bottom of a terminal; text is printed above it.
 
-    A terminal that is gone is no error: the workers are to close cleanly all the same.
+    A lost terminal is not an error: the workers must still close cleanly.
 
     Args:
-        width: of the table, for tests.
+        width: width of the table, for tests.
     """
 
     def __init__(self, terminal: TextIO | BoundedWriter, *, width: int | None = None) -> None:
@@ -169,7 +169,7 @@ class StatusLine:
         self._next_s: float | None = None
 
     def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
-        """Draw the table, if it is time to."""
+        """Draw the table if a refresh is due."""
         if self._next_s is not None and now_s < self._next_s:
             return
         with suppress(OSError):
@@ -179,25 +179,25 @@ class StatusLine:
         self._next_s = now_s + REDRAW_S
 
     def print(self, line: str) -> None:
-        """Write a line above the table, with the colors that it has."""
+        """Print a line above the table, with its colors."""
         with suppress(OSError):
             self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     def write(self, text: str, /) -> int:
-        """Write lines above the table."""
+        """Print lines above the table."""
         for line in text.splitlines():
             self.print(line)
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: writes are not buffered."""
 
     def isatty(self) -> bool:
-        """It is drawn on one."""
+        """Return True: the output is a terminal."""
         return True
 
     def close(self) -> None:
-        """Take the table away and leave the terminal as it was."""
+        """Remove the table and restore the terminal."""
         with suppress(OSError):
             self._live.stop()
         if isinstance(self._terminal, BoundedWriter):
@@ -205,7 +205,7 @@ class StatusLine:
 
 
 def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:
-    """Lay out a row for each worker."""
+    """Render a table with a row for each worker."""
     found = Table(box=None, pad_edge=False)
     for heading in ("worker", "pid", "state"):
         found.add_column(heading, no_wrap=True)
@@ -217,7 +217,7 @@ def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:
 
 
 def cells(worker: WorkerStatus, now_s: float) -> list[str]:
-    """The texts of a worker's row."""
+    """Return the cells of a worker's row."""
     age_s, percent = worker.commit_age_s(now_s), worker.restored_percent
     return [
         str(worker.index),

@@ -1,13 +1,13 @@
-"""The supervisor: keeps worker processes running, and ends them together.
+"""Supervisor: keeps worker processes running, and stops them together.
 
-    one worker:  waiting ─► running ─► ended
-                    ▲          │ crash, within the limits
-                    └──────────┘
+    worker:  waiting ─► running ─► ended
+                ▲          │ crash, within the limits
+                └──────────┘
 
-It runs no user code and no Kafka client. A crash is its own to mend, by a restart after a pause.
-After any other error all workers stop, as the same record or setting would stop the next one too.
-A worker that hangs is left alone: the group gives its tasks away when it no longer polls, and what
-hangs may be a user's slow function; to kill that would only begin it again.
+It runs neither user code nor a Kafka client. After a crash it restarts the worker with a back-off.
+After any other error all workers stop, because the same record or setting would stop the next
+worker too. A hanging worker is left alone: the group reassigns its tasks if it no longer polls, and
+the cause may be a slow user function, which a restart would only call again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from headrace.streams.tasks.failures import Failure, log_failure
 from headrace.streams.worker.restarts import RestartLimits, Restarts
 from headrace.topology.describe.picture import Picture
 
-# Says which worker has fallen silent, and when it is heard of again.
+# Detection of unresponsive workers.
 
 
 _ASLEEP_S = 2.0
-"""Whoever looks ten times a second and has not for so long was held up itself."""
+"""Gap between two checks, normally 0.1 s, above which the supervisor itself was suspended."""
 _ADVICE = (
     "its process is stopped, or a function of yours, a commit or the machine takes that long; its "
     "tasks go to other workers when consumer.session.timeout.ms is over, or, where only the work "
@@ -47,18 +47,18 @@ _ADVICE = (
 
 
 class HeartbeatMonitor:
-    """Monitor that reports each unresponsive worker once."""
+    """Monitor that reports each unresponsive worker once, and its recovery."""
 
     def __init__(self, log: Log, now_s: float) -> None:
         self._log = log
         self._looked_s = self._awake_s = now_s
         self._silent: dict[int, tuple[int | None, float]] = {}
-        """The process, and when it was heard of last."""
+        """By worker: the process ID, and the time of its last report."""
 
     def look(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
-        """Say what has changed since the last look."""
+        """Log the workers that became unresponsive or recovered since the last check."""
         if now_s - self._looked_s > _ASLEEP_S:
-            self._awake_s = now_s  # nobody could have been heard meanwhile
+            self._awake_s = now_s  # no report could be received meanwhile
         self._looked_s = now_s
         for worker in workers:
             is_silent = worker.view().state_at(now_s) == SILENT
@@ -84,7 +84,7 @@ class HeartbeatMonitor:
         pid, since_s = known
         del self._silent[worker.index]
         if worker.pid != pid or worker.facts is None:
-            return  # it has ended, which is said
+            return  # it has ended, which is logged
         self._log.info(
             "worker_heard",
             worker_index=worker.index,
@@ -96,13 +96,13 @@ class HeartbeatMonitor:
 
 WORKERS_MAX = 1_000
 SHUTDOWN_TIMEOUT_S = 30.0
-"""Until a worker has said what its settings are."""
+"""Default until a worker has reported its settings."""
 REACHED = frozenset({"rebalancing", "running", "paused"})
 """States of an application whose brokers answer."""
 EARLY = 0.75
-"""Of the time until a worker says something again; those that began later do not count."""
+"""Fraction of a worker's report interval after which the warning may be logged again."""
 AGAIN_AFTER_S = 0.25
-"""Programs between a terminal and this one pass on a Ctrl-C that has already come directly."""
+"""Signals within this time are duplicates: wrapper programs forward a Ctrl-C a second time."""
 
 
 _NOT_REPORTED = (
@@ -113,59 +113,59 @@ _NOT_CLOSED = "it did not close within shutdown.timeout.ms"
 
 
 class WorkerProcess(Protocol):
-    """A worker's process, as the supervisor sees it."""
+    """Worker process, as seen by the supervisor."""
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process ID."""
 
     def poll(self) -> int | None:
-        """Its exit code, negative for a signal, or None while it runs."""
+        """Return its exit code, negative for a signal, or None while it runs."""
 
     def reports(self) -> Iterable[Report]:
-        """What it reported since the last call."""
+        """Return its reports since the last call."""
 
     def last_words(self) -> Sequence[str]:
-        """The end of what it wrote before it could log, line by line."""
+        """Return the last lines of its standard error before it could log."""
 
     def stop(self) -> None:
-        """Ask it to close cleanly; called once."""
+        """Request a clean stop; called once."""
 
     def leave(self) -> None:
-        """Ask it to close cleanly and to leave the group for good; called in place of `stop`."""
+        """Request a clean stop that leaves the group; called in place of `stop`."""
 
     def set_log_level(self, level: str) -> None:
-        """Have it log from this level on."""
+        """Change its log level."""
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
 
     def close(self) -> None:
-        """Let go of what belongs to an ended process."""
+        """Release the resources of an ended process."""
 
 
 class StatusDisplay(Protocol):
-    """Shows people how the workers are doing."""
+    """Display of the workers' status."""
 
     def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
-        """Show this, if it is time to."""
+        """Show the status if a refresh is due."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """One of the workers, over its restarts."""
+    """Worker over its restarts."""
 
     status: WorkerStatus
     restarts: Restarts
     start_at_s: float | None
-    """When to start it; None while it runs and when it has ended for good."""
+    """Time of its next start; None while it runs and after its final end."""
     process: WorkerProcess | None = None
     started_s: float = 0.0
     killed: bool = False
     reported_end: int | None = None
-    """The exit code that its process has reported before it ended."""
+    """Exit code that its process reported before it ended."""
     leave_by_s: float | None = None
-    """When to kill it, of one that was told to leave."""
+    """Time to kill it if it has not left; None unless it was asked to leave."""
 
     @property
     def index(self) -> int:
@@ -177,21 +177,21 @@ class _Slot:
 
 
 class RefusedError(Exception):
-    """What was asked of the supervisor cannot be done now; the message says why."""
+    """Rejected command; the message contains the reason."""
 
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs workers until they have ended, or it is told to stop.
+    """Supervisor of worker processes, which runs until they have ended or it is stopped.
 
-    The first worker starts alone, and the others as soon as it has loaded the application: a
-    mistake in the code or the settings is found, and said, once.
+    The first worker starts alone, and the others after it has loaded the application, so that an
+    error in the code or the settings is logged only once.
 
     Args:
-        start: starts the worker of an index; an OSError counts as its crash.
-        monotonic: seconds of a clock that never goes back.
-        loaded: called once, when it is known what the application is.
-        set_log_level: of the supervisor's own log.
+        start: starts the worker with an index; an OSError counts as a crash.
+        monotonic: monotonic clock, in seconds.
+        loaded: called once, when the application is known.
+        set_log_level: changes the supervisor's own log level.
     """
 
     workers: int
@@ -205,30 +205,30 @@ class Supervisor:
     set_log_level: Callable[[str], None] = lambda _: None
     _slots: list[_Slot] = field(init=False)
     board: HealthSnapshot = field(init=False)
-    """How everything was at the last turn; replaced as one, so that any thread reads it."""
+    """Health at the last turn; replaced atomically, so that any thread can read it."""
     _application: str = field(init=False, default="")
     _topology: str = field(init=False, default="")
     _picture: Picture | None = field(init=False, default=None)
     _loaded: bool = field(init=False, default=False)
     _shutdown_timeout_s: float = field(init=False, default=SHUTDOWN_TIMEOUT_S)
     _code: ExitCode | None = field(init=False, default=None)
-    """What to end with; None until something decides that it ends."""
+    """Exit code; None until the end is decided."""
     _why: str = field(init=False, default="")
-    """What has decided it, where that is no wish."""
+    """Reason of the end, unless it was requested."""
     _kill_at_s: float | None = field(init=False, default=None)
     _asked: list[tuple[int, float]] = field(init=False, default_factory=list)
-    """Signals that no turn has looked at yet."""
+    """Received signals that no turn has handled yet."""
     _signalled_s: float | None = field(init=False, default=None)
     _unreached_again_s: float = field(init=False, default=0.0)
-    """When it may be said again that no broker is reached."""
+    """Earliest time to log again that no broker is reached."""
     _waiting: set[int] = field(init=False, default_factory=set)
-    """The workers that reach none."""
+    """Workers that reach no broker."""
     _said: set[tuple[str, str, str]] = field(init=False, default_factory=set)
-    """Failures of workers that are in the log."""
+    """Kinds of worker failures that were logged."""
     _wishes: SimpleQueue[_Wish] = field(init=False, default_factory=SimpleQueue)
     _silences: HeartbeatMonitor = field(init=False)
     _level: str | None = field(init=False, default=None)
-    """What the log's level was changed to."""
+    """Changed log level; None if it was not changed."""
 
     def __post_init__(self) -> None:
         now_s = self.monotonic()
@@ -240,13 +240,13 @@ class Supervisor:
         self.board = self._board(now_s)
 
     def run(self, wait: Callable[[], None]) -> ExitCode:
-        """Go on until all workers have ended.
+        """Run until all workers have ended.
 
         Args:
-            wait: returns when a worker reported something, or after a moment.
+            wait: returns when a worker reported, or after a short time.
 
         Returns:
-            What the process should end with.
+            The exit code of the process.
         """
         while not self.turn():
             wait()
@@ -255,11 +255,11 @@ class Supervisor:
         return code
 
     def signalled(self, number: int) -> None:
-        """Note a signal; the next turn acts on it. May be called from a signal's handler."""
+        """Record a signal for the next turn. May be called from a signal handler."""
         self._asked.append((number, self.monotonic()))
 
     def turn(self) -> bool:
-        """Look at everything once; returns whether all workers have ended."""
+        """Handle signals, commands, reports and restarts; return whether all workers have ended."""
         self._obey_signals()
         self._fulfil_wishes()
         for slot in self._slots:
@@ -306,7 +306,7 @@ class Supervisor:
         slot.started_s = self.monotonic()
         try:
             slot.process = self.start(slot.index)
-        except OSError as error:  # the machine has no room for one more process, perhaps not yet
+        except OSError as error:  # perhaps a temporary lack of resources
             self._crashed(slot, {"worker_index": slot.index, "outcome": f"not started: {error}"})
             return
         slot.status.started(slot.process.pid)
@@ -316,7 +316,7 @@ class Supervisor:
 
     def _look_at(self, slot: _Slot, process: WorkerProcess) -> None:
         code = process.poll()
-        # In this order, so that the reports of an ended process are all there.
+        # After `poll`, so that no report of an ended process is missed.
         for report in process.reports():
             if isinstance(report, Loaded):
                 if not self._loaded:
@@ -371,13 +371,13 @@ class Supervisor:
             self._stop_all(_as_exit_code(code), f"worker {slot.index} failed")
 
     def _failed(self, slot: _Slot, failure: Failure) -> None:
-        """Say it, unless another worker has failed in the same place in the same way."""
+        """Log a failure, unless another worker has failed at the same place in the same way."""
         if failure.kind not in self._said:
             self._said.add(failure.kind)
             log_failure(self.log, failure, worker_index=slot.index)
 
     def _unreached(self, slot: _Slot, report: Unreached) -> None:
-        """Say it once for all workers, and again when the first of them would."""
+        """Log once for all workers that no broker is reached; repeat it after an interval."""
         now_s = self.monotonic()
         self._waiting.add(slot.index)
         if now_s >= self._unreached_again_s:
@@ -385,7 +385,7 @@ class Supervisor:
             self.log.warning("brokers_not_reached", **report.fields())
 
     def _reached(self, slot: _Slot) -> None:
-        """The next time is another one, once no worker waits any more; some notice it later."""
+        """Reset the log interval as soon as no worker is without brokers."""
         if slot.index in self._waiting:
             self._waiting.remove(slot.index)
             if not self._waiting:
@@ -424,7 +424,7 @@ class Supervisor:
                 self._kill_all(f"a second {name} came while it was closing")
 
     def _stop_all(self, code: ExitCode, reason: str) -> None:
-        """Ask every worker to close; the first reason decides the exit code."""
+        """Request a stop of all workers; the first reason determines the exit code."""
         assert self._code is None
         self._code = code
         self._kill_at_s = self.monotonic() + self._shutdown_timeout_s
@@ -449,13 +449,13 @@ class Supervisor:
             self.log.error("worker_killed", worker_index=slot.index, pid=pid, reason=reason)
             slot.process.kill()
 
-    # -- what is asked of it -------------------------------------------------------------------
+    # -- commands ------------------------------------------------------------------------------
 
     def ask(self, wish: Callable[[Supervisor], str]) -> Future[str]:
-        """Have something done by the next turn; may be called from any thread.
+        """Queue a command for the next turn. Thread-safe.
 
         Args:
-            wish: called with this; what it returns or raises is the future's.
+            wish: called with the supervisor; its result or error becomes the future's.
         """
         answer: Future[str] = Future()
         self._wishes.put((wish, answer))
@@ -473,13 +473,13 @@ class Supervisor:
                 answer.set_exception(error)
 
     def scale(self, workers: int) -> str:
-        """Have so many workers from now on; returns what follows, in words.
+        """Change the number of workers; return a message about the effect.
 
-        Those that are too many commit, close and leave the group, the last one first; the others
-        get their tasks.
+        Surplus workers commit, close and leave the group, in descending order of their numbers; the
+        others get their tasks.
 
         Raises:
-            RefusedError: the supervisor stops.
+            RefusedError: the supervisor is stopping, or the number is out of range.
         """
         if self._code is not None:
             raise RefusedError("all workers are being stopped")
@@ -513,7 +513,7 @@ class Supervisor:
         )
 
     def change_log_level(self, level: str) -> str:
-        """Log from this level on, here and in all workers; returns what follows, in words."""
+        """Change the log level here and in all workers; return a message about the effect."""
         self.set_log_level(level)
         self._level = level
         for slot in self._slots:
@@ -522,7 +522,7 @@ class Supervisor:
         return logs.LEVEL_SAID.format(level=level)
 
     def _see_off(self, now_s: float) -> None:
-        """Forget those that have left, and end those that do not."""
+        """Kill leaving workers that are overdue, and remove workers that have left."""
         for slot in self._slots:
             if slot.leave_by_s is not None and now_s >= slot.leave_by_s and not slot.killed:
                 self._kill(slot, _NOT_CLOSED)
@@ -560,6 +560,6 @@ def _outcome(code: int) -> str:
 
 
 def _again(code: int) -> str:
-    """What has to come first, in words: the links are the documentation's."""
+    """Return the fix before a restart as text without links."""
     again = next(ending.again for ending in TABLE if ending.code == code)
     return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", again)

@@ -1,4 +1,4 @@
-"""Where a worker's process begins; see `headrace.streams.supervisor.worker_process`."""
+"""Entry point of a worker's process; see `headrace.streams.supervisor.worker_process`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.streams.states import rare_collections
 
 
 def main() -> None:
-    """Load what a worker is made of, and be one."""
+    """Import the worker's modules and run the worker."""
     with rare_collections():
         from headrace.streams.supervisor.worker_process import main as work
 

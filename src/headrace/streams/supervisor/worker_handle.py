@@ -1,18 +1,18 @@
-"""The supervisor's handle on a worker's process, and what the two say to each other.
+"""Handle of the supervisor on a worker's process, and the protocol between the two.
 
     supervisor ── a line of JSON (`Launch`), later ``level …``, then ``stop`` or ``leave`` ─► worker
                ◄─── reports (see `report_sender`) ──────────────────────────────────────────
-               ◄──► questions about rows in its memory (see `queries.query_channel`)
+               ◄──► queries for rows in its memory (see `queries.query_channel`) ───────────►
 
-A pipe and two sockets, and nothing else. Where the pipe ends without either the supervisor is dead,
-and the worker closes by itself. So a clean end needs no signal, no polling of parents, and nothing
-of the operating system but these.
+The channels are a pipe and two sockets. If the pipe closes without ``stop`` or ``leave``, the
+supervisor is dead, and the worker closes on its own. A clean end therefore requires neither a
+signal, nor polling of the parent process, nor other features of the operating system.
 
-Another pipe takes its standard error until it can log: what a worker says that dies before, such
-as Python's own words when a module cannot be imported, the supervisor logs with its end.
+Another pipe captures the worker's standard error until it can log. If a worker dies before, for
+example because a module cannot be imported, the supervisor logs this output with the worker's end.
 
-The process has a process group of its own: a Ctrl-C in the terminal reaches the supervisor alone.
-It does not import from the current directory until it loads the application.
+The process has its own process group, so that Ctrl-C in the terminal reaches only the supervisor.
+The current directory is not on its import path until it loads the application.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from headrace.streams.supervisor.worker_reports import Report, decode, report_ch
 
 STOP = b"stop\n"
 LEAVE = b"leave\n"
-"""As `STOP`, and whatever the setting on.stop says the group is left: nobody comes back."""
+"""Stop and leave the group, regardless of the setting on.stop: the worker does not return."""
 LEVEL = b"level "
-"""The lowest level of the log's events follows, to the end of the line."""
+"""Change the log level; the level follows, to the end of the line."""
 STDERR = 2
 _READ_BYTES = 65_536
 _TURN_S = 0.1
@@ -48,15 +48,15 @@ _LAST_WORDS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What every worker is started with.
+    """Start parameters of all workers.
 
     Args:
-        target: the application, as `headrace.streams.supervisor.app_loader.load_app` takes it.
-        settings: those that differ from the application's own.
-        origins: where those were given, as far as they do not know it themselves.
-        again: the options of a command that is to have the same ones.
-        terminal: whether people read its log as it comes.
-        endpoint: where its host serves its stores, unless its settings say where others reach them.
+        target: the application, as for `headrace.streams.supervisor.app_loader.load_app`.
+        settings: settings that override the application's own.
+        origins: origin of each setting, if `settings` does not contain it.
+        again: command-line options that reproduce these settings.
+        terminal: whether the log is shown on a terminal.
+        endpoint: endpoint of this host's stores, unless the settings contain it.
     """
 
     target: str
@@ -74,10 +74,10 @@ class Launch:
 
 
 class LiveProcess:
-    """A worker's process (see `headrace.streams.supervisor.supervisor.WorkerProcess`).
+    """Worker process (see `headrace.streams.supervisor.supervisor.WorkerProcess`).
 
     Args:
-        output: takes the lines that the worker writes; None leaves them to the standard streams.
+        output: called with each output line; None inherits the standard streams.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LiveProcess:
                 os.close(file)
         self.index = index
         self.questions = QueryChannel(questions)
-        """Asks it about rows in its memory."""
+        """Channel for queries of rows in its memory."""
         self._first = first_read
         self._readers = {file: LineReader(file) for file in (self._reports, first_read)}
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
@@ -129,20 +129,20 @@ class LiveProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process ID."""
         return self._process.pid
 
     @property
     def files(self) -> list[int]:
-        """What there may be something to read from."""
+        """File descriptors to wait for."""
         return [file for file, lines in self._readers.items() if not lines.ended]
 
     def poll(self) -> int | None:
-        """Its exit code, or None while it runs."""
+        """Return its exit code, or None while it runs."""
         return self._process.poll()
 
     def reports(self) -> Iterator[Report]:
-        """What it reported since the last call; passes on what it wrote."""
+        """Yield its reports since the last call, and pass on its output."""
         for file, lines in self._readers.items():
             for line in lines.read():
                 if file == self._reports:
@@ -153,78 +153,78 @@ class LiveProcess:
                     self._output(line.decode(errors="replace"))
 
     def last_words(self) -> list[str]:
-        """The end of what it wrote to its standard error before it could log."""
+        """Return the last lines of its standard error before it could log."""
         return list(self._last_words)
 
     def stop(self) -> None:
-        """Ask it to close cleanly."""
+        """Request a clean stop."""
         self._tell(STOP)
 
     def leave(self) -> None:
-        """Ask it to close cleanly and to leave the group for good."""
+        """Request a clean stop that leaves the group."""
         self._tell(LEAVE)
 
     def set_log_level(self, level: str) -> None:
-        """Have it log from this level on."""
+        """Change its log level."""
         self._tell(LEVEL + level.encode() + b"\n")
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         self._process.kill()
 
     def close(self) -> None:
-        """Let go of the pipes."""
+        """Close the pipes."""
         self.questions.close()
         for file in (self._control, *self._readers):
             os.close(file)
 
     def _tell(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # its end is seen by `poll`
+        with suppress(BrokenPipeError):  # `poll` detects its end
             os.write(self._control, line)
 
 
 def _copy(file: int) -> int:
     try:
         return os.dup(file)
-    except OSError:  # this process was started without
+    except OSError:  # this process has no such file
         return os.open(os.devnull, os.O_WRONLY)
 
 
 class Processes:
-    """Starts workers, and waits for any of them to say something.
+    """Starter of worker processes, which also waits for their output.
 
     Args:
-        output: takes the lines that workers write; None leaves them to the standard streams.
+        output: called with each output line of workers; None inherits the standard streams.
     """
 
     def __init__(self, launch: Launch, *, output: Callable[[str], None] | None = None) -> None:
         self._launch = launch
         self.endpoint: str | None = None
-        """Where this host serves its stores; workers that are started from then on tell others."""
+        """Endpoint of this host's stores, advertised by workers that are started later."""
         self._output = output
         self._started: list[LiveProcess] = []
 
     def start(self, index: int) -> LiveProcess:
-        """Start the worker of an index."""
+        """Start the worker with an index."""
         launch = replace(self._launch, endpoint=self.endpoint)
         process = LiveProcess(launch, index, output=self._output)
         self._started.append(process)
         return process
 
     def asked(self) -> dict[int, Ask]:
-        """The workers that run, by their numbers; any thread may ask them."""
+        """Return the query channels of running workers, by worker number. Thread-safe."""
         running = [process for process in tuple(self._started) if process.poll() is None]
         return {process.index: process.questions.ask for process in running}
 
     def wait(self) -> None:
-        """Wait for something to read, the end of a process, or a moment."""
+        """Wait for output, the end of a process, or a short time."""
         self._started = [process for process in self._started if process.poll() is None]
         files = [file for process in self._started for file in process.files]
         select.select(files, [], [], _TURN_S)
 
 
 class LineReader:
-    """Whole lines of a pipe, as they come."""
+    """Non-blocking reader of whole lines from a pipe."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -233,7 +233,7 @@ class LineReader:
         os.set_blocking(file, False)
 
     def read(self) -> list[bytes]:
-        """The whole lines that came since the last call."""
+        """Return the whole lines received since the last call."""
         while not self.ended:
             try:
                 chunk = os.read(self._file, _READ_BYTES)

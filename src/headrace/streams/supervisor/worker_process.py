@@ -1,11 +1,11 @@
-"""A worker of `headrace run`, in its process: loads the application, runs it, ends with a code.
+"""Worker of `headrace run` in its process: loads and runs the application, exits with a code.
 
     python -P -m headrace.streams.supervisor.worker_entry word_count:app INDEX CONTROL REPORTS
     ERRORS QUESTIONS
 
 CONTROL, REPORTS and QUESTIONS are the ends of a pipe and two sockets, which
-`headrace.streams.supervisor.worker_handle` describes, ERRORS becomes the standard error when there
-are logs; only the supervisor starts this.
+`headrace.streams.supervisor.worker_handle` describes. ERRORS becomes the standard error once
+logging is configured. Only the supervisor starts this module.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from headrace.topology.describe.picture import picture_of
 
 _FLUSH_S = 1.0
 _ENDING_S = 5.0
-"""How long a worker waits for room to report how it ends."""
+"""Time limit for sending the final report."""
 
 
 class StopSwitch:
-    """Stops an application that may not be there yet; called from signals and threads."""
+    """Stop request for an application that may not be loaded yet; used by signals and threads."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -62,10 +62,10 @@ class StopSwitch:
         self._close: Callable[[bool | None], None] | None = None
 
     def stop(self, *, leave: bool | None = None) -> None:
-        """Stop it now, or as soon as it is there.
+        """Stop the application now, or as soon as it is attached.
 
         Args:
-            leave: whether it leaves the group; None does as the application says.
+            leave: whether it leaves the group; None follows the application's settings.
         """
         self._leave = leave
         self._asked.set()
@@ -73,14 +73,14 @@ class StopSwitch:
             self._close(leave)
 
     def attach(self, close: Callable[[bool | None], None]) -> None:
-        """Say how to stop it, given whether it leaves the group."""
+        """Set the function that stops the application, given whether to leave the group."""
         self._close = close
         if self._asked.is_set():
             close(self._leave)
 
 
 class _Leash(threading.Thread):
-    """Follows what the supervisor says, and notices its death."""
+    """Parent-death watchdog, which also follows the supervisor's commands."""
 
     def __init__(self, control: int, switch: StopSwitch, flush_log: Callable[[], None]) -> None:
         super().__init__(name="headrace-leash", daemon=True)
@@ -91,7 +91,7 @@ class _Leash(threading.Thread):
         self.flush_log = flush_log
 
     def run(self) -> None:
-        """Follow words until one says stop, or there are no more."""
+        """Follow commands until a stop, or until the supervisor is lost."""
         while told := _first_line(self._control):
             if told == STOP.strip():
                 self._switch.stop()
@@ -104,7 +104,7 @@ class _Leash(threading.Thread):
         log = get_logger()
         log.error("supervisor_lost", within_s=self.timeout_s)
         self._switch.stop()
-        # Nobody else is left to bound this.
+        # Without a supervisor, the worker must enforce the time limit itself.
         if not self.ended.wait(self.timeout_s):
             log.error("worker_killed", reason="it did not close within shutdown.timeout.ms")
             self.flush_log()
@@ -112,7 +112,7 @@ class _Leash(threading.Thread):
 
 
 def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender) -> KafkaStreams:
-    """The application with what the command adds, and an identity of this worker's own."""
+    """Load the application with the command's settings and with this worker's identity."""
     settings = Given(launch.settings, launch.origins)
     app = load_app(launch.target, settings)
     worker_id = settings.get("worker.id", app.config.worker_id)
@@ -131,13 +131,13 @@ def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender)
 
 @dataclass(slots=True)
 class _Says:
-    """What is said of an error; an application's own word is known when it is loaded.
+    """Parameters of error messages; the application's own setting is known after it is loaded.
 
     Args:
-        full: whether texts that may quote a record are said.
-        target: how `headrace` names the application.
-        again: the options by which a command has its settings.
-        is_final: whether no worker is to follow.
+        full: whether to log texts that may quote a record.
+        target: name of the application for `headrace`.
+        again: command-line options that reproduce its settings.
+        is_final: whether the worker must not be restarted.
     """
 
     full: bool
@@ -188,7 +188,7 @@ def _work(
 
 
 def _stop_on_sigterm(switch: StopSwitch) -> None:
-    """Until the application runs and has handlers of its own."""
+    """Handle stop signals until the application installs its own handlers."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         switch.stop()
@@ -198,10 +198,10 @@ def _stop_on_sigterm(switch: StopSwitch) -> None:
 
 
 def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> ExitCode:
-    """Work, and say what it failed of: to the supervisor, which says it once for all workers."""
+    """Run the worker and report its failure to the supervisor, which logs it for all workers."""
     try:
         work()
-    except BaseException as error:  # also what ends an interpreter: here it is a crash
+    except BaseException as error:  # SystemExit, too: it counts as a crash
         if isinstance(error, RecordError):
             error.told_for(says.target, says.again)
         failure = describe_failure(error, full=says.full)
@@ -213,7 +213,7 @@ def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> 
 
 
 def _first_line(file: int) -> bytes:
-    """Read a line and nothing behind it; empty when the supervisor is gone."""
+    """Read exactly a line; return an empty result if the supervisor is lost."""
     line = b""
     while byte := os.read(file, 1):
         if byte == b"\n":
@@ -223,7 +223,7 @@ def _first_line(file: int) -> bytes:
 
 
 def main() -> None:
-    """Be a worker, and end the process with its exit code."""
+    """Run a worker, and exit with its exit code."""
     target, *numbers = sys.argv[1:]
     index, control, reports, errors, questions = map(int, numbers)
     for file in (control, reports, questions):
@@ -238,7 +238,7 @@ def main() -> None:
     faulthandler.enable()
     sys.argv = [target]
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what the user's code prints is seen at once
+        sys.stdout.reconfigure(line_buffering=True)  # for immediate output of user code
     written = logs.bounded(sys.stderr)
     logs.configure(
         launch.log_format,
@@ -257,13 +257,13 @@ def main() -> None:
     sender.send_surely(Ended(code), within_s=_ENDING_S)
     written.close()
     if code is not ExitCode.STOPPED:
-        # A thread of the user's must not keep alive what has failed.
+        # A user's thread must not keep a failed process alive.
         _flush_output()
         os._exit(code)
 
 
 def _flush_output() -> None:
-    """Write what the user's code has printed, if anybody reads it."""
+    """Flush the user code's output, without blocking if nothing reads it."""
 
     def flush() -> None:
         with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a worker tells its supervisor: one line of JSON for each report (see `report_sender`)."""
+"""Reports of a worker to its supervisor: a line of JSON each."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from headrace.topology.describe.picture import Picture
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The application is imported and its settings are right.
+    """Report that the application is loaded and its settings are valid.
 
     Args:
-        state_dir: where its state is on this host, which other applications may share.
+        state_dir: its state directory on this host, which other applications may share.
     """
 
     application: str
     shutdown_timeout_ms: int
     state_dir: str = ""
     topology: str = ""
-    """Tells versions of the topology from each other."""
+    """Digest of the topology's version."""
     picture: Picture | None = None
-    """What it looks like."""
+    """Drawing of the topology."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a worker is doing.
+    """Status of a worker.
 
     Args:
-        state: the application's, in words.
-        restored: changelog offsets that are behind it, of the restores under way.
-        to_restore: offsets of these restores in all.
+        state: the application's state, as text.
+        restored: changelog offsets already restored by the current restores.
+        to_restore: total changelog offsets of the current restores.
         processed: records since the start.
-        commit_age_s: since the last one, in seconds, or None before the first.
-        at_s: when this was so, in seconds of the worker's clock.
+        commit_age_s: age of the last commit in seconds; None before the first.
+        at_s: time of this report, in seconds of the worker's clock.
     """
 
     state: str
@@ -64,7 +64,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """What stopped the application: the parts of a `headrace.streams.tasks.failures.Failure`."""
+    """Error that stopped the application: fields of `headrace.streams.tasks.failures.Failure`."""
 
     error: str
     reason: str
@@ -74,7 +74,7 @@ class Failed:
 
     @classmethod
     def of(cls, failure: Failure) -> Failed:
-        """Make one that a pipe takes whole: the outermost frames go first."""
+        """Create a report that fits into a pipe's buffer; outermost frames are removed first."""
         made = cls(**asdict(failure))
         while len(encode(made)) > select.PIPE_BUF:
             parts = asdict(made)
@@ -88,7 +88,7 @@ class Failed:
         return made
 
     def failure(self) -> Failure:
-        """What it was made of."""
+        """Return the failure."""
         return Failure(**asdict(self))
 
 
@@ -98,16 +98,17 @@ def _half(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a worker tells of itself in numbers."""
+    """Metrics snapshot of a worker."""
 
     facts: WorkerSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The worker has closed, and ends its process with this code.
+    """Report that the worker has closed and exits with this code.
 
-    The code alone proves nothing: user code and libraries may end a process with any.
+    The exit code of the process is no proof, because user code and libraries may exit with any
+    code.
     """
 
     code: int
@@ -125,7 +126,7 @@ _TOLD = b'{"told": '
 
 
 def encode(report: Report) -> bytes:
-    """Make a line of a report."""
+    """Encode a report as a line."""
     if isinstance(report, Told):
         return b"%s%s}\n" % (_TOLD, to_json(report.facts))
     kind = next(name for name, kind in _KINDS.items() if isinstance(report, kind))
@@ -133,14 +134,14 @@ def encode(report: Report) -> bytes:
 
 
 def decode(line: bytes) -> Report:
-    """Read a line.
+    """Decode a line.
 
     Example:
         >>> decode(encode(Loaded("word-count", 30_000)))  # doctest: +ELLIPSIS
         Loaded(application='word-count', shutdown_timeout_ms=30000, ..., picture=None)
     """
     if line.startswith(_TOLD):
-        # Of many tasks it is long, and the supervisor reads some of them each second.
+        # Decoded by msgspec because it is long with many tasks and sent several times per second.
         return Told(worker_of(line[len(_TOLD) :].rstrip()[:-1]))
     ((kind, fields),) = json.loads(line).items()
     if kind == "loaded":
@@ -149,10 +150,10 @@ def decode(line: bytes) -> Report:
 
 
 class Activity:
-    """Listens to a worker, and says at any time how it is doing.
+    """Listener of a worker that returns its status at any time.
 
-    The worker's thread writes and another one reads; each fact is replaced at once, so no lock is
-    needed and the worker never waits for one.
+    The worker's thread writes and another thread reads; each field is replaced atomically, so no
+    lock is required and the worker never waits.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -163,7 +164,7 @@ class Activity:
         self._last_commit_s: float | None = None
 
     def status(self, state: str, processed: int) -> Status:
-        """Say how the worker is doing.
+        """Return the status of the worker.
 
         Args:
             processed: records since the start.
@@ -183,46 +184,43 @@ class Activity:
         )
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """The worker's tasks changed; restores of tasks that left have no end of their own."""
+        """Handle changed tasks; restores of revoked tasks have no end event."""
         self._tasks = tuple(tasks)
         here = {task.partition for task in tasks}
         self._restoring = {p: r for p, r in self._restoring.items() if p.partition in here}
 
     def on_running(self) -> None:
-        """All tasks process records."""
+        """Handle that all tasks process records."""
         self._restoring = {}
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
-        """A commit is final."""
+        """Handle a completed commit."""
         self._commits += 1
         self._last_commit_s = self._clock.monotonic_s()
 
     def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:  # noqa: ARG002
-        """A store's restore begins."""
+        """Handle the start of a store's restore."""
         self._restoring[place] = (begin, begin, end)
 
     def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:  # noqa: ARG002
-        """Records were applied."""
+        """Handle restored records."""
         if place in self._restoring:
             begin, _, end = self._restoring[place]
             self._restoring[place] = (begin, min(offset, end), end)
 
     def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:  # noqa: ARG002
-        """A store is complete."""
+        """Handle the end of a store's restore."""
         self._restoring.pop(place, None)
 
 
-# How reports get from a worker to its supervisor: over a socket, and never waited for.
+# Transport of reports from a worker to its supervisor, over a socket and without blocking.
 #
-# A report is a courtesy. It is written without waiting. What the socket has no room for stays here
-# and goes on with the next one; as long as something stays, later reports are dropped. So a
-# supervisor that is slow, stopped or gone never delays a worker, a report of any size arrives
-# whole,
-# and no more than one of them is ever kept. Each says how things are, not what changed, so a
-# dropped
-# one is made good by the next.
+# The rest of a report that does not fit into the socket's buffer is kept and sent with the next
+# report; until then, further reports are dropped. So a slow, stopped or lost supervisor never
+# delays a worker, a report of any size arrives whole, and at most one report is kept. Each report
+# contains the whole state rather than changes, so the next report replaces a dropped report.
 #
-# A stream of lines and not of packets: those have a largest size, and not every system has them.
+# A stream socket, because packet sockets limit the size and are not available on every system.
 
 
 EVERY_S = 0.5
@@ -230,17 +228,17 @@ _ROOM_BYTES = 256 << 10
 
 
 def report_channel() -> tuple[int, int]:
-    """Make the supervisor's end and the worker's, as numbers of files."""
+    """Create a socket pair; return the file descriptors of the supervisor and of the worker."""
     ours, theirs = socket.socketpair()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM_BYTES)
     return ours.detach(), theirs.detach()
 
 
 class ReportSender:
-    """The worker's end of the socket.
+    """Worker's end of the report socket.
 
     Args:
-        file: its number; nothing else may write to it.
+        file: its file descriptor; nothing else may write to it.
     """
 
     def __init__(self, file: int) -> None:
@@ -250,17 +248,17 @@ class ReportSender:
         os.set_blocking(file, False)
 
     def send(self, report: Report) -> bool:
-        """Write a report if there is room; returns whether anybody may still read."""
+        """Send a report without blocking; return whether the supervisor may still read."""
         with self._lock:
             if not self._write():
                 return False
             if self._rest:
-                return True  # nobody reads: this one is dropped
+                return True  # the buffer is full: drop the report
             self._rest = encode(report)
             return self._write()
 
     def send_surely(self, report: Report, *, within_s: float = 1.0) -> bool:
-        """Write a report, waiting for room; returns whether it is written."""
+        """Send a report, waiting for buffer space; return whether it was sent."""
         end_s = time.monotonic() + within_s
         with self._lock:
             self._rest += encode(report)
@@ -271,7 +269,7 @@ class ReportSender:
             return not self._rest
 
     def _write(self) -> bool:
-        """Write what is left, as far as there is room; returns whether anybody may still read."""
+        """Write as much as fits into the buffer; return whether the supervisor may still read."""
         try:
             while self._rest:
                 self._rest = self._rest[os.write(self._file, self._rest) :]
@@ -283,10 +281,10 @@ class ReportSender:
 
 
 class Reporter:
-    """Sends how the worker is doing now and then, from a thread of its own.
+    """Background thread that regularly sends the worker's status.
 
     Args:
-        facts: the worker's last snapshot; None before the first.
+        facts: returns the worker's last metrics snapshot; None before the first.
     """
 
     def __init__(
@@ -319,5 +317,5 @@ class Reporter:
     def _report(self) -> bool:
         facts = self._facts()
         told = facts is None or self._sender.send(Told(facts))
-        # Behind it: a supervisor that has read how the worker is has its numbers, too.
+        # Last, so that a supervisor that has the status has the snapshot, too.
         return told and self._sender.send(self._status())
