@@ -1,8 +1,8 @@
-"""The names of librdkafka 2.16's settings, by the client that takes them.
+"""Names of librdkafka 2.16's settings, by client.
 
-A misspelt client setting is found with all other problems before any client is made. A test
-compares these names with what the installed library lists; callbacks are named as the Python
-client names them.
+A misspelt client setting is reported with all other problems before any client is created. A test
+compares these names with the settings of the installed library; callbacks have the names that the
+Python client uses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ topic.metadata.refresh.fast.cnt topic.metadata.refresh.fast.interval.ms
 topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
 """
 SHARED = frozenset(_SHARED.split())
-"""Network, security, logging and statistics: without a prefix they go to every client."""
+"""Settings of network, security, logging and statistics, which need no prefix."""
 
 _TUNING = """
 allow.auto.create.topics bootstrap.servers log.queue max.in.flight
@@ -48,7 +48,7 @@ metadata.broker.list receive.message.max.bytes retry.backoff.max.ms retry.backof
 topic.blacklist
 """
 TUNING = frozenset(_TUNING.split())
-"""Known to every client, but with another meaning or value in each: only with a prefix."""
+"""Settings whose meaning or value differs between clients: they require a prefix."""
 
 _CONSUMER = """
 auto.commit.enable auto.commit.interval.ms auto.offset.reset check.crcs

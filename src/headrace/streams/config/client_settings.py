@@ -1,8 +1,9 @@
-"""The settings of the Kafka clients: which ones a user may give, and the finished dictionaries.
+"""Settings of the Kafka clients: the permitted settings, and the resulting dictionaries.
 
-A setting reaches a client in four layers, each over the one before: what the runtime chose, what
-the user gave for every client, what the user gave for this client by prefix, and what the runtime
-owns. A user's value for an owned setting is refused unless it is the one that the runtime uses.
+A client's settings have four layers, each overriding the previous layer: defaults of the runtime,
+the user's settings for all clients, the user's settings with the client's prefix, and settings
+owned by the runtime. A user's value for an owned setting is rejected unless it is the runtime's
+value.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _JAVA_PREFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A setting that the runtime decides: its only legal value, if any, and why."""
+    """Setting that the runtime owns: its only legal value, if any, and the reason."""
 
     name: str
     reason: str
@@ -113,7 +114,7 @@ OWNED_TOPIC_CONFIGS = {
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What the user gave for the clients, checked; each method lays the runtime's part under it."""
+    """Validated client settings of the user; `layered` merges them with the runtime's settings."""
 
     shared: Mapping[str, object]
     by_prefix: Mapping[str, Mapping[str, object]]
@@ -121,13 +122,13 @@ class ClientSettings:
     def layered(
         self, prefixes: Iterable[str], chosen: ClientConfig, owned: ClientConfig, *, role: str
     ) -> ClientConfig:
-        """The dictionary for one client.
+        """Return the settings of a client.
 
         Args:
-            prefixes: whose settings apply, the last one over the first.
-            chosen: the runtime's values, which the user may change.
-            owned: the runtime's values, which nobody changes.
-            role: becomes the end of the client.id, unless a prefixed client.id says otherwise.
+            prefixes: prefixes of the settings that apply, in ascending precedence.
+            chosen: the runtime's defaults, which the user may override.
+            owned: the runtime's values, which the user cannot override.
+            role: suffix of the client.id, unless a client.id with a prefix is given.
         """
         config = {**chosen, **self.shared}
         config["client.id"] = f"{config['client.id']}-{role}"
@@ -140,14 +141,14 @@ class ClientSettings:
 def read_client_settings(
     given: Mapping[str, object], *, exactly_once: bool, known: Iterable[str]
 ) -> tuple[ClientSettings, list[str]]:
-    """Sort the settings that are not the runtime's own by client, and check their names.
+    """Group settings other than the runtime's own by client, and check their names.
 
     Args:
-        given: dotted names and values.
-        known: the runtime's own names, for suggestions.
+        given: settings by dotted name.
+        known: names of the runtime's own settings, for suggestions.
 
     Returns:
-        The settings, and one sentence for each problem.
+        The settings, and a sentence for each problem.
     """
     shared: dict[str, object] = {}
     by_prefix: dict[str, dict[str, object]] = {prefix: {} for prefix in PREFIXES}
@@ -171,7 +172,7 @@ def read_client_settings(
 
 
 def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> str | None:
-    """Why the setting cannot be given for this client, or None if it can."""
+    """Return why the setting is not allowed for this client, or None if it is allowed."""
     if prefix == "topic.":
         reason = OWNED_TOPIC_CONFIGS.get(bare)
         return None if reason is None else f"topic.{bare} cannot be set: {reason}"
@@ -188,7 +189,7 @@ def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> st
 
 
 def _named(value: object) -> str:
-    """A value as it is written in the table of what the runtime owns."""
+    """Return a value as it is written in the table of owned settings."""
     text = str(value).lower()
     return "all" if text == "-1" else text
 
@@ -203,7 +204,7 @@ def _owned(name: str, prefix: str, *, exactly_once: bool) -> Iterator[Owned]:
 def unknown_setting(
     name: str, candidates: Iterable[str], value: object = None, *, exactly_once: bool = True
 ) -> str:
-    """A sentence on an unknown name, with the nearest thing that exists."""
+    """Return a sentence about an unknown setting, with the most similar name."""
     for java, ours in _JAVA_PREFIXES.items():
         if name.startswith(java):
             return f"{name} is unknown; write {ours}{name.removeprefix(java)}"
@@ -221,7 +222,7 @@ def unknown_setting(
 
 
 def _bare(name: str, prefix: str, value: object, *, exactly_once: bool) -> str:
-    """A sentence on a setting of one client that was given without its prefix."""
+    """Return a sentence about a client setting that was given without its prefix."""
     for owned in _owned(name, prefix, exactly_once=exactly_once):
         if owned.value is not None and _named(value) == owned.value:
             return f"{name} is always {owned.value}: {owned.reason}; remove it"

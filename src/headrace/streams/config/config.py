@@ -1,7 +1,8 @@
-"""The settings of an application: one table, checked whole before anything starts.
+"""Settings of an application: a single table, validated as a whole before anything starts.
 
-The fields of `StreamsConfig` are the table; `config_page` prints it as docs/configuration.md.
-Names are Kafka's dotted names, where a field has underscores.
+The fields of `StreamsConfig` are the table; `settings_reference` prints it as
+docs/configuration.md. Setting names are Kafka's dotted names; field names have underscores instead
+of dots.
 """
 
 from __future__ import annotations
@@ -58,19 +59,19 @@ from headrace.topology.graph.optimizer import (
 from headrace.topology.serdes import Serde
 from headrace.topology.timestamps import TimestampExtractor
 
-# Settings that are right alone and wrong together.
+# Checks of combinations of settings.
 
 
 TRANSACTION_MARGIN_MS = 2_000
-"""What a transaction must have left, beyond the commit interval, for the slowest batch."""
+"""Minimum difference between transaction time-out and commit interval, for the slowest batch."""
 
 
 HEARTBEATS_PER_SESSION = 3
-"""At least so many, as one or two may be lost."""
+"""Minimum number of heartbeats per session, because one or two may be lost."""
 
 
 def heartbeat_interval_ms(clients: ClientSettings) -> int:
-    """How often a worker tells the group that it lives, where the user does not say."""
+    """Return the default heartbeat interval of a worker."""
     return max(
         1, min(HEARTBEAT_INTERVAL_MS, _session_timeout_ms(clients) // HEARTBEATS_PER_SESSION)
     )
@@ -82,7 +83,7 @@ def _session_timeout_ms(clients: ClientSettings) -> int:
 
 
 def check_heartbeats(clients: ClientSettings) -> list[str]:
-    """A worker whose session is over before its next heartbeat is given up while it works."""
+    """Check that the session does not expire between two heartbeats."""
     try:
         session_ms = _session_timeout_ms(clients)
         given = clients.by_prefix["consumer."].get("heartbeat.interval.ms")
@@ -100,13 +101,13 @@ def check_heartbeats(clients: ClientSettings) -> list[str]:
 
 
 def transaction_timeout_ms(clients: ClientSettings) -> int:
-    """After how many milliseconds the broker aborts a transaction of a worker that died."""
+    """Return the time after which the broker aborts the transaction of a dead worker."""
     value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
     return int(str(value))
 
 
 def check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:
-    """A transaction lasts from one commit to the next, and one batch longer."""
+    """Check that a transaction may last for the commit interval and a further batch."""
     try:
         timeout_ms = transaction_timeout_ms(clients)
     except ValueError:
@@ -128,21 +129,21 @@ def check_transaction_timeout(commit_interval_ms: object, clients: ClientSetting
 
 
 PRODUCER_QUEUE_KIB = 64 * 1024
-"""What waits to be sent at most; a commit of large values may be more, and waits for room."""
+"""Limit of the producer's queue; a commit of larger data waits for free space."""
 RECONNECT_MS = 20
-"""A client's first pause before it connects again; each is twice the one before, up to 10 s."""
+"""Initial back-off of a client's reconnects, which doubles up to 10 s."""
 FETCH_WAIT_MS = 100
-"""How long a broker may wait for records; librdkafka has it wait 500.
+"""Maximum wait of a fetch request at the broker; librdkafka's default is 500.
 
-A client asks one question of a broker at a time. Partitions that it begins to read meanwhile wait
-for the answer, and a question about topics that are still empty is often the first.
+A client sends a single fetch request at a time to a broker. Partitions that are added meanwhile
+wait for the response, and the first request often reads topics that are still empty.
 """
 BATCH_BYTES = 1_000_000
-"""librdkafka's default of batch.size."""
+"""Default of batch.size in librdkafka."""
 
 
 class ClientConfigs:
-    """The part of `StreamsConfig` that the clients get."""
+    """Client settings of `StreamsConfig`."""
 
     __slots__ = ()
 
@@ -154,7 +155,7 @@ class ClientConfigs:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether state, output and offsets are committed in one transaction."""
+        """Whether state, output and offsets are committed in a transaction."""
         return self.processing_guarantee == "exactly_once_v2"
 
     @property
@@ -164,31 +165,31 @@ class ClientConfigs:
 
     @property
     def transaction_timeout_ms(self) -> int:
-        """After how many milliseconds the broker aborts a transaction of a worker that died."""
+        """Time after which the broker aborts the transaction of a dead worker."""
         return transaction_timeout_ms(self._clients)
 
     @property
     def max_poll_interval_ms(self) -> int:
-        """After how many milliseconds without a poll the group gives up a worker."""
+        """Time without a poll after which the group removes a worker."""
         return int(str(self.consumer_config("").get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)))
 
     @property
     def session_timeout_ms(self) -> int:
-        """After how many milliseconds the group gives up a worker that died."""
+        """Time without a heartbeat after which the group removes a worker."""
         return int(str(self.consumer_config("")["session.timeout.ms"]))
 
     def consumer_config(self, instance_id: str, *, version: str = "") -> ClientConfig:
-        """librdkafka's settings for the consumer of the input, a static member of the group.
+        """Return librdkafka's settings for the input consumer, a static member of the group.
 
         Args:
-            version: a digest of how tasks own topics (see `headrace.streams.plan.ownership`),
-                for the other members.
+            version: digest of the assignment rules (see `headrace.streams.plan.ownership`), for the
+                other members.
         """
         chosen: ClientConfig = {
             **self._chosen_for_consumers(),
-            # All inputs wait in one line: what is fetched ahead of one is waited for by the others.
+            # All inputs share a queue, so records prefetched of an input delay the others.
             "queued.min.messages": 5_000,
-            # Large records reach this bound before that of their number.
+            # Large records reach this limit before the limit of their number.
             "queued.max.messages.kbytes": 16 * 1024,
             "max.partition.fetch.bytes": 256 * 1024,
             "auto.offset.reset": "earliest",
@@ -204,14 +205,15 @@ class ClientConfigs:
         config = self._clients.layered(("consumer.",), chosen, owned, role="consumer")
         name = with_version(str(config["client.id"]), version)
         config["client.id"] = with_endpoint(name, self.application_server)
-        # A rebalance waits for everybody's next heartbeat, and what moves is nobody's until then.
+        # A rebalance waits for the next heartbeat of all members; until then, moving partitions
+        # are unassigned.
         config.setdefault("heartbeat.interval.ms", heartbeat_interval_ms(self._clients))
         return config
 
     def restore_config(self) -> ClientConfig:
-        """librdkafka's settings for the consumer of changelogs, which joins no group.
+        """Return librdkafka's settings for the consumer of changelogs, which joins no group.
 
-        The ``consumer.`` settings apply to it as well, under the ``restore.`` ones.
+        The ``consumer.`` settings apply to it as well, and ``restore.`` settings override them.
         """
         owned: ClientConfig = {
             **self._owned_by_consumers(),
@@ -229,12 +231,12 @@ class ClientConfigs:
         message_max_bytes: int | None = None,
         batch_max_bytes: int | None = None,
     ) -> ClientConfig:
-        """librdkafka's settings for the producer of output and changelogs.
+        """Return librdkafka's settings for the producer of output and changelogs.
 
         Args:
             transactional_id: the worker's identity, or None for a producer without transactions.
-            message_max_bytes: the largest record that a topic accepts, where it is known.
-            batch_max_bytes: the largest batch that every topic accepts, where it is known.
+            message_max_bytes: the largest record that any topic accepts, if known.
+            batch_max_bytes: the largest batch that every topic accepts, if known.
         """
         chosen: ClientConfig = {
             **self._chosen_for_all(),
@@ -242,21 +244,21 @@ class ClientConfigs:
             "enable.idempotence": True,
             "compression.type": "lz4",
             "linger.ms": 5,
-            # Its default of 100 delays each transaction that follows right on another.
+            # The default of 100 delays each transaction that immediately follows another.
             "retry.backoff.ms": 5,
             "retry.backoff.max.ms": 1000,
-            # How long a topic may be unknown before records for it fail; 30 s by default.
+            # Time for which a topic may be unknown before its records fail; 30 s by default.
             "topic.metadata.propagation.max.ms": 5_000,
             "queue.buffering.max.messages": 2_000_000,
             "queue.buffering.max.kbytes": PRODUCER_QUEUE_KIB,
         }
         if message_max_bytes is not None:
             chosen["message.max.bytes"] = message_max_bytes
-            # The largest record has to find room.
+            # The largest record must fit.
             room_kib = max(PRODUCER_QUEUE_KIB, 2 * message_max_bytes // 1024)
             chosen["queue.buffering.max.kbytes"] = room_kib
         if batch_max_bytes is not None:
-            # A topic bounds whole batches, and the client does not divide one that was refused.
+            # A topic limits whole batches, and the client does not split a rejected batch.
             chosen["batch.size"] = min(BATCH_BYTES, batch_max_bytes)
         owned: ClientConfig = {
             **self._owned_by_all(),
@@ -270,13 +272,13 @@ class ClientConfigs:
         return self._clients.layered(("producer.",), chosen, owned, role="producer")
 
     def admin_config(self) -> ClientConfig:
-        """librdkafka's settings for the admin client."""
+        """Return librdkafka's settings for the admin client."""
         chosen = self._chosen_for_all()
         return self._clients.layered(("admin.",), chosen, self._owned_by_all(), role="admin")
 
     def _chosen_for_all(self) -> ClientConfig:
-        # A new client tries to connect half as often as it does again; at the default of 100, the
-        # first answer of each takes 50 ms.
+        # A new client waits half of this before it connects; with the default of 100, its first
+        # response takes 50 ms.
         return {"client.id": self.application_id, "reconnect.backoff.ms": RECONNECT_MS}
 
     def _owned_by_all(self) -> ClientConfig:
@@ -285,7 +287,7 @@ class ClientConfigs:
     def _chosen_for_consumers(self) -> ClientConfig:
         return {
             **self._chosen_for_all(),
-            # At its default of 1000 a full queue pauses each partition for up to a second.
+            # With the default of 1000, a full queue pauses each partition for up to a second.
             "fetch.queue.backoff.ms": 2,
             "fetch.wait.max.ms": FETCH_WAIT_MS,
         }
@@ -301,7 +303,7 @@ class ClientConfigs:
         }
 
 
-# The kinds of settings whose values are Python objects, or names of some.
+# Kinds of settings whose values are Python objects, or names of built-in objects.
 
 
 SERDES: Mapping[str, Serde[Any]] = {
@@ -311,7 +313,7 @@ _SERDE_MEMBERS = ("name", "immutable", "canonical", "serialize", "deserialize")
 
 
 def serde() -> Kind:
-    """A serde, or the name of one that comes along."""
+    """Return the kind of a serde, or of the name of a built-in serde."""
 
     def parse(value: object) -> object:
         if isinstance(value, str) and value in SERDES:
@@ -324,7 +326,7 @@ def serde() -> Kind:
 
 
 def extractor() -> Kind:
-    """A timestamp extractor, or the name of one that comes along."""
+    """Return the kind of a timestamp extractor, or of the name of a built-in extractor."""
 
     def parse(value: object) -> object:
         if isinstance(value, str) and value in timestamps.BY_NAME:
@@ -340,21 +342,20 @@ def extractor() -> Kind:
     return Kind("a function, or " + ", ".join(f"`{name}`" for name in timestamps.BY_NAME), parse)
 
 
-# Secrets by file: `sasl.password.file` names a file with what `sasl.password` would be.
+# Secrets from files: `sasl.password.file` names a file that contains `sasl.password`.
 #
-# So a password stands neither in a program, nor on a command line, nor in an environment, and is
-# read
-# anew with each start.
+# A password is then neither in a program, nor on a command line, nor in an environment, and is read
+# again at each start.
 
 
 MAX_BYTES = 1 << 20
 
 
 def with_files_read(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Put what files hold in the place of their names.
+    """Replace settings that name a file by the file's content.
 
     Returns:
-        The settings, and one sentence for each problem.
+        The settings, and a sentence for each problem.
     """
     found, problems = dict(settings), []
     for name, path in settings.items():
@@ -400,7 +401,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamsConfig(ClientConfigs):
-    """All settings of an application, checked; made by `StreamsConfig.parse`.
+    """Validated settings of an application, created by `StreamsConfig.parse`.
 
     Example:
         >>> config = StreamsConfig.parse({
@@ -651,22 +652,22 @@ whoever starts it by a command does: --set bootstrap.servers=...
         integer(1, 1_000_000), "Most changelog records in one batch of a restore.", default=10_000
     )
     topic_configs: Mapping[str, str] = field(repr=False)
-    """Configs of internal topics, given with the prefix ``topic.``."""
+    """Configs of internal topics, set with the prefix ``topic.``."""
     _clients: ClientSettings = field(repr=False)  # may hold passwords
 
     @classmethod
     def parse(
         cls, settings: Mapping[str, object], *, environ: Mapping[str, str] = os.environ
     ) -> Self:
-        """Check settings and fill in the defaults; a value of None means not set.
+        """Validate settings and apply defaults; a value of None means not set.
 
         Args:
-            settings: dotted names and values; durations are milliseconds or timedelta. A secret
-                may be given by the name of its file, such as ``sasl.password.file``.
-            environ: where the user's state directory is looked up.
+            settings: settings by dotted name; durations are milliseconds or timedelta. A secret may
+                be given by the name of its file, such as ``sasl.password.file``.
+            environ: environment that determines the user's state directory.
 
         Raises:
-            ConfigError: naming every wrong setting, and what would be right.
+            ConfigError: names each invalid setting and the valid values.
         """
         origins = origins_of(settings)
         settings, unread = with_files_read(guarded(settings))
@@ -701,7 +702,7 @@ whoever starts it by a command does: --set bootstrap.servers=...
 
     @property
     def handlers(self) -> Handlers:
-        """What decides about records that cannot be processed."""
+        """Handlers of records that cannot be processed."""
         return Handlers(
             deserialization=self.deserialization_exception_handler,
             processing=self.processing_exception_handler,
@@ -711,7 +712,7 @@ whoever starts it by a command does: --set bootstrap.servers=...
 
     @property
     def compile_options(self) -> CompileOptions:
-        """What the code that is generated depends on."""
+        """Options of code generation."""
         handlers = self.handlers
         return CompileOptions(
             application_id=self.application_id,
@@ -725,13 +726,12 @@ whoever starts it by a command does: --set bootstrap.servers=...
         )
 
     def why_not_combined(self, *, asks_user: bool) -> str | None:
-        """Why these settings let no partial results be written; None where they do.
+        """Return why these settings prevent partial aggregates; None if they do not.
 
         Args:
-            asks_user: whether functions of the user's make them: not those of counts.
+            asks_user: whether user functions compute them, which is not the case for counts.
         """
-        # Results are held back with a cache alone, and a record that cannot be written, or that a
-        # function fails on, is the handler's as long as it is one.
+        # Only a cache delays results, and handlers must get single records, not partial aggregates.
         if COMBINE not in self.topology_optimization:
             return f"topology.optimization leaves {COMBINE} out"
         if not self.statestore_cache_max_bytes:
@@ -744,7 +744,7 @@ whoever starts it by a command does: --set bootstrap.servers=...
 
     @property
     def rewrites(self) -> Sequence[Rewrite]:
-        """Those of the topology, without one that would not keep the results here."""
+        """Rewrites of the topology that do not change results with these settings."""
         names = set(self.topology_optimization)
         rewrites = dict(BY_NAME)
         if self.why_not_combined(asks_user=False) is not None:
@@ -760,7 +760,7 @@ whoever starts it by a command does: --set bootstrap.servers=...
 
 
 def table() -> Iterator[Setting]:
-    """The settings that the runtime knows by name, in the order of the documentation."""
+    """Yield the runtime's own settings, in the order of the documentation."""
     for declared in fields(StreamsConfig):
         own = setting_of(declared)
         if own is not None:
@@ -771,9 +771,9 @@ REQUIRED_NAMES = tuple(own.name for own in table() if own.default is REQUIRED)
 
 
 def user_state_dir(environ: Mapping[str, str]) -> Path:
-    """The directory for state that must outlive a reboot, by the XDG rules."""
+    """Return the user's persistent state directory according to the XDG specification."""
     base = environ.get("XDG_STATE_HOME", "")
-    # The rules say that a relative path there is to be ignored.
+    # The specification requires that relative paths are ignored.
     root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"
     return root / "headrace"
 

@@ -1,6 +1,7 @@
-"""The headers of a dead letter that describe the error, bounded in bytes.
+"""Headers of a dead letter that describe the error, with limited size.
 
-An error's text may quote the record, so without a bound a letter is larger than its topic takes.
+An error's text may quote the record, so that without a limit a letter would be too large for its
+topic.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from headrace.topology.context.environment import Headers
 
 HEADER = "__streams.errors."
 NODE_HEADER = "headrace.errors.node"
-"""Kafka Streams has no header for the node."""
+"""Name of the node's header; Kafka Streams has no such header."""
 CLASS_MAX = 512
 MESSAGE_MAX = 4_096
 STACKTRACE_MAX = 32_768
-"""How many bytes of each go into a header."""
+"""Size limits of the headers' values, in bytes."""
 
 _LEAST = 64
-"""A header that has less room than this is left out."""
+"""Minimum size of a shortened header; with less space it is omitted."""
 _MARK_BYTES = 48
-"""More than what says how much is left out."""
+"""Upper bound of the size of a truncation mark."""
 _RECORD_BYTES = 128
-"""What a record and its batch take besides key, value and headers, rounded up."""
+"""Overhead of a record and its batch in bytes, rounded up."""
 _HEADER_BYTES = 10
-"""What the lengths of a header take at most."""
+"""Maximum size of a header's length fields."""
 _MOST_NEEDED = (
     *(HEADER + name for name in ("topic", "partition", "offset", "exception", "message")),
     NODE_HEADER,
@@ -34,7 +35,7 @@ _MOST_NEEDED = (
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text, also where its `__str__` fails."""
+    """Return an error's text, even if its `__str__` fails."""
     try:
         return str(error)
     except Exception as second:
@@ -42,24 +43,24 @@ def text_of(error: BaseException) -> str:
 
 
 def class_of(error: BaseException) -> str:
-    """Return the full name of an error's class; built-in ones have no module in front."""
+    """Return the full name of an error's class; built-in classes have no module name."""
     kind = type(error)
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
 
 def user_error(error: BaseException) -> BaseException:
-    """Return what a user's function raised, where an error only reports that one did."""
+    """Return the error that a user function raised, if the error only wraps it."""
     while getattr(error, "is_of_function", False) and error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def error_headers(error: Exception, place: Mapping[str, object], node: str) -> Headers:
-    """Make the headers that describe an error.
+    """Return the headers that describe an error.
 
     Args:
-        error: what was raised.
-        place: topic, partition and offset of the input record; None where there is none.
+        error: the raised error.
+        place: topic, partition and offset of the input record; None for unknown values.
         node: the node that failed.
     """
     raised = user_error(error)
@@ -67,7 +68,7 @@ def error_headers(error: Exception, place: Mapping[str, object], node: str) -> H
         "exception": _first(class_of(raised), CLASS_MAX),
         "message": _first(text_of(raised), MESSAGE_MAX),
     }
-    if error.__traceback__ is not None:  # None: a step said so, and nothing failed
+    if error.__traceback__ is not None:  # None: an operator reports an error without raising it
         about["stacktrace"] = _both_ends(_stack_of(error), STACKTRACE_MAX)
     about |= {name: _bytes(str(part)) for name, part in place.items() if part is not None}
     return [*((HEADER + name, data) for name, data in about.items()), (NODE_HEADER, _bytes(node))]
@@ -76,21 +77,21 @@ def error_headers(error: Exception, place: Mapping[str, object], node: str) -> H
 def _stack_of(error: Exception) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except Exception as second:  # by what a user's class says of itself
+    except Exception as second:  # a user's class may raise in its own `__str__`
         return f"(no stack trace: {type(second).__name__} while it was formatted)"
 
 
 def letter_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return how many bytes a letter takes in its topic at most, without compression."""
+    """Return the maximum size of a letter in its topic, in bytes, without compression."""
     parts = len(key or b"") + len(value or b"")
     return _RECORD_BYTES + parts + sum(_size(name, data) for name, data in headers)
 
 
 def fitted(headers: Headers, room: int) -> Headers:
-    """Shorten or leave out headers about errors until all fit; the others stay as they are.
+    """Shorten or omit error headers until all headers fit; other headers stay unchanged.
 
     Args:
-        room: how many bytes they may take.
+        room: maximum total size of the headers, in bytes.
     """
     if sum(_size(name, data) for name, data in headers) <= room:
         return headers
@@ -98,7 +99,7 @@ def fitted(headers: Headers, room: int) -> Headers:
     seen: set[str] = set()
     for at, (name, _) in reversed(list(enumerate(headers))):
         if name.startswith(HEADER) or name == NODE_HEADER:
-            # One of an earlier letter comes after all that are of this one.
+            # Headers of an earlier letter rank below all headers of this letter.
             ranks[at] = _rank(name) + (len(_MOST_NEEDED) + 1 if name in seen else 0)
             seen.add(name)
     room -= sum(_size(*header) for at, header in enumerate(headers) if at not in ranks)
@@ -142,7 +143,7 @@ def _cut(data: bytes, limit: int) -> bytes:
 
 
 def _both_ends(text: str, limit: int) -> bytes:
-    """The frames are at the beginning, and the text of the last error at the end."""
+    """Keep both ends: frames are at the beginning, the text of the last error is at the end."""
     data = _bytes(text)
     if len(data) <= limit:
         return data
@@ -152,5 +153,5 @@ def _both_ends(text: str, limit: int) -> bytes:
 
 
 def _whole(data: bytes) -> bytes:
-    """Leave out a character at the end that was cut."""
+    """Remove a truncated character at the end."""
     return data.decode(errors="ignore").encode()

@@ -1,8 +1,8 @@
-"""What the consumer's client.id says of a worker: its version, and where its stores can be queried.
+"""Version and query endpoint of a worker, encoded in its consumer's client.id.
 
-The group's description has the client.id of each member beside its assignment, so both are at its
-end: nothing else has to be stored, or to be sent when tasks move. Brokers and their metrics name
-things after client ids, so it is written with letters, digits, ``.``, ``-`` and ``_`` alone.
+A group's description contains the client.id of each member next to its assignment, so no further
+storage or message is required when tasks move. Brokers and their metrics use client ids in names,
+so only letters, digits, ``.``, ``-`` and ``_`` are used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LENGTH_MAX = 200
 
 
 def endpoint() -> Kind:
-    """A host and a port that others can reach."""
+    """Return the kind of a host and port that other hosts can reach."""
 
     def parse(value: object) -> object:
         text = value.strip() if isinstance(value, str) else ""
@@ -35,7 +35,7 @@ def endpoint() -> Kind:
 
 
 def with_endpoint(client_id: str, where: str | None) -> str:
-    """A client id that says where its host can be asked; see the module.
+    """Return a client id with the endpoint of its host.
 
     >>> with_endpoint("shop-consumer", "10.0.0.7:9464")
     'shop-consumer_at_10.0.0.7_3a9464'
@@ -47,19 +47,19 @@ def with_endpoint(client_id: str, where: str | None) -> str:
 
 
 def endpoint_of(client_id: str) -> str | None:
-    """The endpoint in a client id; None where there is none that could be meant.
+    """Return the endpoint in a client id, or None without a valid endpoint.
 
     >>> endpoint_of(with_endpoint("a_at_b", "[::1]:80")), endpoint_of("shop-consumer")
     ('[::1]:80', None)
     """
-    # What is behind the last mark has none in it: an escape goes on with two digits.
+    # The escaped endpoint contains no mark, because two hex digits follow each underscore.
     _, mark, escaped = client_id.rpartition(_MARK)
     text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), escaped)
     return text if mark and _ENDPOINT.fullmatch(text) else None
 
 
 def with_version(client_id: str, version: str) -> str:
-    """A client id with the version of a worker's topology; "" adds none.
+    """Return a client id with the version of a worker's topology; an empty version adds nothing.
 
     >>> with_version("shop-consumer", "0a1b2c3d")
     'shop-consumer_v_0a1b2c3d'
@@ -68,7 +68,7 @@ def with_version(client_id: str, version: str) -> str:
 
 
 def version_of(client_id: str) -> str:
-    """The version in a client id; "" where there is none.
+    """Return the version in a client id; an empty string without a version.
 
     >>> version_of(with_endpoint(with_version("shop-consumer", "0a1b2c3d"), "h:80"))
     '0a1b2c3d'
@@ -78,7 +78,7 @@ def version_of(client_id: str) -> str:
 
 
 def client_of(client_id: str) -> str:
-    """A client id without the version and the endpoint in it.
+    """Return a client id without version and endpoint.
 
     >>> client_of(with_endpoint(with_version("shop-consumer", "0a1b2c3d"), "10.0.0.7:9464"))
     'shop-consumer'

@@ -1,7 +1,7 @@
-"""Settings in the environment: `HEADRACE_BOOTSTRAP_SERVERS` is `bootstrap.servers`.
+"""Settings from environment variables: `HEADRACE_BOOTSTRAP_SERVERS` is `bootstrap.servers`.
 
-As in Kafka's own images, one underscore stands for a dot, two for an underscore and three for a
-dash, so each name of a setting has one variable and each variable one name.
+As in Kafka's own images, one underscore represents a dot, two an underscore and three a dash, so
+setting names and variable names correspond one to one.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from headrace.streams.errors import ConfigError
 
 PREFIX = "HEADRACE_"
 CONFIG = "HEADRACE_CONFIG"
-"""Names the file that `--config` would."""
+"""Variable with the name of the settings file, as `--config`."""
 
 _MARKS = {"___": "-", "__": "_", "_": "."}
 _CALLBACK = re.compile(r"_cb$|^logger$")
 _OF_KUBERNETES = re.compile(
     r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?$"
 )
-"""What Kubernetes puts into each pod for a Service whose name begins with headrace."""
+"""Variables that Kubernetes sets for a Service whose name starts with headrace."""
 
 
 def name_of(variable: str) -> str:
-    """The setting that a variable is for.
+    """Return the setting of a variable.
 
     >>> name_of("HEADRACE_SASL_PASSWORD_FILE"), name_of("HEADRACE_LOG__LEVEL")
     ('sasl.password.file', 'log_level')
@@ -40,7 +40,7 @@ def name_of(variable: str) -> str:
 
 
 def variable_of(name: str) -> str:
-    """The variable that a setting is read from.
+    """Return the variable of a setting.
 
     >>> variable_of("consumer.session.timeout.ms")
     'HEADRACE_CONSUMER_SESSION_TIMEOUT_MS'
@@ -50,10 +50,10 @@ def variable_of(name: str) -> str:
 
 
 def settings_of(environ: Mapping[str, str]) -> Given:
-    """The settings that an environment has.
+    """Return the settings in an environment.
 
     Raises:
-        ConfigError: variables that begin as ours do and are for no setting.
+        ConfigError: variables with the prefix do not name a setting.
 
     Example:
         >>> settings_of({"HEADRACE_BOOTSTRAP_SERVERS": "kafka:9092", "HOME": "/root"})
@@ -78,13 +78,13 @@ setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
 
 
 def _is_known(name: str) -> bool:
-    """Whether it is the name of a setting, or one that is refused with better words than ours."""
+    """Return whether the name is a setting, or is rejected later with better advice."""
     return name in _known() or name.startswith("topic.") or next_step(name) is not None
 
 
 @cache
 def _known() -> frozenset[str]:
-    # All that settings are checked by is not loaded where the environment has none.
+    # Imported only if the environment has settings.
     from headrace.streams.config.config import table
 
     clients = {"consumer.": CONSUMER, "restore.": CONSUMER, "producer.": PRODUCER, "admin.": ()}
@@ -97,7 +97,7 @@ def _known() -> frozenset[str]:
 
 
 def _unknown(variable: str) -> str:
-    # The prefix is the same in all of them, and would make short ones look alike.
+    # Without the common prefix, which would make short names too similar.
     known = [variable_of(name).removeprefix(PREFIX) for name in _known()]
     near = difflib.get_close_matches(variable.removeprefix(PREFIX), known, n=1, cutoff=0.75)
     hint = f"did you mean {PREFIX}{near[0]}?" if near else "headrace settings lists all"

@@ -1,8 +1,8 @@
-"""What becomes of a record that cannot be processed: handlers, and the dead-letter topic.
+"""Exception handlers for records that cannot be processed, and the dead-letter topic.
 
 Each of the settings ``deserialization.exception.handler``, ``processing.exception.handler`` and
-``production.exception.handler`` is "fail", "continue", or a function that is given a `Failure` and
-answers with `Fail` or `Continue`, or with these words. The page docs/errors.md shows them.
+``production.exception.handler`` is "fail", "continue", or a function that gets a `Failure` and
+returns `Fail`, `Continue`, "fail" or "continue". See docs/errors.md.
 
 >>> def handler(failure: Failure) -> Answer:
 ...     if isinstance(failure.error, ZeroDivisionError):
@@ -34,7 +34,7 @@ Stage = Literal["deserialization", "processing", "production"]
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A record as a node was given it; what nobody had decoded is in bytes."""
+    """Input record of a node; parts that are not deserialized are bytes."""
 
     key: Any
     value: Any
@@ -44,13 +44,13 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record to write instead of processing one, in the same transaction of Kafka.
+    """Record to write in place of a failed record, in the same Kafka transaction.
 
-    A table outside of Kafka has another transaction: of a record that was on its way to one, the
-    letter is committed before the table's position passes the record, so a kill may repeat it.
+    External sinks have a separate transaction: the letter of a record on its way to a sink is
+    committed before the sink's position passes the record, so that a kill may repeat the letter.
 
     Args:
-        topic: where to.
+        topic: output topic.
         key: the key's bytes.
         value: the value's bytes.
         timestamp: milliseconds since 1970.
@@ -66,10 +66,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Let go of the record, and go on with the others.
+    """Answer of a handler: skip the record and continue.
 
     Args:
-        dead_letters: records to write instead.
+        dead_letters: records to write in its place.
     """
 
     dead_letters: tuple[DeadLetter, ...] = ()
@@ -77,7 +77,7 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Stop the application; nothing at or past the record is committed."""
+    """Answer of a handler: stop the application; nothing at or after the record is committed."""
 
 
 Answer = Continue | Fail | Literal["continue", "fail"]
@@ -85,14 +85,14 @@ Answer = Continue | Fail | Literal["continue", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong with a record, and where it came from.
+    """Failure of a record, with its origin.
 
-    The input record is not known where a cache is flushed or a punctuator runs: then `topic`,
-    `partition` and `offset` are None, and so are its bytes.
+    The input record is unknown during a cache flush and in a punctuator: then `topic`, `partition`,
+    `offset` and the record's bytes are None.
 
     Args:
-        error: what was raised.
-        stage: what could not be done.
+        error: the raised error.
+        stage: the failed stage.
         node: the node that failed.
         task_id: the task, as ``<sub-topology>_<partition>``.
         topic: the input topic.
@@ -100,10 +100,10 @@ class Failure:
         offset: the input record's offset.
         timestamp: the input record's timestamp in milliseconds since 1970.
         headers: the input record's headers.
-        key: the input record's key, as it was read.
-        value: the input record's value, as it was read.
-        record: what the node was given; None where it could not be decoded.
-        part: what of the record could not be written: its key or value, or the "record" whole.
+        key: the input record's key, serialized.
+        value: the input record's value, serialized.
+        record: the node's input; None if it could not be deserialized.
+        part: the part of the record that could not be written: key, value, or the whole "record".
     """
 
     error: Exception
@@ -121,15 +121,15 @@ class Failure:
     part: Part | None = field(default=None, kw_only=True)
 
     def dead_letter(self, topic: str) -> DeadLetter:
-        """Make the record that Kafka Streams writes to a dead-letter topic (KIP-1034).
+        """Return the record that Kafka Streams writes to a dead-letter topic (KIP-1034).
 
-        It has the bytes and headers of the input record, and headers with the name and text of the
-        error that a user's function raised, its stack trace, the place of the input record, and
-        the node, which Kafka Streams does not write. Texts are bounded, and say how many bytes are
-        left out.
+        It has the bytes and headers of the input record, and headers with the class and text of the
+        error that a user function raised, its stack trace, topic, partition and offset of the input
+        record, and the node, which Kafka Streams does not write. Long texts are truncated, with the
+        number of omitted bytes.
 
         Args:
-            topic: where it is to be written.
+            topic: the dead-letter topic.
 
         >>> failure = Failure(KeyError("k"), stage="processing", node="n", task_id="0_0",
         ...     topic="in", partition=0, offset=3, timestamp=5, key=b"k", headers=[("h", b"1")])
@@ -153,13 +153,13 @@ Handler = Literal["fail", "continue"] | Callable[[Failure], Answer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    """The handlers of an application.
+    """Exception handlers of an application.
 
     Args:
-        deserialization: for bytes that a source cannot read.
-        processing: for what a node fails on.
-        production: for what a sink cannot write.
-        dead_letter_topic: where "continue" writes what it lets go.
+        deserialization: for bytes that a source cannot deserialize.
+        processing: for records that a node fails on.
+        production: for records that a sink cannot write.
+        dead_letter_topic: topic to which "continue" writes skipped records.
     """
 
     deserialization: Handler = "fail"
@@ -168,15 +168,15 @@ class Handlers:
     dead_letter_topic: str | None = None
 
     def of(self, stage: Stage) -> Handler:
-        """The handler that is asked at a stage."""
+        """Return the handler of a stage."""
         handler: Handler = getattr(self, stage)
         return handler
 
     def answer(self, failure: Failure) -> Continue | Fail:
-        """Ask the handler.
+        """Call the handler.
 
         Raises:
-            HandlerFailedError: it raises, or answers with something else.
+            HandlerFailedError: it raises, or returns an invalid answer.
         """
         handler = self.of(failure.stage)
         if handler == "fail":
@@ -199,23 +199,23 @@ class Handlers:
         return right
 
     def letting_go(self, failure: Failure, *, dead_letter: bool) -> Continue:
-        """Let go of a record, with a dead letter where one is wanted and there is a topic."""
+        """Skip a record, with a dead letter if requested and a topic is set."""
         topic = self.dead_letter_topic if dead_letter else None
         return Continue(() if topic is None else (failure.dead_letter(topic),))
 
     def failed(self, failure: Failure, did: str, advice: str = "") -> HandlerFailedError:
-        """The error to raise for what the handler of a failure has done."""
+        """Return the error to raise for a failed handler."""
         return HandlerFailedError(failure, did, advice, place_of(self.of(failure.stage)))
 
 
 class HandlerFailedError(Exception):
-    """A handler failed itself, or answered what is no answer; becomes a `RecordError`.
+    """Handler that raised or returned an invalid answer; becomes a `RecordError`.
 
     Args:
-        failure: what it was asked about.
-        did: what it did, without what it was given or returned.
-        advice: what to do instead.
-        place: where it stands.
+        failure: the failure passed to it.
+        did: its error, without arguments and results.
+        advice: advice for the message.
+        place: location of the handler.
     """
 
     def __init__(self, failure: Failure, did: str, advice: str, place: Place | None) -> None:
@@ -232,7 +232,7 @@ _ANSWERS = (
 
 
 def _wrong_answer(answer: object) -> str | None:
-    """What is wrong with an answer, without its content."""
+    """Describe an invalid answer without its content; None if it is valid."""
     if isinstance(answer, Fail):
         return None
     if isinstance(answer, Continue):
@@ -284,7 +284,7 @@ def _is_header(pair: object) -> bool:
 
 
 def handler() -> Kind:
-    """How a handler is given in the settings."""
+    """Return the kind of a handler setting."""
 
     def parse(value: object) -> object:
         if isinstance(value, str) and value in ("fail", "continue"):

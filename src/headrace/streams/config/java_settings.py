@@ -1,7 +1,7 @@
-"""The settings of Kafka Streams and of Java's clients that are none here, and what to do instead.
+"""Settings of Kafka Streams and of Java clients that do not exist here, with advice for each.
 
-Whoever comes from Java brings them along. A test holds the names that Kafka 4.3 knows, and finds
-for each that it is known here or has its next step.
+They occur in configurations from Java. A test checks that each name in Kafka 4.3 is either known
+here or has advice.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ NOT_SUPPORTED: Mapping[str, str] = {
         "remove it: state and output are committed in Kafka's own transaction"
     ),
 }
-"""What to do, as the rest of a sentence: a setting to write begins with the word ``write``."""
+"""Advice as the end of a sentence; the advice to use another setting starts with ``write``."""
 
 _KNOWN_TO_CLIENTS = SHARED | TUNING | CONSUMER | PRODUCER
 _CLIENTS = ("consumer", "restore", "producer", "admin")
@@ -201,10 +201,10 @@ _IN_ONE_CLIENT = {
 
 
 def next_step(name: str) -> str | None:
-    """What to do about a setting of Java's, or None where the name is not one of them.
+    """Return advice on a setting of Java, or None if the name is not a setting of Java.
 
     Args:
-        name: as given, with the prefix of a client or without.
+        name: the name as given, with or without a client's prefix.
 
     Example:
         >>> next_step("consumer.fetch.max.wait.ms")

@@ -1,6 +1,6 @@
-"""What holds while a module is imported for its application.
+"""Context while a module is imported to load its application.
 
-The application must not run meanwhile, and need not say what a command says for it.
+The application must not run during the import, and may omit settings that the command provides.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _LOADING: ContextVar[_Loading | None] = ContextVar("headrace_loading", default=N
 
 @contextmanager
 def loading_of(target: str, beside: Mapping[str, Any]) -> Iterator[None]:
-    """Import for an application of this name.
+    """Set the application that is being loaded during the block.
 
     Args:
         target: its name.
-        beside: the settings that are to be laid over its own.
+        beside: settings that override its own.
     """
     token = _LOADING.set(_Loading(target, beside))
     try:
@@ -41,15 +41,15 @@ def loading_of(target: str, beside: Mapping[str, Any]) -> Iterator[None]:
 
 
 def loading() -> str | None:
-    """The name of the application that a module is being imported for, if one is."""
+    """Return the name of the application that is being loaded, or None."""
     found = _LOADING.get()
     return None if found is None else found.target
 
 
 def completed(own: Mapping[str, Any], required: Iterable[str]) -> Mapping[str, Any]:
-    """A program's settings; where it leaves required ones to whoever loads it, with all of his.
+    """Return a program's settings, with the command's if required settings are missing.
 
-    So that all that is wrong with them is said at once.
+    All problems can then be reported together.
     """
     found = _LOADING.get()
     beside = {} if found is None else found.beside
@@ -58,17 +58,17 @@ def completed(own: Mapping[str, Any], required: Iterable[str]) -> Mapping[str, A
 
 
 class ApplicationError(StreamsError):
-    """The application that a command names cannot be loaded, or is none.
+    """Application that cannot be loaded, or a name that does not refer to an application.
 
     Nobody catches it: the name or the code must be corrected first.
     """
 
 
 def refuse_while_loading(application_id: str) -> None:
-    """Refuse to run an application while a module is imported by a worker or a command.
+    """Raise if a worker or a command is importing a module.
 
     Raises:
-        ApplicationError: one is.
+        ApplicationError: an application is being loaded.
     """
     target = loading()
     if target is not None:

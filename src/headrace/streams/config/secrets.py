@@ -1,8 +1,8 @@
-"""Settings that nobody is to read: passwords, keys and tokens, shown as ``***``.
+"""Secret settings: passwords, keys and tokens, shown as ``***``.
 
-They are wrapped where they come in and unwrapped where a client is made, so neither a log, nor an
-error, nor a debugger or reporter that prints the variables of a traceback shows one. Pickles carry
-them, as Spark's executors make clients too.
+They are wrapped on input and unwrapped when a client is created, so that they appear neither in
+logs and errors, nor in debuggers and reporters that print the variables of a traceback. Pickles
+contain them, because Spark's executors create clients too.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ SECRET_NAMES = frozenset(
 _KNOWN = SHARED | TUNING | CONSUMER | PRODUCER
 _PREFIX = re.compile(r"^(consumer|restore|producer|admin)\.")
 FILE = ".file"
-"""Behind the name of a secret: the file that holds it."""
+"""Suffix of a setting that names the file of a secret."""
 _SOUNDS_SECRET = re.compile(
     r"pass|pwd|secret|token|credential|jaas|pem$|keystore|key$|auth|user\.info", re.I
 )
-"""Of names that nobody knows, such as a misspelt one, or one of Java's."""
+"""Pattern of unknown names, such as misspelt names or names of Java, that are treated as secret."""
 
 
 class Secret:
-    """A value that shows itself as ``***``.
+    """Value that is displayed as ``***``.
 
     Example:
         >>> password = Secret("hunter2")
@@ -57,12 +57,12 @@ class Secret:
         self._setting = setting
 
     def reveal(self) -> Any:
-        """What it is."""
+        """Return the value."""
         return self._value
 
     @property
     def setting(self) -> str | None:
-        """The setting that named the file it was read from; None where there was no file."""
+        """Setting that named the file of the value; None if it was not read from a file."""
         return self._setting
 
     def __repr__(self) -> str:
@@ -83,14 +83,14 @@ def _secret(value: object, setting: str | None) -> Secret:
 
 
 def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
-    """Wrap the values of settings that hold, or may hold, a secret.
+    """Wrap the values of settings that contain, or may contain, a secret.
 
     Example:
         >>> guarded({"sasl.username": "ann", "sasl.password": "hunter2"})
         {'sasl.username': 'ann', 'sasl.password': ***}
 
     Raises:
-        ConfigError: they are no mapping.
+        ConfigError: the argument is not a mapping.
     """
     if not isinstance(settings, Mapping):
         raise ConfigError(
@@ -105,7 +105,7 @@ def guarded(settings: Mapping[str, object]) -> dict[str, Any]:
 
 
 def revealed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Unwrap them; only what a client is made of is to see the result."""
+    """Unwrap secrets; the result must only be passed to a client."""
     return {
         name: value.reveal() if isinstance(value, Secret) else value
         for name, value in settings.items()
@@ -113,7 +113,7 @@ def revealed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written_as(config: Mapping[str, object], name: str) -> str:
-    """The setting by which a secret was given: its own, or that of its file.
+    """Return the setting that provided a secret: its own name, or the name of its file setting.
 
     >>> written_as({"sasl.password": Secret("a", setting="sasl.password.file")}, "sasl.password")
     'sasl.password.file'
@@ -123,7 +123,7 @@ def written_as(config: Mapping[str, object], name: str) -> str:
 
 
 def named_by_file(name: str) -> str | None:
-    """The setting whose value a file has, if this is the name of such a file.
+    """Return the secret setting of a file setting, or None if the name is not a file setting.
 
     >>> named_by_file("producer.sasl.password.file"), named_by_file("sasl.username.file")
     ('producer.sasl.password', None)
@@ -134,7 +134,7 @@ def named_by_file(name: str) -> str | None:
 
 
 def bare_name(name: str) -> str:
-    """What a client calls a setting.
+    """Return the client's name of a setting.
 
     >>> bare_name("producer.sasl.password.file"), bare_name("consumer.fetch.min.bytes")
     ('sasl.password', 'fetch.min.bytes')
@@ -143,7 +143,7 @@ def bare_name(name: str) -> str:
 
 
 def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay settings over others: a secret takes the place of its file, and the other way round.
+    """Override settings; a secret replaces its file setting, and vice versa.
 
     >>> over({"sasl.password.file": "/run/secrets/kafka"}, {"sasl.password": "hunter2"})
     {'sasl.password': 'hunter2'}
@@ -155,7 +155,7 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_url(url: str) -> str:
-    """One URL or several with commas, without the user and what stands behind the path.
+    """Return URLs, separated by commas, without user, query and fragment.
 
     Example:
         >>> shown_url("http://ann:hunter2@registry:8081,http://other:8081/?token=x")
@@ -165,14 +165,14 @@ def shown_url(url: str) -> str:
 
 
 def scrubbed(text: str, *values: object) -> str:
-    """Take values out of a text that another library wrote."""
+    """Replace values in a text of another library by ``***``."""
     for value in sorted({str(value) for value in values if value}, key=len, reverse=True):
         text = text.replace(value, "***")
     return text
 
 
 def url_secrets(url: str) -> list[str]:
-    """What of URLs with commas between them must not be seen, in the forms that texts may have."""
+    """Return the secret parts of URLs, separated by commas, in all forms that texts may contain."""
     found: list[str] = []
     for one in url.split(","):
         _, user, _, _, query = _parts(one.strip())
@@ -186,7 +186,7 @@ def _shown(url: str) -> str:
 
 
 def _parts(url: str) -> tuple[str, str, str, str, str]:
-    """Scheme, user, host, path and the rest, of what may be no URL at all."""
+    """Split a text that may not be a URL into scheme, user, host, path and rest."""
     before, separator, rest = url.partition("://")
     if not separator:
         before, rest = "", url

@@ -1,7 +1,7 @@
-"""What one setting is: its kind, its default and its sentence, and how a value becomes right.
+"""Declaration of a setting: its kind, default and documentation, and the validation of its value.
 
-`StreamsConfig` declares its fields with `setting`; parsing, checking and the documentation all
-read that one declaration.
+`StreamsConfig` declares its fields with `setting`; parsing, validation and documentation use the
+same declaration.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 REQUIRED = object()
-"""Stands for the default of a setting that has none."""
+"""Marker for the default of a required setting."""
 
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 NAME_LENGTH_MAX = 249
@@ -25,15 +25,15 @@ SHUTDOWN_ENDING = ".shutdown"
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 OWN_GROUPS = (TOPOLOGY_ENDING, BACKFILL_ENDING, SHUTDOWN_ENDING)
-"""What stands behind an application's name in those of the groups that it keeps notes in."""
+"""Suffixes of an application's groups that contain notes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a value is given, in words, and the function that reads it.
+    """Kind of a setting: a description of its values, and their parser.
 
-    `parse` raises ValueError with the rest of a sentence that starts with the setting's name,
-    such as "must be at least 0".
+    `parse` raises ValueError with the rest of a sentence that starts with the setting's name, such
+    as "must be at least 0".
     """
 
     words: str
@@ -42,7 +42,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table of settings."""
+    """Row of the table of settings."""
 
     name: str
     kind: Kind
@@ -52,11 +52,11 @@ class Setting:
 
 
 class Given(dict[str, Any]):
-    """Settings, and where each was given, which an error says that refuses it.
+    """Settings with the origin of each, which errors contain.
 
     Args:
-        settings: names and values.
-        origins: by name, such as ``--set``.
+        settings: values by name.
+        origins: origins by name, such as ``--set``.
 
     Example:
         >>> given = Given({"poll.ms": "-1"}, {"poll.ms": "--set"})
@@ -74,17 +74,17 @@ class Given(dict[str, Any]):
 
 
 def given_by(settings: Mapping[str, Any], origin: str) -> Given:
-    """Settings that all come from one place, unless it is known better."""
+    """Return settings with an origin, which applies to settings without a known origin."""
     return Given(settings, {**dict.fromkeys(settings, origin), **origins_of(settings)})
 
 
 def origins_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Where settings were given, as far as that is known."""
+    """Return the known origins of settings."""
     return settings.origins if isinstance(settings, Given) else {}
 
 
 def placed(problem: str, origins: Mapping[str, str]) -> str:
-    """A sentence on settings that says where those were given which it is about.
+    """Add the origins of settings to a sentence about them.
 
     >>> placed("poll.ms must be at least 0; see poll.ms", {"poll.ms": "app.toml, line 3"})
     'poll.ms (from app.toml, line 3) must be at least 0; see poll.ms'
@@ -111,9 +111,9 @@ def setting(
     """Declare a field of `StreamsConfig`; its dotted name follows from the field's name.
 
     Args:
-        kind: what values are accepted.
-        doc: one sentence or two for the documentation.
-        default_words: the default as documented, where it depends on something.
+        kind: the valid values.
+        doc: one or two sentences for the documentation.
+        default_words: the documented default, if it depends on other settings.
     """
     if default_words is None:
         default_words = "required" if default is REQUIRED else _words_of(default)
@@ -122,7 +122,7 @@ def setting(
 
 
 def setting_of(declared: Field[Any]) -> Setting | None:
-    """The setting that a field declares, or None for a field of another sort."""
+    """Return the setting that a field declares, or None for any other field."""
     if "kind" not in declared.metadata:
         return None
     return Setting(name=declared.name.replace("_", "."), **declared.metadata)
@@ -137,7 +137,7 @@ def _words_of(default: object) -> str:
 
 
 def text(words: str = "text") -> Kind:
-    """A string that is not empty."""
+    """Return the kind of a non-empty string."""
 
     def parse(value: object) -> object:
         if not isinstance(value, str) or not value.strip():
@@ -148,10 +148,10 @@ def text(words: str = "text") -> Kind:
 
 
 def legal_name(because: str = "") -> Kind:
-    """A string that Kafka accepts in the names of groups and topics.
+    """Return the kind of a string that is valid in names of groups and topics.
 
     Args:
-        because: ends the error; says why it must be one.
+        because: end of the error message, with the reason.
     """
 
     def parse(value: object) -> object:
@@ -168,7 +168,7 @@ def legal_name(because: str = "") -> Kind:
 
 
 def group_name() -> Kind:
-    """A legal name that is no group which another application keeps something in."""
+    """Return the kind of a legal name that differs from all applications' groups of notes."""
     legal = legal_name("topics and groups are named after it")
 
     def parse(value: object) -> object:
@@ -186,7 +186,7 @@ def group_name() -> Kind:
 
 
 def servers() -> Kind:
-    """One or more ``host:port``, as a string with commas or a list."""
+    """Return the kind of a list of ``host:port``, or a string separated by commas."""
 
     def parse(value: object) -> object:
         parts = value.split(",") if isinstance(value, str) else value
@@ -205,7 +205,7 @@ def servers() -> Kind:
 def integer(
     minimum: int, maximum: int = 2**63 - 1, *, unit: str = "", except_for: tuple[int, ...] = ()
 ) -> Kind:
-    """A whole number, also as text; `except_for` are values between the bounds that are not."""
+    """Return the kind of an integer, also as text; `except_for` are invalid values in the range."""
     words = f"integer{' ' + unit if unit else ''}, from {minimum}"
     if maximum < 2**31 - 1:
         words += f" to {maximum}"
@@ -219,7 +219,7 @@ def integer(
 
 
 def duration(minimum: int, maximum: int = 2**63 - 1) -> Kind:
-    """Milliseconds, or a timedelta."""
+    """Return the kind of a duration: milliseconds or a timedelta."""
 
     def parse(value: object) -> object:
         if isinstance(value, timedelta):
@@ -232,7 +232,7 @@ def duration(minimum: int, maximum: int = 2**63 - 1) -> Kind:
 
 
 def choice(*values: str, also: dict[str, str] | None = None) -> Kind:
-    """One of several words; `also` maps other spellings to them."""
+    """Return the kind of a word from a list; `also` maps alternative spellings to them."""
     spellings = {**{value: value for value in values}, **(also or {})}
 
     def parse(value: object) -> object:
@@ -245,7 +245,7 @@ def choice(*values: str, also: dict[str, str] | None = None) -> Kind:
 
 
 def choices(*values: str) -> Kind:
-    """Some of several words, as a list or with commas between; or `all` of them, or `none`."""
+    """Return the kind of several words from a list, or `all` or `none`."""
 
     def parse(value: object) -> object:
         if isinstance(value, (list, tuple, set, frozenset)):
@@ -267,7 +267,7 @@ def choices(*values: str) -> Kind:
 
 
 def directory() -> Kind:
-    """A path, as text or Path; ``~`` is the user's home."""
+    """Return the kind of a path, as text or Path; ``~`` is the user's home."""
 
     def parse(value: object) -> object:
         if not isinstance(value, (str, Path)) or not str(value).strip():
@@ -296,13 +296,13 @@ def _bounded(value: int, minimum: int, maximum: int, except_for: tuple[int, ...]
 
 
 def span_of(text: str, name: str) -> timedelta:
-    """Read a span of time that was given as text.
+    """Parse a time span.
 
     Args:
-        name: what it is, for the error.
+        name: name of the argument, for the error.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a time span.
 
     >>> span_of("1.5s", "wait").total_seconds(), span_of("2m", "wait").total_seconds()
     (1.5, 120.0)

@@ -1,4 +1,4 @@
-"""The settings as a terminal shows them, from the tables of the page docs/configuration.md."""
+"""Reference of the settings: the page docs/configuration.md, and its text on a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.streams.config.secrets import FILE, SECRET_NAMES
 from headrace.streams.config.settings import Setting
 from headrace.streams.errors import ConfigError
 
-# The page docs/configuration.md, made from the tables that the settings are checked by.
+# The page docs/configuration.md, generated from the tables that validate the settings.
 
 
 _HEAD = """\
@@ -116,7 +116,7 @@ _REFUSED = """
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Return the page as Markdown."""
     return (
         _HEAD
         + "".join(_rows())
@@ -160,7 +160,7 @@ _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 def listing() -> Iterator[str]:
-    """The lines that tell of all settings, of where they come from, and of clients' settings."""
+    """Yield the lines about all settings, their origins, and client settings."""
     for own in table():
         yield from _own(own)
         yield ""
@@ -172,10 +172,10 @@ def listing() -> Iterator[str]:
 
 
 def of_name(name: str) -> list[str]:
-    """The lines on one setting, or on those whose names have this in them.
+    """Return the lines about a setting, or about all settings whose names contain a text.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no setting matches.
 
     Example:
         >>> print("\\n".join(of_name("poll.ms")))
@@ -203,7 +203,7 @@ def _own(own: Setting) -> Iterator[str]:
 
 
 def _of_client(name: str) -> Iterator[str]:
-    """What is known of a client's setting, with a prefix or without."""
+    """Yield the lines about a client's setting, with or without a prefix."""
     prefix = next((p for p in PREFIXES if name.startswith(p)), "")
     if any(owned.name == name for owned in OWNED):
         prefix = ""  # such as topic.blacklist
@@ -248,7 +248,7 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _bare(text: str) -> str:
-    """Markdown without its marks.
+    """Remove Markdown marks.
 
     >>> _bare("see **all** of [Query it](query.md), `poll.ms`")
     'see all of Query it, poll.ms'
