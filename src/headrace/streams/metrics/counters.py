@@ -1,14 +1,14 @@
-"""What a worker's thread counts: once a chunk of records and once a commit, never for each record.
+"""Counters of a worker: updated once per batch of records and once per commit, not per record.
 
-Plain numbers, changed by that thread alone; others read snapshots (see `gathering`).
+Plain numbers that only the worker's thread changes; other threads read snapshots (see `snapshots`).
 
-A commit of which the brokers do not say whether it was made is neither committed nor aborted until
-a task of it begins again: the offset that it begins at has the number of the commit that it is of.
+A commit with an unknown outcome is neither committed nor aborted until one of its tasks starts
+again: the offsets at which the task starts contain the id of their commit.
 
-    ending ─► committed            the usual way
-      └─► in doubt ─► committed    a task begins at this commit
-              ├─► aborted          a task begins where it began before
-              └─► undecided        nobody here sees the task again, or others have gone on with it
+    ending ─► committed            the normal case
+      └─► in doubt ─► committed    a task starts at this commit
+              ├─► aborted          a task starts where it started before
+              └─► undecided        no task starts here again, or other workers have continued
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from headrace.streams.kafka.protocols import Log
 from headrace.streams.plan.plan import TaskId
 
-# How long things took: counts between fixed bounds, which add up over workers.
+# Histograms of durations with fixed bounds, which can be added over workers.
 
 
 COMMIT_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -31,12 +31,12 @@ LATENCY_BOUNDS_S = (
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram as it was at one moment.
+    """Snapshot of a histogram.
 
     Args:
-        bounds_s: the upper bounds in seconds, inclusive; what is above the last has no bound.
-        counts: how many were seen up to each bound and above the one before, and above the last.
-        sum_s: of all that was seen, in seconds.
+        bounds_s: inclusive upper bounds of the buckets, in seconds; the last bucket has none.
+        counts: number of values in each bucket.
+        sum_s: sum of all values, in seconds.
     """
 
     bounds_s: tuple[float, ...]
@@ -45,7 +45,7 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """How many were seen.
+        """Number of all values.
 
         >>> Distribution((0.1, 1.0), (2, 1, 4), 9.5).count
         7
@@ -55,7 +55,7 @@ class Distribution:
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts that one thread adds to.
+    """Histogram that a single thread updates.
 
     >>> histogram = Histogram((0.1, 1.0))
     >>> for seconds in (0.1, 0.5, 3.0):
@@ -72,33 +72,33 @@ class Histogram:
         self.counts = [0] * (len(self.bounds_s) + 1)
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Add a value."""
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
         self.sum_s += seconds
 
     def distribution(self) -> Distribution:
-        """What was counted until now."""
+        """Return a snapshot."""
         return Distribution(self.bounds_s, tuple(self.counts), self.sum_s)
 
 
-# Numbers that processors count themselves, of one worker.
+# Custom metrics of processors.
 
 
 NUMBERS_MAX = 1_000
-"""So many are kept: a name that was made of a key would make one for each key."""
+"""Maximum number of metrics: a name built from a key would create a metric for each key."""
 
 
 class OwnNumbers:
-    """Custom metrics that processors count. Only the worker's thread adds to them."""
+    """Custom metrics of processors, updated only by the worker's thread."""
 
     def __init__(self, log: Log) -> None:
         self.values: dict[tuple[str, str], float] = {}
-        """By node and name."""
+        """Values by node and name."""
         self._log = log
         self._is_full = False
 
     def add(self, node: str, name: str, n: float) -> None:
-        """Add to a number of a node."""
+        """Add to a metric of a node."""
         key = (node, name)
         before = self.values.get(key)
         if before is not None:
@@ -116,18 +116,19 @@ class OwnNumbers:
 
 
 Began = Mapping[TaskId, "int | None"]
-"""By task, the number of the commit that it began at or made last; None without one."""
+"""By task: id of the commit that it started at or completed last; None without a commit."""
 
 
 @dataclass(slots=True)
 class TaskCounters:
-    """What one task did; it outlives the aborts of the task.
+    """Counters of a task, which survive its aborts.
 
     Args:
-        processed: records of chunks that went through, those of aborted transactions included.
-        committed: records whose commits are final.
-        open: records that no commit holds yet.
-        oldest_ms: the earliest timestamp that a chunk of those began with; None without one.
+        processed: processed records, including aborted transactions.
+        committed: records of completed commits.
+        open: records that are not committed yet.
+        oldest_ms: smallest timestamp of the first record of each uncommitted batch; None without
+            any.
     """
 
     processed: int = 0
@@ -138,11 +139,11 @@ class TaskCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A commit that may have been made.
+    """Commit with an unknown outcome.
 
     Args:
-        commit_id: its number.
-        records: of each task.
+        commit_id: its id.
+        records: records of each task.
     """
 
     commit_id: int
@@ -152,7 +153,7 @@ class _Doubt:
 
 @dataclass(slots=True)
 class Counters:
-    """What one worker did since its process began.
+    """Counters of a worker since its process started.
 
     >>> counters, task = Counters(), TaskId(0, 1)
     >>> counters.ran(task, 5, oldest_ms=1_000)
@@ -167,45 +168,45 @@ class Counters:
 
     tasks: dict[TaskId, TaskCounters] = field(default_factory=dict)
     processed: int = 0
-    """Records of all tasks, as `TaskCounters.processed`."""
+    """Total of `TaskCounters.processed`."""
     open: int = 0
-    """Records of all tasks that no commit holds yet."""
+    """Total of `TaskCounters.open`."""
     commits: int = 0
-    """Those that are final, whatever became of local state afterwards."""
+    """Completed commits, even if writing local state failed afterwards."""
     records_committed: int = 0
     commit_latency: Histogram = field(default_factory=lambda: Histogram(COMMIT_BOUNDS_S))
-    """Of commits that are whole: their rows are in local state, too."""
+    """Durations of commits that also wrote local state."""
     latency: dict[int, Histogram] = field(default_factory=dict)
-    """By sub-topology: from the timestamp of a source's record to the end of its commit."""
+    """By sub-topology: time from a source record's timestamp to the end of its commit."""
     rebalances: int = 0
-    """Times that the group gave partitions, or said that some were lost."""
+    """Number of assignments, and of reported losses of partitions."""
     reactions: dict[str, int] = field(default_factory=dict)
     found_aborted: int = 0
-    """Transactions that were in doubt and turned out to have come to nothing."""
+    """Transactions in doubt that turned out to be aborted."""
     _ending: tuple[int, Callable[[], Began]] | None = None
-    """The commit that may be made at this moment."""
+    """Commit in progress."""
     _doubts: list[_Doubt] = field(default_factory=list)
 
     @property
     def undecided(self) -> int:
-        """Records of commits of which it is not known whether they were made."""
+        """Number of records in commits with an unknown outcome."""
         return sum(sum(doubt.records.values()) for doubt in self._doubts)
 
     @property
     def undecided_commits(self) -> int:
-        """How many commits that is."""
+        """Number of commits with an unknown outcome."""
         return len(self._doubts)
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether a task that begins may tell something."""
+        """Whether any commit has an unknown outcome."""
         return bool(self._doubts)
 
     def ran(self, task: TaskId, records: int, *, oldest_ms: int) -> None:
-        """A task has processed a chunk of records.
+        """Count a processed batch of a task.
 
         Args:
-            oldest_ms: the timestamp that it began with; negative where there is none.
+            oldest_ms: timestamp of the batch's first record; negative if unknown.
         """
         own = self.tasks.get(task)
         if own is None:
@@ -218,16 +219,16 @@ class Counters:
             own.oldest_ms = oldest_ms
 
     def ending(self, commit_id: int, began: Callable[[], Began]) -> None:
-        """A commit is asked for, and may be made from now on.
+        """Record that a commit was requested and may complete from now on.
 
         Args:
-            commit_id: its number.
-            began: tells of its tasks; called where the commit stays in doubt.
+            commit_id: its id.
+            began: returns the commits that its tasks started at; called if the outcome is unknown.
         """
         self._ending = (commit_id, began)
 
     def committed(self, tasks: Iterable[TaskId], *, now_ms: int) -> None:
-        """What these tasks did is final."""
+        """Count a completed commit of these tasks."""
         self.commits += 1
         self._ending = None
         for task in tasks:
@@ -243,7 +244,7 @@ class Counters:
                 own.oldest_ms = None
 
     def in_doubt(self) -> bool:
-        """Nobody says any more what became of the open transaction.
+        """Record that the outcome of the open transaction is unknown.
 
         Returns:
             Whether it may have been committed.
@@ -257,14 +258,14 @@ class Counters:
         return True
 
     def began(self, task: TaskId, commit_id: int | None) -> None:
-        """A task has begun at offsets that are of a commit, which may settle a doubt.
+        """Record the start of a task at the offsets of a commit, which may resolve a doubt.
 
         Args:
-            commit_id: the commit's number; None where the offsets have none.
+            commit_id: the commit's id; None if the offsets contain none.
         """
         for doubt in [doubt for doubt in self._doubts if task in doubt.began]:
             if commit_id == doubt.commit_id:
-                # One transaction holds the work of all tasks.
+                # A transaction contains the work of all tasks.
                 self._doubts.remove(doubt)
                 self.commits += 1
                 for one, records in doubt.records.items():
@@ -275,14 +276,14 @@ class Counters:
                 self.found_aborted += 1
 
     def void(self) -> None:
-        """What was done since the last commit came to nothing."""
+        """Record that everything since the last commit was aborted."""
         self._ending = None
         self.open = 0
         for own in self.tasks.values():
             own.open, own.oldest_ms = 0, None
 
     def reacted(self, how: str) -> None:
-        """Something went wrong, and was put right so."""
+        """Count a reaction to an error."""
         self.reactions[how] = self.reactions.get(how, 0) + 1
 
     def _latency_of(self, task: TaskId) -> Histogram:

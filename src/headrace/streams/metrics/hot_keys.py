@@ -1,9 +1,9 @@
-"""Which keys change most: a sketch of the rows that commits write, of a bounded size.
+"""Hot keys: the most frequently changed keys of each store, in bounded memory.
 
-A space-saving sketch (Metwally, Agrawal, El Abbadi, 2005) of each store of each task. It is told
-the keys that a commit has written, once each, and never of records: a key that changes in each
-commit stands out where few keys do, however many records it has. What is older weighs less, by half
-for each minute, so that a key is not hot for ever.
+A space-saving sketch (Metwally, Agrawal, El Abbadi, 2005) for each store of each task. It receives
+the distinct keys of each commit rather than records: a key that changes in each commit is hot if
+few other keys are, regardless of its number of records. Weights halve each minute, so that a key
+does not stay hot forever.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from headrace.streams.metrics.snapshots import ApplicationSnapshot, HotKey, Task
 from headrace.streams.plan.plan import TaskId
 
 HALVED_S = 60.0
-"""After so long a change weighs half as much."""
+"""Half-life of a change's weight, in seconds."""
 COUNTERS = 8
-"""So many keys are counted for one that is told, so that those that come now and then go first."""
+"""Counted keys per reported key, so that infrequent keys are evicted first."""
 LOOKED_MAX = 500
-"""So many keys of a commit are looked at; of more each n-th is, and counts n times."""
+"""Maximum number of keys per commit; of more keys, each n-th key is sampled with weight n."""
 KEY_BYTES_MAX = 1_024
-"""A longer key is left out: it takes memory, and nobody reads it in a table."""
+"""Maximum size of a counted key: longer keys use memory and are unreadable in a table."""
 _FORGOTTEN = 0.5
 
 
 class Sketch:
-    """The keys of one store of one task.
+    """Space-saving sketch of the keys of a task's store.
 
     >>> sketch = Sketch(2)
     >>> for commit in range(3):
@@ -37,7 +37,7 @@ class Sketch:
     [(b'hot', 1.0)]
 
     Args:
-        size: how many keys it counts.
+        size: number of counted keys.
     """
 
     __slots__ = ("_commits", "_counts", "_heap", "_size", "_step")
@@ -45,14 +45,14 @@ class Sketch:
     def __init__(self, size: int) -> None:
         self._size = size
         self._counts: dict[bytes, tuple[float, float]] = {}
-        """How often each was written, and by how much that may be too often."""
+        """Count of each key, and its maximum error."""
         self._heap: list[tuple[float, bytes]] = []
-        """Each key once, with its count or an earlier one."""
+        """Each key with its count or an earlier count."""
         self._commits = 0.0
         self._step = 0
 
     def add(self, keys: Collection[bytes]) -> None:
-        """Count the keys of one commit, each of them once."""
+        """Count the distinct keys of a commit."""
         every = -(-len(keys) // LOOKED_MAX)
         self._step += 1
         looked = keys if every == 1 else islice(keys, self._step % every, None, every)
@@ -66,7 +66,7 @@ class Sketch:
                 self._take(key, every)
 
     def _take(self, key: bytes, weight: int) -> None:
-        """Count a new key, in the place of the one with the lowest count where all are taken."""
+        """Count a new key, evicting the key with the lowest count if the sketch is full."""
         counts, heap = self._counts, self._heap
         if len(counts) < self._size:
             counts[key] = (float(weight), 0.0)
@@ -82,7 +82,7 @@ class Sketch:
         heapreplace(heap, (least + weight, key))
 
     def halve(self) -> None:
-        """Have all count half."""
+        """Halve all weights."""
         self._commits /= 2
         self._counts = {
             key: (count / 2, over / 2)
@@ -93,7 +93,7 @@ class Sketch:
         heapify(self._heap)
 
     def most(self, number: int) -> tuple[HotKey, ...]:
-        """The keys that were written most often."""
+        """Return the most frequently written keys."""
         found = sorted(self._counts.items(), key=lambda one: (-one[1][0], one[0]))[:number]
         commits = max(self._commits, 1.0)
         return tuple(
@@ -109,12 +109,12 @@ class _Kept:
 
 
 class HotKeys:
-    """The sketches of a worker's tasks; changed by its thread alone.
+    """Sketches of a worker's tasks, updated only by its thread.
 
     Args:
-        most: how many keys of a store of a task are told; 0 counts none.
-        times_bytes: by store, how many bytes at the end of a row's key are a window's or a
-            session's times, and no part of the key.
+        most: number of reported keys per store and task; 0 disables counting.
+        times_bytes: by store: number of bytes at the end of a row's key that are a window's or
+            session's times, and not part of the key.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class HotKeys:
     def written(
         self, deltas: Iterable[tuple[TaskId, Mapping[str, Sequence[tuple[bytes, object, int]]]]]
     ) -> None:
-        """A commit has written these rows of tasks."""
+        """Count the rows that a commit has written."""
         if not self._most:
             return
         now_s = self._monotonic_s()
@@ -142,7 +142,7 @@ class HotKeys:
                     sketch.add([row[0] for row in rows])
 
     def _present(self, task: TaskId, store: str, now_s: float) -> Sketch:
-        """The sketch of a store, in which what is older weighs less."""
+        """Return the sketch of a store, with decayed weights."""
         kept = self._kept.get((task, store))
         if kept is None:
             kept = self._kept[task, store] = _Kept(Sketch(COUNTERS * self._most), now_s)
@@ -152,18 +152,18 @@ class HotKeys:
         return kept.sketch
 
     def keep_to(self, tasks: Collection[TaskId]) -> None:
-        """Forget the tasks that are not among these."""
+        """Delete the sketches of tasks that are not in a collection."""
         for task, store in [one for one in self._kept if one[0] not in tasks]:
             del self._kept[task, store]
 
     def of(self, task: TaskId, store: str) -> tuple[HotKey, ...]:
-        """The keys of a store that change most."""
+        """Return the hot keys of a store."""
         kept = self._kept.get((task, store))
         return () if kept is None else kept.sketch.most(self._most)
 
 
 def without_keys(app: ApplicationSnapshot) -> ApplicationSnapshot:
-    """The application without keys of stores, which are data: for whoever may see figures alone."""
+    """Return the snapshot without hot keys, for clients that may read metrics but no data."""
     tasks = (task for facts in app.facts for task in facts.tasks)
     if not any(store.hot_keys for task in tasks for store in task.stores):
         return app

@@ -1,4 +1,4 @@
-"""What is measured of a worker from outside of its loop: a seam, and silent but on a cluster."""
+"""Measurements of a worker from outside its loop; all are empty without a cluster."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import msgspec
 
 
 class Usage(NamedTuple):
-    """What the worker's process has used; None where the system does not tell."""
+    """Resource usage of the worker's process; None if the system does not provide it."""
 
     cpu_s: float | None = None
     memory_bytes: int | None = None
 
 
 class NodeKey(NamedTuple):
-    """Where a worker's thread was seen: in a node, or in a function of the user that it called."""
+    """Location of a sample: a node, or a user function that the node called."""
 
     sub_topology: int
     node: str
@@ -29,11 +29,11 @@ class NodeKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """About how long the worker's thread was where, in seconds.
+    """Approximate time of the worker's thread by location, in seconds.
 
     Args:
-        nodes: in nodes of the topology.
-        busy: by what it did, nodes included as "process".
+        nodes: time in nodes of the topology.
+        busy: time by activity, with all nodes as "process".
     """
 
     nodes: Mapping[NodeKey, float] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Measures:
     """Measurements of a worker from outside its loop; empty without a cluster.
 
     Args:
-        sent: the records that were sent to each topic.
-        are_served: whether the producer has those to tell, and is to be asked now and then.
+        sent: returns the records sent to each topic.
+        are_served: whether the producer must be polled regularly for `sent`.
     """
 
     usage: Callable[[], Usage] = Usage
@@ -59,7 +59,7 @@ NOTHING_MEASURED = Measures()
 
 
 SENT_EVERY_MS = 2_000
-"""How often librdkafka tells what it has sent, in the thread that serves its callbacks."""
+"""Interval of librdkafka's statistics, which arrive in the thread that polls for callbacks."""
 
 
 class _Partition(msgspec.Struct):
@@ -75,9 +75,9 @@ class _Statistics(msgspec.Struct):
 
 
 class SentRecords:
-    """Records by topic, those of aborted transactions included, of one producer after another.
+    """Sent records by topic, including aborted transactions, over consecutive producers.
 
-    librdkafka's own statistics have them, so nothing is done for a record or for a commit.
+    They come from librdkafka's statistics, without any work per record or commit.
 
     >>> sent = SentRecords()
     >>> sent.hearing({})["stats_cb"]('{"topics": {"out": {"partitions": {"0": {"txmsgs": 7}}}}}')
@@ -91,14 +91,14 @@ class SentRecords:
         self._decode = msgspec.json.Decoder(_Statistics).decode
 
     def totals(self) -> Mapping[str, int]:
-        """What is known so far."""
+        """Return the current totals."""
         return _sum(self._before, self._present)
 
     def hearing(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings of the next producer, which tells what it sends; the one before has ended.
+        """Return the settings of the next producer, with a callback for its statistics.
 
         Args:
-            settings: its others. Statistics that they ask for go to their function, too.
+            settings: its other settings. Its own statistics callback is called, too.
         """
         self._before, self._present = _sum(self._before, self._present), {}
         told: Callable[[str], object] | None = settings.get("stats_cb")
@@ -109,7 +109,7 @@ class SentRecords:
                 name: sum(one.txmsgs for one in topic.partitions.values())
                 for name, topic in topics.items()
             }
-            # A producer also knows topics that it has only asked about.
+            # A producer also knows topics of which it has only requested metadata.
             self._present = {name: count for name, count in sent.items() if count}
             if told is not None:
                 told(text)
@@ -122,7 +122,7 @@ def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
-# What this process uses of the machine.
+# Resource usage of this process.
 
 
 _STATM = Path("/proc/self/statm")
@@ -130,7 +130,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def process_usage() -> Usage:
-    """Processor time, and resident memory where the system tells it cheaply.
+    """Return the processor time, and the resident memory if the system provides it cheaply.
 
     >>> process_usage().cpu_s > 0
     True

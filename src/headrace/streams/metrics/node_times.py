@@ -1,10 +1,10 @@
-"""Where a worker's thread spends its time: looked at from beside it, each 50 ms by default.
+"""Sampling profiler of a worker's thread, with a sample every 50 ms by default.
 
     worker's thread:  … the program's frame ─► a user's function ─► …
-    the sampler:            ▲ its line says which node      ▲ what it calls says whose code
+    the sampler:            ▲ its line is that of a node    ▲ its file shows whose code it is
 
-Nothing is done for each record. A look costs some microseconds; what a node took is its part of the
-looks times the time between them, so it is a good figure after minutes, and a rough one before.
+Nothing is done per record. A sample takes some microseconds. A node's time is its number of samples
+multiplied by their distance: accurate after minutes, and rough before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ACTIVITIES = {
     "run": "process",
     "update": "global_tables",
 }
-"""What the worker does, by the function that its loop has called."""
+"""Activity of the worker, by the function that its loop has called."""
 _LOOP = ("turn", "_commit_if_due", "on_revoked")
 
 
@@ -42,9 +42,9 @@ class NodeTimes:
     """Sampling profiler of a worker's thread, every 50 ms by default.
 
     Args:
-        programs: those that the worker runs.
-        every_s: seconds between two looks; 0 for none.
-        frames: gives the innermost frame of each thread.
+        programs: the programs that the worker runs.
+        every_s: seconds between two samples; 0 disables them.
+        frames: returns the innermost frame of each thread.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class NodeTimes:
         self._busy: dict[str, float] = {}
 
     def times(self) -> Times:
-        """About how long the thread was where until now."""
+        """Return the approximate time by location until now."""
         return Times(self._nodes.copy(), self._busy.copy())
 
     @contextmanager
     def watching(self, thread: int) -> Iterator[None]:
-        """Look at a thread, by its number, until the end of the block."""
+        """Sample a thread, by its id, until the end of the block."""
         if not self._every_s:
             yield
             return
@@ -85,15 +85,15 @@ class NodeTimes:
         last_s = time.monotonic()
         while not self._ended.wait(self._every_s):
             now_s = time.monotonic()
-            # What is between two looks counts, also where this thread was kept waiting.
+            # The actual distance counts, because this thread may have been delayed.
             self.look(self._frames().get(thread), now_s - last_s)
             last_s = now_s
 
     def look(self, frame: FrameType | None, seconds: float) -> None:
-        """Count some seconds for where a thread is.
+        """Add seconds to the current location of a thread.
 
         Args:
-            frame: its innermost one; None for a thread that has ended.
+            frame: its innermost frame; None for a thread that has ended.
         """
         inward: list[FrameType] = []
         while frame is not None:
@@ -118,22 +118,22 @@ class NodeTimes:
 
 
 def _is_users(called: Sequence[FrameType]) -> bool:
-    """Whether what a program called is the user's: the first frame that is not of this library.
+    """Return whether called code is the user's, by the first frame outside of this library.
 
-    What the program calls itself is the user's wherever it is installed; behind a function of this
-    library, an installed one is what that needs.
+    A direct callee of the program is the user's, wherever it is installed; after a function of this
+    library, installed code is a dependency.
     """
     for depth, frame in enumerate(called):
         file = frame.f_code.co_filename
         if file.startswith("<") and depth:
-            continue  # made by a library: whoever has called it tells more
+            continue  # generated code: its caller determines the owner
         if not file.startswith(_HERE):
             return depth == 0 or not file.startswith(_LIBRARIES)
     return False
 
 
 def _activity(inward: Sequence[FrameType]) -> str | None:
-    """What the loop has called, by its outermost frame that tells."""
+    """Return the activity by the outermost function that the loop has called."""
     called = None
     for frame in reversed(inward):
         name = frame.f_code.co_name

@@ -1,11 +1,11 @@
-"""One span of OpenTelemetry for each commit, where the program itself has OpenTelemetry.
+"""OpenTelemetry span for each commit, if the program itself uses OpenTelemetry.
 
-A span is linked to the traces of a sample of the commit's input records: those that come first in
-a chunk of an input, as far as they have a header ``traceparent``, 32 traces at the most. Whether
-spans are made, and kept, is the SDK's and its sampler's. Nothing is imported here: whoever has not
-imported `opentelemetry.trace` has no spans, and pays for none.
+A span is linked to the traces of a sample of the commit's input records: the first records of each
+batch that have a header ``traceparent``, at most 32 traces. The SDK and its sampler decide whether
+spans are created and kept. This module imports nothing: a program that has not imported
+`opentelemetry.trace` has no spans and no cost.
 
-Called once a commit and once a chunk, never for each record.
+Called once per commit and once per batch, not per record.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _W3C = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2
 
 
 def tracer_of(application_id: str, worker_id: str) -> Tracer:
-    """What traces a worker: nothing, unless the program has imported OpenTelemetry."""
+    """Return the tracer of a worker; it does nothing unless OpenTelemetry was imported."""
     trace = sys.modules.get("opentelemetry.trace")
     return NoTracer() if trace is None else OtelTracer(trace, application_id, worker_id)
 
 
 class OtelTracer:
-    """Tracer with one OpenTelemetry span per commit.
+    """Tracer with an OpenTelemetry span for each commit.
 
     Args:
         trace: the module `opentelemetry.trace`.
@@ -42,15 +42,15 @@ class OtelTracer:
         self._tracer = trace.get_tracer("headrace")
         self._fields = {"headrace.application": application_id, "headrace.worker": worker_id}
         self._parents: dict[tuple[int, int], int] = {}
-        """The flags of spans, by trace and span."""
+        """Trace flags, by trace id and span id."""
 
     @property
     def samples(self) -> bool:
-        """Whether there is room for another link."""
+        """Whether another link may be added."""
         return len(self._parents) < LINKS_MAX
 
     def sample(self, records: Iterable[ReceivedMessage]) -> None:
-        """Remember the traces of some records."""
+        """Collect the traces of records."""
         for record in records:
             for name, value in record.headers() or ():
                 if name == HEADER and self.samples:
@@ -65,7 +65,10 @@ class OtelTracer:
 
     @contextmanager
     def committing(self, tasks: Sequence[str], records: int) -> Iterator[None]:
-        """Make a span of a commit. Of an error it has the name: its text may quote a record."""
+        """Create the span of a commit.
+
+        An error is recorded by its class name, because its text may quote a record.
+        """
         links = [
             self._trace.Link(
                 self._trace.SpanContext(t, s, is_remote=True, trace_flags=self._trace.TraceFlags(f))
@@ -89,5 +92,5 @@ class OtelTracer:
                 raise
 
     def forget(self) -> None:
-        """Remember none."""
+        """Clear the collected traces."""
         self._parents.clear()

@@ -1,9 +1,10 @@
-"""An application in numbers at one moment: application > worker > task > store, input partition.
+"""Snapshots of an application: application > worker > task > store, input partition.
 
-Nodes stand beside the tasks: all tasks of a sub-topology run the same code. Everything is a plain
-number or text, and nothing refers to what runs, so a snapshot can be read by any thread and sent to
-another process. Counts begin with the worker's process. Those of records count what was processed
-again after an abort again; `committed` counts nothing twice.
+Nodes are listed next to the tasks, because all tasks of a sub-topology run the same code. All
+fields are plain numbers or texts without references to running objects, so any thread can read a
+snapshot, and other processes can receive it. Counters start with the worker's process. Counters of
+processed records count records again that were processed again after an abort; `committed` counts
+each record once.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from headrace.streams.states import State
 from headrace.topology.describe.picture import Picture
 
 SILENT_S = 10.0
-"""What a worker told so long ago says nothing of how it is now: about as long as the group waits
-for a member that is silent before it gives its tasks to others."""
+"""Age of the last report, in seconds, above which a worker is unresponsive: about the session
+timeout, after which the group reassigns its tasks."""
 SILENT = "silent"
-"""The state of a worker that was at work and has told nothing for so long."""
+"""State of a worker that was active and has not reported for `SILENT_S`."""
 _AT_WORK = frozenset({"rebalancing", "running", "paused"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSnapshot:
-    """An input partition of a task that runs.
+    """Input partition of a running task.
 
     Args:
-        internal: whether the application writes the topic itself, between two sub-topologies.
-        committed: the offset that the next record has, as it is committed.
-        processed: the same, as far as records were processed.
-        end: the last stable offset, as far as the worker has heard; None before that.
-        queued: records that wait in the worker.
-        behind_ms: how far the records that come next may be behind the clock; 0 without a lag.
+        internal: whether it is a repartition topic of the application.
+        committed: the committed offset.
+        processed: the offset after the last processed record.
+        end: the last known last stable offset; None before it is known.
+        queued: records in the worker's queue.
+        behind_ms: upper bound of the age of the next records in milliseconds; 0 without a lag.
     """
 
     topic: str
@@ -54,19 +55,19 @@ class InputSnapshot:
 
     @property
     def lag(self) -> int | None:
-        """Offsets between what is committed and the end; markers of transactions count too."""
+        """Lag in offsets, including transaction markers; None before the end is known."""
         return None if self.end is None else max(0, self.end - self.committed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotKey:
-    """A key that changes often, see `hot.keys.max`; it is data, and nothing logs it.
+    """Frequently changed key, see `hot.keys.max`; it is data and must not be logged.
 
     Args:
-        key: its bytes; of windows and sessions without their times.
-        share: about which part of the last commits that wrote to the store has written it, from 0
-            to 1; a commit counts half as much for each minute that it is old.
-        over: by how much that may be too much.
+        key: its bytes, without times of windows and sessions.
+        share: approximate fraction of the recent commits to the store that wrote the key, from 0 to
+            1; the weight of a commit halves each minute.
+        over: maximum error of `share`, which may be too large.
     """
 
     key: bytes
@@ -76,20 +77,20 @@ class HotKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSnapshot:
-    """A store of a task.
+    """Store of a task.
 
     Args:
-        keys: how many rows are committed; looked at now and then.
-        is_counted: whether that is exact: few rows are counted, and RocksDB estimates many, of
-            which some may count each time that they were written.
-        size_bytes: about what they take on disk or in memory; likewise.
-        uncommitted_bytes: about what rows take that no commit holds yet.
-        cached_bytes: about what committed rows take that are kept for reading.
-        cache_hits: rows that commits changed without reading the store, as they were kept.
-        cache_misses: rows that were not there and were read from the store, since the task began.
-        restore_remaining: offsets of its changelog that are still to be read.
-        hot_keys: those that change most, where the setting ``hot.keys.max`` asks for them; none
-            over HTTP, where ``/api/hot-keys`` has them for whoever may read rows.
+        keys: number of committed rows; updated occasionally.
+        is_counted: whether `keys` is exact: few rows are counted, many are estimated by RocksDB,
+            which may count rewritten rows several times.
+        size_bytes: approximate size on disk or in memory; updated occasionally.
+        uncommitted_bytes: approximate size of uncommitted rows.
+        cached_bytes: approximate size of committed rows in the read cache.
+        cache_hits: rows changed by commits that were read from the cache.
+        cache_misses: rows that were read from the store, since the task started.
+        restore_remaining: remaining changelog offsets of the restore.
+        hot_keys: hot keys, if the setting ``hot.keys.max`` enables them; empty over HTTP, where
+            ``/api/hot-keys`` returns them to clients that may read rows.
     """
 
     name: str
@@ -106,17 +107,17 @@ class StoreSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSnapshot:
-    """A task that the worker owns.
+    """Task that the worker owns.
 
     Args:
         id: sub-topology and partition, as ``0_3``.
-        state: "waiting" for what the cluster says, "restoring" or "running"; "silent" where its
-            worker was at work and has told nothing for `SILENT_S`.
-        state_s: for how long, in seconds.
-        unready_s: for how long it has not run, in seconds: since it did so last in this worker, or
-            since the worker got it. 0 while it runs.
-        processed: records of chunks that went through, those of aborted transactions included.
-        committed: records whose commits are final.
+        state: "waiting" for the cluster, "restoring" or "running"; "silent" if its worker is
+            unresponsive.
+        state_s: time in this state, in seconds.
+        unready_s: time since it last ran in this worker, or since the worker got it, in seconds; 0
+            while it runs.
+        processed: processed records, including aborted transactions.
+        committed: records of completed commits.
     """
 
     id: str
@@ -133,12 +134,12 @@ class TaskSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """A node of the topology, over all tasks of a worker.
+    """Node of the topology, over all tasks of a worker.
 
     Args:
-        dropped: records that it left out, by reason.
-        own_s: about how long it ran, in seconds, without functions of the user.
-        user_s: about how long functions of the user ran that it calls.
+        dropped: dropped records, by reason.
+        own_s: approximate run time in seconds, without user functions.
+        user_s: approximate run time of the user functions that it calls, in seconds.
     """
 
     sub_topology: int
@@ -149,15 +150,15 @@ class NodeSnapshot:
 
     @property
     def late(self) -> int:
-        """Records that came too late, in whole or for some of their windows."""
+        """Number of late records, including records that were late only for some windows."""
         return sum(count for reason, count in self.dropped.items() if reason.startswith("late"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySnapshot:
-    """How old records were when a sub-topology had committed them.
+    """Age of records when a sub-topology has committed them.
 
-    From the timestamp of the oldest record that a batch began with to the end of its commit.
+    Measured from the timestamp of the oldest first record of a batch to the end of its commit.
     """
 
     sub_topology: int
@@ -166,7 +167,7 @@ class LatencySnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNumber:
-    """What the processors of a node counted themselves."""
+    """Custom metric of a node's processors."""
 
     node: str
     name: str
@@ -175,33 +176,33 @@ class OwnNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSnapshot:
-    """A worker at one moment.
+    """Worker at a point in time.
 
     Args:
         id: the worker's identity.
-        at_s: when this was so, in seconds of a clock of this host that never goes back.
+        at_s: time of the snapshot, in seconds of this host's monotonic clock.
         at_ms: the same by the wall clock, in milliseconds since 1970.
         is_running: whether it has tasks, and all of them process records.
-        is_paused: whether it was told to process nothing.
-        processed: records of chunks that went through, those of aborted transactions included.
-        committed: records whose commits are final.
-        undecided: records of commits of which the brokers did not say whether they were made. They
-            are in neither until a task begins again and shows it, and stay here where none does.
-        commits: those that are final.
-        commit_latency: how long commits took, up to the rows in local state; one that fails behind
-            its transaction is not in it.
-        rebalances: times that the group gave partitions, or said that some were lost.
-        aborted: transactions that were open and came to nothing, empty ones included.
-        reactions: what went wrong and was put right, by what was done.
-        producers_replaced: new producers, in place of those that were of no more use.
-        restored: changelog records that were applied; those of a restore that begins anew again.
-        restored_per_s: the same by second, since the snapshot before.
-        cpu_s: processor time of the process, in seconds; None where nobody tells.
-        memory_bytes: memory of the process; None where nobody tells.
-        busy_s: about how long its thread did what, in seconds.
-        numbers: what processors counted.
-        sent: records that were sent to each topic, changelogs too, those of aborted transactions
-            included; the client tells it every two seconds.
+        is_paused: whether it is paused.
+        processed: processed records, including aborted transactions.
+        committed: records of completed commits.
+        undecided: records of commits with an unknown outcome, which count as neither committed nor
+            aborted until one of their tasks starts again.
+        commits: completed commits.
+        commit_latency: durations of commits, including the write of local state; commits that fail
+            after their transaction are not included.
+        rebalances: assignments, and reported losses of partitions.
+        aborted: aborted transactions, including empty transactions.
+        reactions: handled errors, by reaction.
+        producers_replaced: replaced producers.
+        restored: restored changelog records, again if a restore restarts.
+        restored_per_s: restored records per second since the previous snapshot.
+        cpu_s: processor time of the process, in seconds; None if unavailable.
+        memory_bytes: memory of the process; None if unavailable.
+        busy_s: approximate time of its thread by activity, in seconds.
+        numbers: custom metrics of processors.
+        sent: records sent to each topic and changelog, including aborted transactions; updated
+            every two seconds.
     """
 
     id: str
@@ -230,20 +231,20 @@ class WorkerSnapshot:
     sent: Mapping[str, int] = field(default_factory=dict)
 
     def age_s(self, now_s: float) -> float:
-        """How old it is, in seconds of the clock of `at_s`: much, where the worker is stuck."""
+        """Return its age at a time of the clock of `at_s`: large if the worker is stuck."""
         return max(0.0, now_s - self.at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """One of an application's workers on a host, as it is known there.
+    """Worker of an application, as known on a host.
 
     Args:
         index: the worker's number, from 0.
-        state: of its application, in words.
-        pid: its process; None while there is none.
-        restarts: how often it was started again.
-        facts: the last that it told, of a process that has ended, too; None before the first.
+        state: its application's state, as text.
+        pid: its process ID; None without a process.
+        restarts: number of restarts.
+        facts: its last snapshot, kept after the process has ended; None before the first.
     """
 
     index: int
@@ -253,20 +254,20 @@ class WorkerView:
     facts: WorkerSnapshot | None
 
     def state_at(self, now_s: float) -> str:
-        """Its state, or "silent" where it was at work and has told nothing for `SILENT_S`.
+        """Return its state, or "silent" if it was active and has not reported for `SILENT_S`.
 
         Args:
-            now_s: the present second of the clock of `facts.at_s`.
+            now_s: the current time of the clock of `facts.at_s`.
         """
         if self.pid is None or self.facts is None or self.state not in _AT_WORK:
             return self.state
         return SILENT if self.facts.age_s(now_s) > SILENT_S else self.state
 
     def at(self, now_s: float) -> WorkerView:
-        """The same as it is then: of one that is silent no rate is known, nor what its tasks do.
+        """Return the view at a time: rates and task states of an unresponsive worker are unknown.
 
         Args:
-            now_s: the present second of the clock of `facts.at_s`.
+            now_s: the current time of the clock of `facts.at_s`.
         """
         state = self.state_at(now_s)
         if state != SILENT or self.facts is None:
@@ -279,11 +280,11 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationSnapshot:
-    """An application as one host knows it.
+    """Application, as known on a host.
 
     Args:
-        version: of this library.
-        topology: tells versions of the topology from each other; empty while it is not loaded.
+        version: version of this library.
+        topology: digest of the topology's version; empty before it is loaded.
     """
 
     application: str
@@ -292,43 +293,43 @@ class ApplicationSnapshot:
     workers: tuple[WorkerView, ...]
 
     def at(self, now_s: float) -> ApplicationSnapshot:
-        """The same as it is then, see `WorkerView.at`."""
+        """Return the snapshot at a time, see `WorkerView.at`."""
         return replace(self, workers=tuple(view.at(now_s) for view in self.workers))
 
     @property
     def facts(self) -> tuple[WorkerSnapshot, ...]:
-        """What the workers told, of those that have told anything."""
+        """Snapshots of all workers that have reported."""
         return tuple(view.facts for view in self.workers if view.facts is not None)
 
     @property
     def tasks(self) -> tuple[TaskSnapshot, ...]:
-        """The tasks of all workers, in order."""
-        # What has ended has no tasks any more: others have them.
+        """Tasks of all workers, in order."""
+        # The tasks of an ended worker belong to other workers.
         here = [view.facts for view in self.workers if view.pid is not None and view.facts]
         found = [task for facts in here for task in facts.tasks]
         return tuple(sorted(found, key=lambda task: (task.sub_topology, task.partition)))
 
     @property
     def inputs(self) -> tuple[InputSnapshot, ...]:
-        """The input partitions of all tasks that run."""
+        """Input partitions of all running tasks."""
         return tuple(one for task in self.tasks for one in task.inputs)
 
 
-# What whoever looks after an application knows of it at one moment, for those who ask.
+# Health of an application, shared with other threads.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSnapshot:
-    """Health of an application at one moment, shared with other threads.
+    """Health of an application at a point in time, shared with other threads.
 
     Args:
         facts: the application and its workers.
-        turned_s: when the loop that looks after the workers turned last, in seconds of the clock
-            of the snapshots' `at_s`.
-        is_loaded: whether the application was loaded, and its settings are right.
-        picture: what the topology looks like; None before it is loaded.
-        is_given_up: whether a worker has failed for good, and the others are told to stop.
-        why: what has come to pass then, in words.
+        turned_s: time of the supervising loop's last turn, in seconds of the clock of the
+            snapshots' `at_s`.
+        is_loaded: whether the application is loaded and its settings are valid.
+        picture: drawing of the topology; None before it is loaded.
+        is_given_up: whether a worker has failed permanently, so that all workers are stopped.
+        why: the reason in that case, as text.
     """
 
     facts: ApplicationSnapshot
@@ -339,11 +340,11 @@ class HealthSnapshot:
     picture: Picture | None = None
 
 
-# An application that runs in this process, in numbers.
+# Snapshots of an application that runs in this process.
 
 
 def digest_of(plans: Sequence[SubPlan]) -> str:
-    """What tells versions of a topology from each other: of the code that is made of it."""
+    """Return a digest of the topology's version, computed from its generated code."""
     digest = hashlib.sha256()
     for plan in plans:
         digest.update(plan.program.source_code.encode())
@@ -357,7 +358,7 @@ def embedded(
     facts: WorkerSnapshot | None,
     added: Sequence[WorkerView] = (),
 ) -> ApplicationSnapshot:
-    """The application with its own worker, and those that were added."""
+    """Return the snapshot of the application with its own worker and added workers."""
     own = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, facts=facts)
     return ApplicationSnapshot(
         application=application, version=__version__, topology=digest, workers=(own, *added)
@@ -367,7 +368,7 @@ def embedded(
 def board_of(
     facts: ApplicationSnapshot, now_s: float, picture: Picture | None = None
 ) -> HealthSnapshot:
-    """What is known of it; no loop looks after it, so none can have stopped to turn."""
+    """Return the health of the application; without a supervising loop, the loop cannot hang."""
     over = (State.PENDING_ERROR.value, State.ERROR.value)
     given_up = any(view.state in over for view in facts.workers)
     return HealthSnapshot(
@@ -380,14 +381,15 @@ def board_of(
     )
 
 
-# Leaves out tasks that a worker told of and another one has by now.
+# Removal of tasks that moved to another worker.
 #
-# A worker that is frozen or cut off keeps its last word, with tasks that the group has given to
-# others since. Snapshots of one host share a clock, so who began with a task later has it.
+# The last snapshot of a frozen or disconnected worker contains tasks that the group has since
+# assigned to other workers. Snapshots of a host share a clock, so the worker that started a task
+# later owns it.
 
 
 def without_taken(app: ApplicationSnapshot) -> ApplicationSnapshot:
-    """The application with each task at one worker: at the one that began with it last."""
+    """Return the application with each task at a single worker: the worker that started it last."""
     began: dict[str, tuple[float, float]] = {}
     is_twice = False
     for facts in _here(app):
@@ -405,7 +407,7 @@ def _here(app: ApplicationSnapshot) -> list[WorkerSnapshot]:
 
 
 def _began(facts: WorkerSnapshot, task: TaskSnapshot) -> tuple[float, float]:
-    """When the task came into its state; of two at once, what was told later holds."""
+    """Return when the task entered its state; the later report breaks ties."""
     return facts.at_s - task.state_s, facts.at_s
 
 
@@ -417,27 +419,27 @@ def _left(view: WorkerView, began: dict[str, tuple[float, float]]) -> WorkerView
     return replace(view, facts=replace(facts, tasks=tasks))
 
 
-# Snapshots as JSON: between processes, and for whoever asks over the web.
+# Snapshots as JSON, for other processes and for HTTP clients.
 
 
 _WORKER = msgspec.json.Decoder(WorkerSnapshot)
 
 
 def to_json(facts: object) -> bytes:
-    """Any of the snapshots as JSON, without line breaks."""
+    """Return a snapshot as JSON, without line breaks."""
     return msgspec.json.encode(facts)
 
 
 def to_plain(facts: object) -> Any:
-    """Any of the snapshots as dictionaries, lists and numbers."""
+    """Return a snapshot as dictionaries, lists and numbers."""
     return msgspec.to_builtins(facts)
 
 
 def worker_of(text: bytes) -> WorkerSnapshot:
-    """A worker's snapshot again, of what `to_json` made.
+    """Parse a worker's snapshot from the result of `to_json`.
 
     Raises:
-        ValueError: it is of another version.
+        ValueError: the snapshot is from another version.
 
     >>> worker_of(b'{"id": "w"}')
     Traceback (most recent call last):
