@@ -1,9 +1,9 @@
-"""Asks an application's stores until there is an answer, or the time for it is over.
+"""Client that repeats a query of an application's stores until it is answered or times out.
 
-What cannot be read now is asked for again: a task that moves is somewhere soon. Each host that was
-named has a part of the time, and one that was silent comes last for a while. And nobody goes back:
-each answer says up to where in its changelog it was from, and the next one for the same partition
-is to be no earlier than the newest row of it.
+Rows that cannot be read now are queried again, because a moving task becomes available soon. Each
+given host gets a part of the time-out, and an unresponsive host is asked last for a while. Answers
+never go back in time: each answer contains its changelog positions, and the next answer for the
+same partition must not be older than the newest row of the previous answer.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from headrace.streams.queries.errors import (
 R = TypeVar("R")
 
 TARGET_MAX = 60_000
-"""Servers end a connection whose first line is longer than some 64 KiB."""
+"""Maximum length of a request target: servers close connections with a longer first line."""
 AGAIN_MIN_S = 0.05
 AGAIN_MAX_S = 0.5
 SILENT_S = 30.0
-"""So long nothing may come of what goes on: a server says every ten seconds that it does."""
+"""Time-out of an event stream; a server sends a heartbeat every ten seconds."""
 WAIT_MAX_S = 2.0
-"""So long a server waits for a position, before it is asked again."""
+"""Maximum time for which a server waits for a position, before the query is repeated."""
 SILENT_KEPT_S = 60.0
-"""So long a host that was silent is asked after the others."""
+"""Time for which an unresponsive host is asked last."""
 PATIENCE = "headrace-patience-ms"
-"""The header that says how long whoever asks waits for an answer."""
+"""Header with the time for which the client waits for an answer."""
 EARLIER = "headrace-earlier"
-"""The header that says that positions to wait for are those of earlier answers: "true"."""
+"""Header that is "true" if the positions to wait for come from earlier answers."""
 Parameters = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """How a host is asked.
+    """Attempt at a host.
 
     Args:
-        part_s: its part of the time.
-        is_last: whether no other host is left to be asked.
-        has_heard: whether one has said already why there is no answer.
+        part_s: its part of the time-out.
+        is_last: whether no other host is left.
+        has_heard: whether a host has already returned an error.
     """
 
     host: HttpHost
@@ -66,36 +66,36 @@ class _Turn:
 
     @property
     def silent_s(self) -> float:
-        """For how long nothing may come; where little is left the last one may be late."""
+        """Time without data after which the attempt fails; the last host gets extra time."""
         is_late = self.is_last and not self.has_heard
         return max(self.part_s, WAIT_MAX_S) if is_late else self.part_s
 
     @property
     def wait_s(self) -> float:
-        """For how long it is to wait for a position."""
+        """Time for which the host waits for a position."""
         return min(self.patience_s if self.is_last else self.part_s / 2, WAIT_MAX_S)
 
     @property
     def patience_s(self) -> float:
-        """Within this it is to answer, so that what it says of others is heard."""
+        """Time within which the host must answer, so that its report about other hosts arrives."""
         return min(self.part_s, 0.75 * self.silent_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """Why there is no answer yet, as a host has said it.
+    """Most informative error so far.
 
     Args:
-        after_s: how long it took to say so.
+        after_s: duration of its attempt.
     """
 
     error: NotReadableError
     after_s: float
 
     def is_more_than(self, error: NotReadableError, turn: _Turn, after_s: float) -> bool:
-        """Whether it says more than another error that came later.
+        """Return whether it is more informative than a later error.
 
-        Whoever says nothing for not much longer may be about to say the same again.
+        A time-out after a similar duration may have been about to return the same error.
         """
         if isinstance(error, UnreachedHostError):
             is_silence = error.is_silent
@@ -108,14 +108,14 @@ class Asker:
     """Client that repeats a query until it is answered or its time is over. Thread-safe.
 
     Args:
-        urls: of hosts of the application; any will do.
-        token: what they want to be sent; the space around it is no part of it.
-        timeout_s: for how long a question is asked again, in seconds.
-        context: of https; None trusts what the system trusts.
-        never_back: whether answers are to be no earlier than those before.
+        urls: URLs of any hosts of the application.
+        token: token that the hosts require; surrounding whitespace is removed.
+        timeout_s: time for which a query is repeated, in seconds.
+        context: TLS context; None uses the system's trusted certificates.
+        never_back: whether answers must not be older than previous answers.
 
     Raises:
-        ConfigError: no header can hold the token.
+        ConfigError: the token is not a valid header value.
     """
 
     def __init__(
@@ -145,15 +145,15 @@ class Asker:
     def ask(
         self, store: str | None, path: str, given: Parameters, body: bytes | None = None
     ) -> dict[str, Any] | None:
-        """Ask for something; None is no row of a key.
+        """Send a query; return None if a key has no row.
 
         Args:
-            store: which; None asks for all of them.
-            path: behind its name.
-            given: parameters; those that are None are left out.
+            store: name of the store; None for all stores.
+            path: path after the name.
+            given: parameters; parameters that are None are omitted.
 
         Raises:
-            QueryError: it cannot be answered.
+            QueryError: the query cannot be answered.
             ClosedConnectionError: `close` was called.
         """
 
@@ -172,10 +172,10 @@ class Asker:
         return None if "error" in found else found
 
     def kind_of(self, store: str) -> str | None:
-        """The kind of a store, which is asked for once; None where there is no such store.
+        """Return the kind of a store, which is cached; None if the store does not exist.
 
         Raises:
-            QueryError: nobody says so.
+            QueryError: no host answers.
         """
         with self._lock:
             kind = self._kinds.get(store)
@@ -187,18 +187,18 @@ class Asker:
         return kind
 
     def part(self) -> Ending:
-        """What ends with the connections, or before them."""
+        """Return a handle that ends with the connection, and can be ended earlier."""
         return self._ending.part()
 
     def listen(self, store: str, path: str, given: Parameters, ending: Ending) -> EventStream:
-        """Ask for what goes on; see `ask`.
+        """Open an event stream; see `ask`.
 
         Args:
-            ending: ends it, and the asking.
+            ending: ends the stream, and the attempts to open it.
 
         Raises:
-            QueryError: it cannot be had.
-            ClosedConnectionError: it is ended.
+            QueryError: the stream cannot be opened.
+            ClosedConnectionError: `ending` has ended.
         """
         said = urlencode({name: text for name, text in given.items() if text is not None})
         headers = {**self._sent(None), "Accept": EVENTS}
@@ -218,7 +218,7 @@ class Asker:
         return self._insist(asks, ending)
 
     def _insist(self, asks: Callable[[_Turn], R], ending: Ending) -> R:
-        """Ask until there is an answer, or the time is over and all hosts were asked."""
+        """Repeat attempts until success, or until the time is over and all hosts were asked."""
         give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
         silent: set[HttpHost] = set()
@@ -251,7 +251,7 @@ class Asker:
                 pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
     def _turn(self, silent: Set[HttpHost], left_s: float, *, has_heard: bool) -> _Turn:
-        """Whose turn it is among those that were not silent for this question."""
+        """Choose the next host among the hosts that were responsive during this query."""
         known_s = time.monotonic() - SILENT_KEPT_S
         with self._lock:
             others = [host for host in self._hosts if host not in silent] or self._hosts
@@ -260,18 +260,18 @@ class Asker:
         return _Turn(others[0], part_s, is_last=len(others) == 1, has_heard=has_heard)
 
     def leave(self, url: str) -> None:
-        """Ask a host after the others from now on, as it was silent."""
+        """Move an unresponsive host to the end of the order."""
         for host in self._hosts:
             if host.url == url:
                 self._leave(host)
 
     def next_host(self) -> None:
-        """Ask another host from now on."""
+        """Move the first host to the end of the order."""
         with self._lock:
             self._hosts = [*self._hosts[1:], self._hosts[0]]
 
     def forget(self) -> None:
-        """Take answers from before those that there were, as after a reset of the application."""
+        """Accept older answers again, for example after a reset of the application."""
         with self._lock:
             self._reached.clear()
             self._kinds.clear()
@@ -310,7 +310,7 @@ class Asker:
             self._hosts = [*(host for host in self._hosts if host is not silent), silent]
 
     def close(self) -> None:
-        """End the connections, also under whoever waits for an answer."""
+        """Close all connections, including connections of waiting threads."""
         self._ending.end()
         with self._lock:
             hosts = self._hosts
@@ -319,7 +319,7 @@ class Asker:
 
 
 def _short(target: str) -> str:
-    """See that servers take an address; where it is too long they only cut the connection."""
+    """Return an address, or raise if it is too long: servers would only close the connection."""
     if len(target) > TARGET_MAX:
         raise WrongQueryError(
             f"what is asked is {len(target):,} characters of an address, and {TARGET_MAX:,} are "

@@ -1,8 +1,8 @@
-"""The committed changes of a store that is elsewhere, each once, over cuts and hosts that go.
+"""Change feed of a remote store: each committed change once, over reconnects and host changes.
 
-asked ─► events ─► cut ─► asked again with the last position ─► events
-                    └── before all rows were told: there is no position, so it begins anew
-                        with whoever follows
+request ─► events ─► disconnect ─► request with the last position ─► events
+                          └── before the snapshot is complete no position exists: the caller
+                              must start again
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(Generic[K, V]):
-    """A committed change of a row, or a row as it was before any change.
+    """Committed change of a row, or a row of the initial snapshot.
 
     Args:
-        key: of a window or session store a `Windowed`.
-        value: None where the row was deleted.
-        timestamp: that of the record which the value comes from.
-        partition: of the task that keeps the row.
-        offset: in the changelog; of a row up to where it follows that.
-        is_row: whether it is a row that was there (``snapshot=True``).
-        position: where one is behind it, to go on from there; None before all rows are told.
+        key: the key; a `Windowed` for window and session stores.
+        value: None if the row was deleted.
+        timestamp: timestamp of the record that the value comes from.
+        partition: partition of the task that owns the row.
+        offset: its changelog offset; for a snapshot row, the offset of the snapshot.
+        is_row: whether it is a row of the snapshot (``snapshot=True``).
+        position: position after the change, to continue from; None before the snapshot is complete.
     """
 
     key: K
@@ -52,18 +52,17 @@ class Change(Generic[K, V]):
 
 
 Read = Callable[[Mapping[str, Any]], tuple[K, V | None]]
-"""Makes key and value of what JSON has."""
+"""Converter from JSON to key and value."""
 
 
 class Changes(Generic[K, V]):
     """Iterator over the committed changes of a remote store, until it is closed.
 
     Args:
-        store: its name.
-        of: parameters that say which key is followed; none for all of them.
-        start: where to begin, unless there is a position.
-        timeout_s: for how long one that was cut is asked for again.
-        read: see `Read`.
+        store: name of the store.
+        of: parameters that select the key; empty for all keys.
+        start: start of the feed without a position.
+        read: converts JSON to key and value, see `Read`.
     """
 
     def __init__(
@@ -107,31 +106,32 @@ class Changes(Generic[K, V]):
 
     @property
     def compacted(self) -> list[Mapping[str, Any]]:
-        """Where compaction has taken away changes that would have been told.
+        """Gaps of changes that compaction has removed.
 
-        Each has the `partition`, and the offsets `from` and `to` between which they lack.
+        Each gap has its `partition`, and the offsets `from` and `to`.
         """
         return self._compacted
 
     @property
     def position(self) -> str | None:
-        """Where one is behind all that was taken; None where nobody could go on."""
+        """Position after all returned changes; None if the feed cannot continue from here."""
         return self._reached if self._ready else self._position
 
     @property
     def has_told(self) -> bool:
-        """Whether a host has begun to tell them."""
+        """Whether a host has started to send changes."""
         return self._has_told
 
     def batches(self) -> Iterator[list[Change[K, V]]]:
-        """The same, as many at a time as have come.
+        """Yield the changes in batches, as they arrive.
 
         Raises:
-            PositionGoneError: what comes at the position is not there any more.
-            NotReadableError: no host has told anything for the time-out, or one was cut before all
-                rows were told: begin anew.
-            QueryError: that store has no changes.
-            ClosedConnectionError: the connection was closed before; it ends where that comes later.
+            PositionGoneError: changes after the position do not exist any more.
+            NotReadableError: no host has sent data within the time-out, or the connection was lost
+                before the snapshot was complete: start again.
+            QueryError: the store has no changes.
+            ClosedConnectionError: the connection was already closed; closing it later ends the
+                iterator.
         """
         if not self._is_closed:
             self._ending.require()
@@ -162,7 +162,7 @@ class Changes(Generic[K, V]):
                         f"the rows of store {self._store!r} were cut before all were told, so "
                         f"there is no position to go on from; begin anew: {error}"
                     ) from error
-                if has_told:  # the silence that is noticed now is no part of the patience
+                if has_told:  # the time-out starts after the last received data
                     give_up_s, pause_s = self._until(), AGAIN_MIN_S
                 if time.monotonic() + pause_s >= give_up_s:
                     raise
@@ -176,7 +176,7 @@ class Changes(Generic[K, V]):
             pause_s = min(2 * pause_s, AGAIN_MAX_S)
 
     def close(self) -> None:
-        """End it, also under whoever waits for the next one."""
+        """Close the feed, even while another thread waits for a change."""
         self._is_closed = True
         self._ending.end()
 

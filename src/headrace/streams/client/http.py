@@ -1,8 +1,7 @@
-"""One server that is asked over HTTP, over connections that are used again.
+"""HTTP client of a host, with reused connections.
 
-Python's own client, so that a program that asks needs nothing more. All that is asked changes
-nothing, so what comes to nothing over a connection that the server has ended meanwhile is asked
-once more.
+It uses Python's own client, so that programs need no further package. All requests are read-only,
+so a request that fails because the server has closed an idle connection is repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headrace.streams.config.secrets import Secret
 from headrace.streams.errors import ConfigError
 from headrace.streams.queries.errors import ClosedConnectionError, UnreachedHostError
 
-# What waits for somebody, at sockets and in pauses, and is ended from any thread.
+# Interruptible waits.
 
 
 class Ending:
@@ -50,7 +49,7 @@ class Ending:
         return self._over.is_set()
 
     def part(self) -> Ending:
-        """What ends with this, and before it where it is ended itself."""
+        """Return a part that ends with this object, and can be ended earlier."""
         made = Ending()
         with self._lock:
             self._parts.add(made)
@@ -60,30 +59,30 @@ class Ending:
         return made
 
     def note(self, sock: socket.socket) -> None:
-        """See that whoever waits at a socket does not wait beyond the end.
+        """Register a socket, which is shut down at the end.
 
         Raises:
-            ClosedConnectionError: it has come already.
+            ClosedConnectionError: it has already ended.
         """
         with self._lock:
             self.require()
             self._sockets.add(sock)
 
     def require(self) -> None:
-        """Go no further where it is over.
+        """Raise if it has ended.
 
         Raises:
-            ClosedConnectionError: it is.
+            ClosedConnectionError: it has ended.
         """
         if self.is_over:
             raise ClosedConnectionError("the connection was closed; make another one to ask again")
 
     def pause(self, seconds: float) -> None:
-        """Sleep, until the end at most."""
+        """Sleep, at most until the end."""
         self._over.wait(seconds)
 
     def end(self) -> None:
-        """End it, under whoever waits."""
+        """Interrupt all waits."""
         with self._lock:
             self._over.set()
             sockets, parts = [*self._sockets], [*self._parts]
@@ -94,7 +93,7 @@ class Ending:
             part.end()
 
 
-# Server-sent events as they come over one connection, until it ends.
+# Server-sent events.
 
 
 EVENTS = "text/event-stream"
@@ -103,12 +102,12 @@ _PIECE_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An event.
+    """Server-sent event.
 
     Args:
-        name: empty of what only says that it goes on.
+        name: name; empty for a heartbeat.
         data: JSON.
-        position: where one is behind it; None where it does not say.
+        position: position after the event; None if it has none.
     """
 
     name: str
@@ -117,11 +116,11 @@ class Heard:
 
 
 class EventStream:
-    """Server-sent events of one connection. One thread reads; any thread may close it.
+    """Server-sent events of a connection. A single thread reads; any thread may close it.
 
     Args:
-        answer: where they come from.
-        unreached: makes the error that says why it ended.
+        answer: the response that contains the events.
+        unreached: creates the error for the end of the stream.
     """
 
     def __init__(
@@ -135,10 +134,10 @@ class EventStream:
         self._unreached = unreached
 
     def pieces(self) -> Iterator[list[Heard]]:
-        """What there is each time that something has come.
+        """Yield the events of each received piece.
 
         Raises:
-            UnreachedHostError: it was silent, or cut.
+            UnreachedHostError: the connection timed out or was closed.
         """
         left = b""
         while True:
@@ -153,18 +152,18 @@ class EventStream:
                 yield [_heard(one) for one in whole]
 
     def cut(self) -> None:
-        """End it under whoever waits for what comes; he then closes it."""
+        """Interrupt a waiting reader, which then closes the stream."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End it, by the thread that takes from it."""
+        """Close the stream; called by its reader."""
         self.cut()
         self._answer.close()
 
 
 def _heard(text: bytes) -> Heard:
-    """Read an event.
+    """Parse an event.
 
     >>> _heard(b'id: 0:7' + bytes([10]) + b'event: change' + bytes([10]) + b'data: {}')
     Heard(name='change', data=b'{}', position='0:7')
@@ -183,18 +182,18 @@ def _heard(text: bytes) -> Heard:
     return Heard(name, data, position)
 
 
-# Tokens that a header is to hold.
+# Tokens as header values.
 
 
 def sent_token(given: str | Secret, *, named: str = "the token") -> Secret:
-    """Take the space around a token away, such as the line end of its file.
+    """Strip surrounding whitespace of a token, such as the line end of its file.
 
     Args:
-        given: the token as it was given.
-        named: what it is called in errors.
+        given: the given token.
+        named: its name in errors.
 
     Raises:
-        ConfigError: a header cannot hold it; it is not shown.
+        ConfigError: it is not a valid header value; the message does not contain it.
 
     >>> sent_token("abc\\n").reveal()
     'abc'
@@ -212,17 +211,17 @@ def sent_token(given: str | Secret, *, named: str = "the token") -> Secret:
 
 CONNECT_S = 2.0
 IDLE_MAX = 8
-"""So many connections are kept for later."""
+"""Maximum number of idle connections."""
 IDLE_S = 30.0
-"""For so long: the server ends those that are older than a minute."""
+"""Maximum idle time of a connection; the server closes idle connections after a minute."""
 ANSWER_MAX_BYTES = 256 << 20
 _UNKNOWN_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
-"""What a look-up says that will say no other thing soon."""
+"""Permanent errors of a name look-up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What was answered.
+    """Response of a host.
 
     Args:
         code: the status code.
@@ -234,14 +233,14 @@ class Reply:
 
 
 class HttpHost:
-    """One host of a remote application, with its connections. Thread-safe.
+    """Host of a remote application, with its connections. Thread-safe.
 
     Args:
-        url: ``http://HOST:PORT`` or ``https://…``, with what stands before ``/api`` there.
-        context: for https; None trusts what the system trusts.
+        url: ``http://HOST:PORT`` or ``https://…``, with the path prefix of ``/api``.
+        context: TLS context; None uses the system's trusted certificates.
 
     Raises:
-        ConfigError: it is no such address.
+        ConfigError: the URL is invalid.
     """
 
     def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
@@ -271,15 +270,15 @@ class HttpHost:
         headers: Mapping[str, str],
         timeout_s: float,
     ) -> Reply:
-        """Ask for something: GET, or POST with a body.
+        """Send a request: GET, or POST with a body.
 
         Args:
             target: path and query.
-            timeout_s: for how long nothing may come.
+            timeout_s: time without data after which the request fails.
 
         Raises:
-            UnreachedHostError: nobody answers there, or something else than an application.
-            ClosedConnectionError: it is closed.
+            UnreachedHostError: the host does not answer, or is not an application.
+            ClosedConnectionError: the client is closed.
         """
         method = "GET" if body is None else "POST"
         kept = self._take()
@@ -294,7 +293,7 @@ class HttpHost:
                 connection.close()
                 self._ending.require()
                 if kept is not None and not isinstance(error, TimeoutError):
-                    kept = None  # the server has ended it meanwhile
+                    kept = None  # the server has closed the idle connection
                     continue
                 raise self._unreached(error) from error
             if answer.will_close or not answer.isclosed():
@@ -312,20 +311,20 @@ class HttpHost:
         silent_s: float,
         ending: Ending,
     ) -> Reply | EventStream:
-        """Ask for what goes on for as long as it is listened to.
+        """Open an event stream.
 
         Args:
             target: path and query.
-            begin_s: for how long nothing may come before it begins.
-            silent_s: and afterwards.
-            ending: ends it.
+            begin_s: time-out before the first data.
+            silent_s: time-out between data.
+            ending: ends the stream.
 
         Returns:
-            What comes, or why it does not.
+            The event stream, or the response that rejects it.
 
         Raises:
-            UnreachedHostError: nobody answers there, or something else than an application.
-            ClosedConnectionError: it is ended.
+            UnreachedHostError: the host does not answer, or is not an application.
+            ClosedConnectionError: `ending` has ended.
         """
         connection = self._connect()
         try:
@@ -346,7 +345,7 @@ class HttpHost:
     def _reach(
         self, connection: http.client.HTTPConnection, silent_s: float, ending: Ending
     ) -> socket.socket:
-        """Be connected; the connection lets go of its socket where the answer ends it."""
+        """Connect if necessary; return the socket, which the connection may drop later."""
         ending.require()
         if connection.sock is None:
             connection.sock = self._opened(
@@ -362,7 +361,7 @@ class HttpHost:
         return sock
 
     def _opened(self, host: str, port: int, timeout_s: float, ending: Ending) -> socket.socket:
-        """Connect to the first address that takes it; `ending` ends that too."""
+        """Connect to the first reachable address; `ending` interrupts it."""
         refused: OSError | None = None
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -372,7 +371,7 @@ class HttpHost:
                 ending.note(sock)
                 sock.settimeout(timeout_s)
                 sock.connect(address)
-                ending.require()  # what is ended meanwhile looks like one that is connected
+                ending.require()  # a socket that was shut down meanwhile looks connected
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return self._secured(sock, host, ending)
             except OSError as error:
@@ -385,7 +384,7 @@ class HttpHost:
         raise refused
 
     def _secured(self, sock: socket.socket, host: str, ending: Ending) -> socket.socket:
-        """The same socket, with TLS where that is asked for."""
+        """Return the socket, wrapped in TLS for https."""
         if self._context is None:
             return sock
         secured = self._context.wrap_socket(
@@ -451,7 +450,7 @@ class HttpHost:
         connection.close()
 
     def close(self) -> None:
-        """End the connections, also under whoever waits for an answer."""
+        """Close all connections, including connections of waiting threads."""
         with self._lock:
             self._ending.end()
             idle, self._idle = self._idle, []
@@ -460,7 +459,7 @@ class HttpHost:
 
 
 def _is_other(why: str | Exception) -> bool:
-    """Whether what was heard is of something else, and not of a host that starts or ends."""
+    """Return whether the peer is not an application, as opposed to a host that starts or stops."""
     ended = (ssl.SSLEOFError, ssl.SSLZeroReturnError, http.client.RemoteDisconnected, TimeoutError)
     other = (ssl.SSLError, http.client.BadStatusLine)
     if isinstance(why, socket.gaierror):

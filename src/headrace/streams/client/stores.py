@@ -1,4 +1,4 @@
-"""An application that runs elsewhere, and its stores: what `headrace.connect` gives."""
+"""Remote application and its stores: the result of `headrace.connect`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ V = TypeVar("V")
 
 PAGE_ROWS = 1_000
 KEYS_MAX = 10_000
-"""So many keys are asked for in one request."""
+"""Maximum number of keys per request."""
 Time = int | datetime
-"""Milliseconds since 1970, or a time, which is in UTC unless it has a zone."""
+"""Milliseconds since 1970, or a datetime, in UTC unless it has a zone."""
 KEY_IN_ADDRESS_MAX = 4_000
-"""Longer keys are asked for as many keys are: in what is sent, and not in the address."""
+"""Maximum length of a key in the URL; longer keys are sent in the request body."""
 ANY: Any = Any
-"""What JSON has, as it is."""
+"""Type of keys and values that are not converted from JSON."""
 _TIMED = frozenset({"window", "session"})
 
 
@@ -43,24 +43,25 @@ def connect(
     never_back: bool = True,
     context: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Ask an application that runs elsewhere for what is in its stores.
+    """Connect to the stores of an application that runs in other processes.
 
     Args:
-        url: of any host of it, such as ``http://host:9464``, which `headrace run --http ...
-            --queries` serves; or several, of which the next is asked where one is silent.
-            Each of them has a part of `timeout`, and one that was silent comes last for a minute.
-        token: what the hosts want to be sent (``--http-token-file``); the space around it, such as
-            the line end of a file, is no part of it.
-        timeout: for how long a question is asked again whose rows cannot be read now.
-        never_back: whether answers through this connection are never earlier than those before
-            it, for each partition of a store.
-        context: of https; None trusts what the system trusts.
+        url: URL of any host of the application, such as ``http://host:9464``, which `headrace run
+            --http ... --queries` serves; or several URLs, of which the next is used if a host does
+            not respond. Each gets a part of `timeout`, and an unresponsive host is asked last for a
+            minute.
+        token: token that the hosts require (``--http-token-file``); surrounding whitespace, such as
+            the line end of a file, is removed.
+        timeout: time for which a query is repeated if its rows cannot be read now.
+        never_back: whether answers through this connection are never older than previous answers,
+            for each partition of a store.
+        context: TLS context; None uses the system's trusted certificates.
 
     Returns:
-        What gives stores. Nothing is asked before one of them is.
+        The connection, which returns stores. No request is sent before a store is read.
 
     Raises:
-        ConfigError: it is no such address, or no header can hold the token.
+        ConfigError: a URL is invalid, or the token is not a valid header value.
 
     Example:
         >>> from headrace import connect
@@ -95,7 +96,7 @@ def _asker(
 
 
 class Connection:
-    """An application that runs elsewhere; any thread may use it. See `connect`."""
+    """Connection to a remote application. Thread-safe. See `connect`."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
@@ -106,29 +107,29 @@ class Connection:
     def store(
         self, name: str, *, key_type: type[K] = ANY, value_type: type[V] = ANY
     ) -> RemoteStore[K, V]:
-        """A store to be read, in the words of `KafkaStreams.store`.
+        """Return a reader of a store, with the methods of the readers of `KafkaStreams.store`.
 
         Args:
-            key_type: what keys become, such as a dataclass; by default what JSON has.
-            value_type: likewise of values.
+            key_type: type to convert keys to, such as a dataclass; by default keys are JSON values.
+            value_type: type to convert values to, likewise.
         """
         return RemoteStore(self._asker, name, key_type, value_type)
 
     def stores(self) -> tuple[Mapping[str, Any], ...]:
-        """The stores: their names, kinds and serdes.
+        """Return name, kind and serdes of each store.
 
         Raises:
-            QueryError: nobody says so.
+            QueryError: no host answers.
         """
         found = self._asker.ask(None, "", {})
         return tuple((found or {}).get("stores", ()))
 
     def forget(self) -> None:
-        """Take answers from before those that there were, as after `headrace reset`."""
+        """Accept older answers again, as after `headrace reset`."""
         self._asker.forget()
 
     def close(self) -> None:
-        """End the connections."""
+        """Close all connections."""
         self._asker.close()
 
     def __enter__(self) -> Self:
@@ -139,10 +140,10 @@ class Connection:
 
 
 class RemoteStore(Generic[K, V]):
-    """A store of an application that runs elsewhere: its committed rows; any thread may ask.
+    """Store of a remote application: its committed rows. Thread-safe.
 
-    Methods that its kind does not have raise `WrongQueryError`. What cannot be read in time raises
-    `NotReadableError`, and any refusal is a `QueryError`.
+    Methods that the store's kind lacks raise `WrongQueryError`. Rows that cannot be read in time
+    raise `NotReadableError`, and any other rejection a `QueryError`.
     """
 
     def __init__(
@@ -157,17 +158,17 @@ class RemoteStore(Generic[K, V]):
         return f"<{type(self).__name__} {self.name!r} of {self._asker}>"
 
     def describe(self) -> Mapping[str, Any]:
-        """What it is, and how far each partition is."""
+        """Return its description, and the position of each partition."""
         return self._asker.ask(self.name, "", {}) or {}
 
     # -- key-value -------------------------------------------------------------------------------
 
     def find(self, key: K, *, as_of: Time | None = None) -> Row[K, V] | None:
-        """The row of a key: with the value its timestamp and its partition; None without one.
+        """Return the row of a key, with value, timestamp and partition; None without a row.
 
         Args:
-            as_of: of a versioned store, the version that was valid then; a datetime without a zone
-                is in UTC.
+            as_of: in a versioned store, the time of the version; a datetime without a zone is in
+                UTC.
         """
         when = None if as_of is None else _time(as_of)
         given = _key(key)
@@ -179,7 +180,7 @@ class RemoteStore(Generic[K, V]):
         return None if found is None else self._row(found)
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         row = self.find(key, as_of=as_of)
         return None if row is None else row.value
 
@@ -193,7 +194,7 @@ class RemoteStore(Generic[K, V]):
         return self.find(key) is not None
 
     def get_many(self, keys: Iterable[K]) -> list[V | None]:
-        """The values of keys in their order, None for each that has none."""
+        """Return the values of keys in order, with None for each missing key."""
         found: list[V | None] = []
         given = iter(keys)
         while some := [to_document(key) for key in islice(given, KEYS_MAX)]:
@@ -201,7 +202,7 @@ class RemoteStore(Generic[K, V]):
         return found
 
     def _rows_of(self, documents: list[Any]) -> Iterator[Row[K, V] | None]:
-        """The rows of some keys in their order, which are not put into the address."""
+        """Return the rows of keys in order; the keys are sent in the request body."""
         body = msgspec.json.encode({"keys": documents})
         try:
             answer = self._asker.ask(self.name, "get", {}, body) or {}
@@ -214,20 +215,20 @@ class RemoteStore(Generic[K, V]):
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
-        """The rows from one key to another, both inclusive, in the order of the keys' bytes.
+        """Yield the rows between two keys, both inclusive, in the order of the keys' bytes.
 
         Args:
-            start: None for the first.
-            end: None for the last.
-            reverse: whether to begin with the last.
-            limit: how many at most; None for all.
+            start: first key; None for no bound.
+            end: last key; None for no bound.
+            reverse: whether to iterate in descending order.
+            limit: maximum number of rows; None for all.
         """
         return self._flat(self.range_pages(start, end, reverse=reverse, limit=limit))
 
     def range_pages(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[list[Row[K, V]]]:
-        """The same, page by page."""
+        """Yield the rows of `range`, page by page."""
         given = {
             "json_keys": "true",
             "from": None if start is None else _json(start),
@@ -237,15 +238,15 @@ class RemoteStore(Generic[K, V]):
         return self._keyed("range", given, limit)
 
     def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Iterator[Row[K, V]]:
-        """The rows whose key's bytes begin with those of a prefix, such as the first letters.
+        """Yield the rows whose serialized key starts with the prefix's bytes.
 
-        `serdes.list_of` writes a count first, and JSON a quote last: no shorter list or text begins
-        their keys.
+        `serdes.list_of` writes a count first, and JSON a quote last: a shorter list or text is not
+        a prefix of their keys.
         """
         return self._flat(self.prefix_pages(prefix, limit=limit))
 
     def prefix_pages(self, prefix: Any, *, limit: int | None = None) -> Iterator[list[Row[K, V]]]:
-        """The same, page by page."""
+        """Yield the rows of `prefix_scan`, page by page."""
         given = {"json_keys": "true", "prefix": _json(prefix)}
         return self._keyed("prefix", given, limit)
 
@@ -254,17 +255,17 @@ class RemoteStore(Generic[K, V]):
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[Row[Any, V]]:
-        """The key's windows that begin between two times, both inclusive; or its sessions.
+        """Yield the key's windows that start between two times, both inclusive; or its sessions.
 
-        Keys of rows are `Windowed`. Of sessions the first time is that of the earliest end.
-        Datetimes without a zone are in UTC.
+        Keys of rows are `Windowed`. For sessions, `start` is the earliest end. Datetimes without a
+        zone are in UTC.
         """
         return self._flat(self.fetch_pages(key, start, end))
 
     def fetch_pages(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[list[Row[Any, V]]]:
-        """The same, page by page."""
+        """Yield the rows of `fetch`, page by page."""
         if self._asker.kind_of(self.name) not in _TIMED | {None}:
             raise WrongQueryError(f"store {self.name!r} has no windows; ask with get(key)")
         yield from self._pages("get", {**_key(key), **_times(start, end)}, None, is_timed=True)
@@ -272,13 +273,13 @@ class RemoteStore(Generic[K, V]):
     def find_sessions(
         self, key: Any, earliest_end: Time, latest_start: Time
     ) -> Iterator[Row[Any, V]]:
-        """The sessions of a key that end and begin within bounds, both inclusive."""
+        """Yield the sessions of a key by earliest end and latest start, both inclusive."""
         return self._flat(self.session_pages(key, earliest_end, latest_start))
 
     def session_pages(
         self, key: Any, earliest_end: Time, latest_start: Time
     ) -> Iterator[list[Row[Any, V]]]:
-        """The same, page by page."""
+        """Yield the rows of `find_sessions`, page by page."""
         if self._asker.kind_of(self.name) == "window":
             raise self._wrong_kind("find_sessions")
         yield from self.fetch_pages(key, earliest_end, latest_start)
@@ -286,13 +287,13 @@ class RemoteStore(Generic[K, V]):
     def find_sessions_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
     ) -> Iterator[Row[Any, V]]:
-        """The sessions of all keys that end between two times, both inclusive, by end."""
+        """Yield the sessions of all keys that end between two times, both inclusive, by end."""
         return self._flat(self.session_pages_by_end(earliest_end, latest_end, limit=limit))
 
     def session_pages_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
     ) -> Iterator[list[Row[Any, V]]]:
-        """The same, page by page."""
+        """Yield the rows of `find_sessions_by_end`, page by page."""
         if self._asker.kind_of(self.name) != "session":
             raise self._wrong_kind("find_sessions_by_end")
         yield from self.fetch_all_pages(earliest_end, latest_end, limit=limit)
@@ -300,13 +301,13 @@ class RemoteStore(Generic[K, V]):
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
     ) -> Iterator[Row[Any, V]]:
-        """All windows that begin, or sessions that end, between two times, in that order."""
+        """Yield all windows that start, or sessions that end, between two times, in that order."""
         return self._flat(self.fetch_all_pages(start, end, limit=limit))
 
     def fetch_all_pages(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
     ) -> Iterator[list[Row[Any, V]]]:
-        """The same, page by page."""
+        """Yield the rows of `fetch_all`, page by page."""
         if self._asker.kind_of(self.name) not in _TIMED | {None}:
             raise self._wrong_kind("fetch_all")
         yield from self._pages("range", _times(start, end), limit, is_timed=True)
@@ -314,19 +315,19 @@ class RemoteStore(Generic[K, V]):
     # -- all kinds -------------------------------------------------------------------------------
 
     def all(self, *, limit: int | None = None) -> Iterator[Row[K, V]]:
-        """All rows, in the order of the keys' bytes."""
+        """Yield all rows, in the order of the keys' bytes."""
         return self._flat(self.all_pages(limit=limit))
 
     def all_pages(self, *, limit: int | None = None) -> Iterator[list[Row[K, V]]]:
-        """The same, page by page."""
+        """Yield all rows, page by page."""
         yield from self._pages("range", {}, limit, is_timed=self._has_windows())
 
     def count(self) -> int:
-        """How many rows there are; all are looked at."""
+        """Return the number of rows, which scans all of them."""
         return self._counted(exact=True)
 
     def approximate_num_entries(self) -> int:
-        """How many rows there are, roughly."""
+        """Return the approximate number of rows."""
         return self._counted(exact=False)
 
     def _counted(self, *, exact: bool) -> int:
@@ -341,24 +342,22 @@ class RemoteStore(Generic[K, V]):
         position: str | None = None,
         snapshot: bool = False,
     ) -> Changes[Any, V]:
-        """Follow what is committed: each change once, in the order of its partition.
+        """Follow the committed changes: each change once, in the order of its partition.
 
-        Where the connection is cut it goes on at the last position, at whichever host answers.
+        After a lost connection it continues at the last position, at any host that answers.
 
         Args:
-            key: the one that is followed; None follows all of them.
-            start: with what is committed from now on, or with what the changelog has.
-            position: that of a change, to go on behind it; as an answer's places have it, too:
-                ``0:1500,1:1498``.
-            snapshot: whether to begin with the rows, and go on with the changes that are not in
-                them.
+            key: the key to follow; None follows all keys.
+            start: whether to start with new changes, or at the beginning of the changelog.
+            position: position to continue after: a change's position, or the positions of an
+                answer: ``0:1500,1:1498``.
+            snapshot: whether to start with all rows, and continue with later changes.
 
         Returns:
-            An iterator that waits for what comes next, until it is closed.
+            An iterator that waits for further changes, until it is closed.
 
         Raises:
-            QueryError: once it is gone through, whatever it is refused with; see
-                `Changes.batches`.
+            QueryError: during the iteration, if the query is rejected; see `Changes.batches`.
 
         Example:
             >>> from headrace import connect
@@ -376,7 +375,7 @@ class RemoteStore(Generic[K, V]):
             read=self._key_and_value,
         )
 
-    # -- what they have in common ----------------------------------------------------------------
+    # -- common parts ----------------------------------------------------------------------------
 
     def _pages(
         self,
@@ -416,7 +415,7 @@ class RemoteStore(Generic[K, V]):
     def _keyed(
         self, path: str, given: Mapping[str, str | None], limit: int | None
     ) -> Iterator[list[Row[K, V]]]:
-        """Pages of a store that has a row of each key."""
+        """Yield the pages of a store with a row for each key."""
         if self._has_windows():
             raise self._wrong_kind("range")
         yield from self._pages(path, given, limit)

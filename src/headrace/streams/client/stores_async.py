@@ -1,7 +1,7 @@
-"""The same for programs that await: what `headrace.connect_async` gives.
+"""Asynchronous client of a remote application: the result of `headrace.connect_async`.
 
-Questions are asked in a few threads of the connection's own, so that no other HTTP client is
-needed, and the loop goes on meanwhile.
+Queries run in a few threads of the connection, so that no further HTTP client is required and the
+event loop is not blocked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 AT_ONCE = 16
-"""So many questions are asked at once; more wait for their turn."""
+"""Maximum number of concurrent queries; further queries are queued."""
 
 
 def connect_async(
@@ -39,17 +39,17 @@ def connect_async(
     never_back: bool = True,
     context: ssl.SSLContext | None = None,
 ) -> AsyncConnection:
-    """Ask an application that runs elsewhere, and await the answers; see `connect`.
+    """Connect to the stores of a remote application, for asynchronous programs; see `connect`.
 
     Args:
-        url: of any host of it, or several.
-        token: what the hosts want to be sent.
-        timeout: for how long a question is asked again whose rows cannot be read now.
-        never_back: whether answers are never earlier than those before.
-        context: of https.
+        url: URL of any host of the application, or several URLs.
+        token: token that the hosts require.
+        timeout: time for which a query is repeated if its rows cannot be read now.
+        never_back: whether answers are never older than previous answers.
+        context: TLS context.
 
     Raises:
-        ConfigError: it is no such address.
+        ConfigError: a URL is invalid, or the token is not a valid header value.
 
     Example:
         >>> import asyncio
@@ -85,13 +85,14 @@ class _Threads:
                 yield row
 
     def close(self) -> None:
-        # What waits for its turn is not cancelled, as its task was not: it is refused like others.
+        # Queued queries are not cancelled, because their tasks are not: the closed client rejects
+        # them.
         self._is_closed = True
         self._pool.shutdown(wait=False)
 
 
 class AsyncConnection:
-    """An application that runs elsewhere. See `connect_async`."""
+    """Connection to a remote application. See `connect_async`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -100,16 +101,16 @@ class AsyncConnection:
     def store(
         self, name: str, *, key_type: type[K] = ANY, value_type: type[V] = ANY
     ) -> AsyncRemoteStore[K, V]:
-        """A store to be read; see `Connection.store`."""
+        """Return a reader of a store; see `Connection.store`."""
         inner = self._connection.store(name, key_type=key_type, value_type=value_type)
         return AsyncRemoteStore(inner, self._threads)
 
     async def stores(self) -> tuple[Mapping[str, Any], ...]:
-        """The stores: their names, kinds and serdes."""
+        """Return name, kind and serdes of each store."""
         return await self._threads.call(self._connection.stores)
 
     async def close(self) -> None:
-        """End the connections, and whatever waits for an answer or for changes."""
+        """Close all connections, and end waiting queries and change feeds."""
         self._connection.close()
         self._threads.close()
 
@@ -121,7 +122,7 @@ class AsyncConnection:
 
 
 class AsyncRemoteStore(Generic[K, V]):
-    """A store of an application that runs elsewhere, in the words of `RemoteStore`."""
+    """Store of a remote application, with asynchronous methods of `RemoteStore`."""
 
     def __init__(self, store: RemoteStore[K, V], threads: _Threads) -> None:
         self._store = store
@@ -131,43 +132,43 @@ class AsyncRemoteStore(Generic[K, V]):
         return f"<{type(self).__name__} {self._store.name!r}>"
 
     async def describe(self) -> Mapping[str, Any]:
-        """What it is, and how far each partition is."""
+        """Return its description, and the position of each partition."""
         return await self._threads.call(self._store.describe)
 
     async def find(self, key: K, *, as_of: Time | None = None) -> Row[K, V] | None:
-        """The row of a key, or None."""
+        """Return the row of a key, or None."""
         return await self._threads.call(self._store.find, key, as_of=as_of)
 
     async def get(self, key: K, *, as_of: Time | None = None) -> V | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         return await self._threads.call(self._store.get, key, as_of=as_of)
 
     async def get_many(self, keys: Iterable[K]) -> list[V | None]:
-        """The values of keys in their order, None for each that has none."""
+        """Return the values of keys in order, with None for each missing key."""
         return await self._threads.call(self._store.get_many, keys)
 
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
     ) -> AsyncIterator[Row[K, V]]:
-        """The rows from one key to another, both inclusive."""
+        """Yield the rows between two keys, both inclusive."""
         return self._threads.rows(
             partial(self._store.range_pages, start, end, reverse=reverse, limit=limit)
         )
 
     def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> AsyncIterator[Row[K, V]]:
-        """The rows whose key's bytes begin with those of a prefix, such as the first letters."""
+        """Yield the rows whose serialized key starts with the prefix's bytes."""
         return self._threads.rows(partial(self._store.prefix_pages, prefix, limit=limit))
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> AsyncIterator[Row[Any, V]]:
-        """The key's windows that begin between two times, or its sessions."""
+        """Yield the key's windows that start between two times, or its sessions."""
         return self._threads.rows(partial(self._store.fetch_pages, key, start, end))
 
     def find_sessions(
         self, key: Any, earliest_end: Time, latest_start: Time
     ) -> AsyncIterator[Row[Any, V]]:
-        """The sessions of a key that end and begin within bounds, both inclusive."""
+        """Yield the sessions of a key by earliest end and latest start, both inclusive."""
         return self._threads.rows(
             partial(self._store.session_pages, key, earliest_end, latest_start)
         )
@@ -175,7 +176,7 @@ class AsyncRemoteStore(Generic[K, V]):
     def find_sessions_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
     ) -> AsyncIterator[Row[Any, V]]:
-        """The sessions of all keys that end between two times, both inclusive, by end."""
+        """Yield the sessions of all keys that end between two times, both inclusive, by end."""
         return self._threads.rows(
             partial(self._store.session_pages_by_end, earliest_end, latest_end, limit=limit)
         )
@@ -183,19 +184,19 @@ class AsyncRemoteStore(Generic[K, V]):
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Row[Any, V]]:
-        """All windows that begin, or sessions that end, between two times."""
+        """Yield all windows that start, or sessions that end, between two times."""
         return self._threads.rows(partial(self._store.fetch_all_pages, start, end, limit=limit))
 
     def all(self, *, limit: int | None = None) -> AsyncIterator[Row[K, V]]:
-        """All rows, in the order of the keys' bytes."""
+        """Yield all rows, in the order of the keys' bytes."""
         return self._threads.rows(partial(self._store.all_pages, limit=limit))
 
     async def count(self) -> int:
-        """How many rows there are; all are looked at."""
+        """Return the number of rows, which scans all of them."""
         return await self._threads.call(self._store.count)
 
     async def approximate_num_entries(self) -> int:
-        """How many rows there are, roughly."""
+        """Return the approximate number of rows."""
         return await self._threads.call(self._store.approximate_num_entries)
 
     def changes(
@@ -206,17 +207,17 @@ class AsyncRemoteStore(Generic[K, V]):
         position: str | None = None,
         snapshot: bool = False,
     ) -> AsyncChanges[Any, V]:
-        """Follow what is committed; see `RemoteStore.changes`."""
+        """Follow the committed changes; see `RemoteStore.changes`."""
         return AsyncChanges(
             self._store.changes(key, start=start, position=position, snapshot=snapshot)
         )
 
 
 class AsyncChanges(Generic[K, V]):
-    """Changes that are awaited; each that is followed has a thread of its own.
+    """Asynchronous iterator over changes, with a thread for each feed.
 
-    ``async with store.changes() as following`` ends it with the block; so does the end of the
-    connection, and it does not outlive this object.
+    ``async with store.changes() as following`` closes the feed at the end of the block. It is also
+    closed with the connection, and when this object is garbage collected.
     """
 
     def __init__(self, changes: Changes[K, V]) -> None:
@@ -224,7 +225,7 @@ class AsyncChanges(Generic[K, V]):
         self._ready: deque[Change[K, V]] = deque()
         self._coming: asyncio.Future[list[Change[K, V]] | None] | None = None
         self._thread = ThreadPoolExecutor(1, "headrace-client-changes")
-        # Whoever waits is often cancelled, and nothing else says that nobody comes back.
+        # A waiting task is often cancelled; only garbage collection shows that it is not resumed.
         self._end = weakref.finalize(self, _end, changes, self._thread)
 
     def __aiter__(self) -> Self:
@@ -237,7 +238,7 @@ class AsyncChanges(Generic[K, V]):
                     raise StopAsyncIteration
                 loop = asyncio.get_running_loop()
                 self._coming = loop.run_in_executor(self._thread, next, self._batches, None)
-            # Whoever waits no more, and then again, is given what came meanwhile.
+            # A later call gets the batch that arrives after a cancelled call.
             batch = await asyncio.shield(self._coming)
             self._coming = None
             if batch is None:
@@ -246,7 +247,7 @@ class AsyncChanges(Generic[K, V]):
         return self._ready.popleft()
 
     async def close(self) -> None:
-        """End it."""
+        """Close the feed."""
         self._end()
 
     async def __aenter__(self) -> Self:
