@@ -1,4 +1,4 @@
-"""The dev broker: real Kafka of one or three nodes on this machine, in one directory."""
+"""Dev broker: real Kafka on this machine, with 1 or 3 nodes, in a single directory."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ if TYPE_CHECKING:
     from headrace.streams.kafka.acls import Right
 
 
-# TCP ports on the loopback interface: which are free, and which to take.
+# Free TCP ports on the loopback interface.
 
 
-# Below the range from which systems give ports to outgoing connections: a port chosen now is
-# not handed to somebody else's connection before the broker binds it.
+# Below the range of ephemeral ports: the system does not assign a chosen port to an outgoing
+# connection before the broker binds it.
 _LOWEST, _HIGHEST = 20_000, 32_000
 _ATTEMPTS = 1_000
 
 
 def why_taken(port: int) -> str | None:
-    """Return why no server can listen on this port now; None where one can."""
+    """Return why no server can listen on this port now, or None if the port is free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -78,12 +78,12 @@ def why_taken(port: int) -> str | None:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port now."""
+    """Return whether a server can listen on this port now."""
     return why_taken(port) is None
 
 
 def choose_base(count: int) -> int:
-    """Return a port such that it and the `count - 1` after it are free."""
+    """Return the first of `count` consecutive free ports."""
     for _ in range(_ATTEMPTS):
         base = random.randrange(_LOWEST, _HIGHEST)  # noqa: S311 - no secret
         if all(is_free(base + step) for step in range(count)):
@@ -92,7 +92,7 @@ def choose_base(count: int) -> int:
 
 
 def choose_ports(count: int, *, avoiding: Collection[int]) -> list[int]:
-    """Return `count` different free ports, none of `avoiding`."""
+    """Return `count` distinct free ports, none of `avoiding`."""
     chosen: list[int] = []
     while len(chosen) < count:
         port = choose_base(1)
@@ -101,22 +101,22 @@ def choose_ports(count: int, *, avoiding: Collection[int]) -> list[int]:
     return chosen
 
 
-# Ask a node, as a client would, whether it serves.
+# Readiness check of a node.
 
 
 class Probe:
-    """A client of one node alone; keep it to ask again.
+    """Client of a single node, to be reused for several checks.
 
     Args:
-        cluster_id: whose node it is to be.
-        settings: what a client needs besides, of a secured broker.
+        cluster_id: expected cluster id.
+        settings: further client settings, for a secured broker.
     """
 
     def __init__(
         self, endpoint: str, *, cluster_id: str, settings: Mapping[str, str] | None = None
     ) -> None:
         self._cluster_id = cluster_id
-        # A node that is not up yet is no news: log_level 0 keeps the client from reporting it.
+        # A node that is not ready yet is expected: log_level 0 prevents log output about it.
         self._client = AdminClient(
             {
                 **(settings or {}),
@@ -128,7 +128,7 @@ class Probe:
         )
 
     def serves(self, nodes: Iterable[int], *, timeout: timedelta) -> bool:
-        """Whether it answers for our cluster and knows all of `nodes` as living brokers."""
+        """Return whether it answers for the expected cluster and lists all `nodes` as live."""
         try:
             metadata = self._client.list_topics(timeout=timeout.total_seconds())
         except KafkaException:
@@ -136,9 +136,9 @@ class Probe:
         return metadata.cluster_id == self._cluster_id and set(nodes) <= metadata.brokers.keys()
 
 
-# What the broker's directory remembers: Kafka's version, the nodes, their ports and processes.
+# State in the broker's directory: Kafka's version, the nodes, their ports and processes.
 #
-# One file, `broker.json`, replaced as a whole at each change. Who writes it holds `lock`.
+# It is in a single file, `broker.json`, replaced atomically by each change. Writers hold `lock`.
 
 
 _FORMAT = 1
@@ -147,7 +147,7 @@ _RECORD_NAME, _LOCK_NAME = "broker.json", "lock"
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One node: its ports, and the process that was started for it last."""
+    """Node: its ports, and its most recently started process."""
 
     id: int
     port: int
@@ -156,13 +156,13 @@ class NodeRecord:
 
     @property
     def endpoint(self) -> str:
-        """Where clients reach this node."""
+        """Endpoint of this node for clients."""
         return f"localhost:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """The content of `broker.json`."""
+    """Content of `broker.json`."""
 
     cluster_id: str
     nodes: tuple[NodeRecord, ...]
@@ -172,19 +172,19 @@ class ClusterRecord:
 
     @property
     def bootstrap(self) -> str:
-        """All nodes, as clients want them in `bootstrap.servers`."""
+        """Endpoints of all nodes, for `bootstrap.servers`."""
         return ",".join(node.endpoint for node in self.nodes)
 
     def with_node(self, node: NodeRecord) -> ClusterRecord:
-        """This record with one node replaced."""
+        """Return this record with a node replaced."""
         nodes = tuple(node if old.id == node.id else old for old in self.nodes)
         return replace(self, nodes=nodes)
 
 
 def load(directory: Path) -> ClusterRecord | None:
-    """Read the record; None in a directory that is missing or empty.
+    """Read the record; return None if the directory is missing or empty.
 
-    Raises `DirectoryRefusedError` if it holds something else, or data of another version.
+    Raises `DirectoryRefusedError` if it has other content, or data of another version.
     """
     path = directory / _RECORD_NAME
     if not path.exists():
@@ -210,7 +210,7 @@ def load(directory: Path) -> ClusterRecord | None:
 
 
 def save(directory: Path, record: ClusterRecord) -> None:
-    """Replace the record; a reader sees the old one or the new one, never half of it."""
+    """Replace the record atomically."""
     draft = directory / f"{_RECORD_NAME}.new"
     draft.write_text(json.dumps(asdict(record), indent=2) + "\n")
     os.replace(draft, directory / _RECORD_NAME)
@@ -218,7 +218,7 @@ def save(directory: Path, record: ClusterRecord) -> None:
 
 @contextmanager
 def locked(directory: Path, *, report: Callable[[str], None]) -> Iterator[None]:
-    """Hold the directory against other processes that would start or stop here."""
+    """Lock the directory against concurrent starts and stops by other processes."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK_NAME).open("w") as lock:
         try:
@@ -245,14 +245,14 @@ def _refuse_foreign_content(directory: Path) -> None:
         )
 
 
-# The two files a node starts from: Kafka's own settings and those of its log.
+# Configuration files of a node: Kafka's settings and logging.
 
 
 LOG_NAME = "server.log"
 
-# Sized for one machine and short tests: small internal topics that appear at once, groups that
-# do not wait for more members, sessions short enough to watch them expire. A killed node may
-# come back only when its session has expired.
+# Sized for a single machine and short tests: small internal topics that are created quickly, groups
+# that do not wait for more members, and short sessions. A killed node can only return after its
+# session has expired.
 _COMMON = """\
 auto.create.topics.enable=false
 num.partitions=1
@@ -277,10 +277,10 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 def server_properties(
     cluster: ClusterRecord, node: NodeRecord, security: Security | None = None
 ) -> str:
-    """Kafka's settings for one node; its data's path is relative to the node's directory."""
+    """Return Kafka's settings of a node; its data path is relative to the node's directory."""
     voters = ",".join(f"{peer.id}@localhost:{peer.controller_port}" for peer in cluster.nodes)
     copies = len(cluster.nodes)
-    # With three copies two must be written, so that one node may fail without a loss or a halt.
+    # Of three replicas two must be in sync, so that one node can fail without loss or downtime.
     in_sync = 2 if copies == 3 else 1
     listener = "PLAINTEXT" if security is None else "SASL_SSL"
     guarded = "" if security is None else _guard(security)
@@ -309,7 +309,7 @@ def _between_controllers(security: Security | None) -> str:
 
 
 def _guard(security: Security) -> str:
-    """TLS, passwords and rights; the nodes are users without bounds."""
+    """Return the settings for TLS, passwords and ACLs; nodes are super users."""
     login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     return f"""\
 sasl.enabled.mechanisms={MECHANISM}
@@ -327,7 +327,7 @@ super.users=User:{ADMIN};{NODE_PRINCIPAL}
 
 
 def log4j_xml() -> str:
-    """Log4j settings: one file of at most 10 MB and two older ones, written to the very end."""
+    """Return Log4j settings: a file of at most 10 MB and two older files, written until exit."""
     return f"""\
 <Configuration status="warn" shutdownHook="disable">
   <Appenders>
@@ -346,7 +346,7 @@ def log4j_xml() -> str:
 """
 
 
-# One node: its directory, its java process, its log.
+# Node: its directory, its Java process, its log.
 
 
 _CONSOLE_NAME = "console.log"
@@ -357,18 +357,18 @@ _LINE_MAX = 500
 _ERROR = re.compile(
     r"^\S+ \S+ (ERROR|FATAL) |^(Caused by|Error|Exception in thread)\b|^[\w.$]+(Exception|Error): "
 )
-"""A line of Kafka's log or of Java's that tells an error, without the frames of its trace."""
+"""Error lines in the log of Kafka or Java, without the frames of stack traces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs a node: Java and the directory of Kafka's jars."""
+    """Runtime of a node: Java and the directory of Kafka's jars."""
 
     java: Java
     jars: Path
 
     def command(self, main_class: str, *options: str) -> list[str]:
-        """The command line up to and including the main class."""
+        """Return the command line up to and including the main class."""
         classpath = f"{self.jars}/*"
         log4j = "-Dlog4j2.configurationFile=log4j2.xml"
         return [str(self.java.executable), *options, log4j, "-cp", classpath, main_class]
@@ -377,9 +377,9 @@ class Runtime:
 def format_node(
     directory: Path, cluster: ClusterRecord, node: NodeRecord, *, runtime: Runtime
 ) -> None:
-    """Write the node's settings, and format its data directory if that was never done.
+    """Write the node's settings, and format its data directory if that was not done yet.
 
-    Raises `NodeFailedError` with what Kafka's tool said.
+    Raises `NodeFailedError` with the output of Kafka's tool.
     """
     home = _home(directory, node)
     home.joinpath("logs").mkdir(parents=True, exist_ok=True)
@@ -393,7 +393,7 @@ def format_node(
     tool = runtime.command("kafka.tools.StorageTool", "-Xmx128m", "-XX:TieredStopAtLevel=1")
     identity = ["--cluster-id", cluster.cluster_id, "--config", "server.properties"]
     if security is not None:
-        # Nodes prove who they are as this user, so it is there before any of them runs.
+        # Nodes authenticate as this user, so it must exist before any node runs.
         known = f"{MECHANISM}=[name={ADMIN},password={security.password(ADMIN)}]"
         identity += ["--add-scram", known]
     result = subprocess.run(
@@ -420,7 +420,7 @@ def launch_node(
     """Start the node's process.
 
     Args:
-        recorded: takes the node with its process, before Kafka begins in it.
+        recorded: called with the node and its process, before Kafka starts.
     """
     home = _home(directory, node)
     token = secrets.token_hex(16)
@@ -437,12 +437,12 @@ def launch_node(
 
 
 def log_directory(directory: Path, node: NodeRecord) -> Path:
-    """Where the node's log files are."""
+    """Return the directory of the node's log files."""
     return _home(directory, node) / "logs"
 
 
 def log_tail(directory: Path, node: NodeRecord) -> str:
-    """The last lines of the node's log and of its console, for an error message."""
+    """Return the last lines of the node's log and console output, for an error message."""
     shown: list[str] = []
     for name in (LOG_NAME, _CONSOLE_NAME):
         path = log_directory(directory, node) / name
@@ -456,16 +456,16 @@ def log_tail(directory: Path, node: NodeRecord) -> str:
 
 
 def log_size(directory: Path, node: NodeRecord) -> int:
-    """How many bytes the node's log has."""
+    """Return the size of the node's log in bytes."""
     path = log_directory(directory, node) / LOG_NAME
     return path.stat().st_size if path.exists() else 0
 
 
 def logged_errors(directory: Path, node: NodeRecord, *, since: int) -> list[str]:
-    """The first errors in the node's log and in its console, with their causes.
+    """Return the first errors in the node's log and console output, with their causes.
 
     Args:
-        since: how many bytes of the log are of earlier starts.
+        since: number of bytes of the log that belong to earlier starts.
     """
     found: list[str] = []
     for name, begin in ((LOG_NAME, since), (_CONSOLE_NAME, 0)):
@@ -484,7 +484,7 @@ def _home(directory: Path, node: NodeRecord) -> Path:
 
 
 _START_TIMEOUT = timedelta(seconds=90)
-"""Of each node: they start side by side, and share the cores."""
+"""Time limit per node, because nodes start in parallel and share the processors."""
 _STOP_TIMEOUT = timedelta(seconds=30)
 _KILL_TIMEOUT = timedelta(seconds=10)
 _ANSWER_TIMEOUT = timedelta(seconds=5)
@@ -529,11 +529,11 @@ _ADVICE = (
         ),
     ),
 )
-"""What a node's error means, and what to do."""
+"""Advice for known errors of a node."""
 
 
 class NodeState(enum.Enum):
-    """What a node does right now."""
+    """State of a node."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -543,7 +543,7 @@ class NodeState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node as `status` sees it."""
+    """Status of a node."""
 
     id: int
     endpoint: str
@@ -554,7 +554,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """All nodes as `status` sees them; no nodes where none was ever started."""
+    """Status of all nodes; empty if none was ever started."""
 
     nodes: tuple[NodeStatus, ...]
 
@@ -567,11 +567,11 @@ class ClusterStatus:
 class DevBroker:
     """Apache Kafka on this machine, for development and tests.
 
-    `directory` holds data, logs and `broker.json`; data stay over stop and start. `nodes` is 1
-    or 3. Node n listens on `port` + n - 1; `port` 0 means free ones, chosen at start. A `secure`
-    one is reached over TLS, asks for passwords, and refuses what no right was given for. `report`
-    receives lines for the user about steps that take long. The processes outlive this object:
-    another one with the same directory finds them.
+    `directory` contains data, logs and `broker.json`; data survive stop and start. `nodes` is 1 or
+    3. Node n listens on `port` + n - 1; with `port` 0, free ports are chosen at start. A `secure`
+    broker requires TLS and passwords, and rejects requests without an ACL. `report` is called with
+    progress messages about slow steps. The processes outlive this object: another object with the
+    same directory finds them.
     """
 
     def __init__(
@@ -592,20 +592,20 @@ class DevBroker:
         self._security = Security(self.directory)
         self._report = report
         self._log_ends: dict[int, int] = {}
-        """How long the log of each node was before this object has started it."""
+        """Log size of each node before this object started it."""
 
     @property
     def bootstrap(self) -> str:
-        """The bootstrap servers of the broker in this directory; `DevBrokerError` if none."""
+        """Bootstrap servers of the broker in this directory; `DevBrokerError` without a broker."""
         return self._started().bootstrap
 
     @property
     def is_secure(self) -> bool:
-        """Whether clients of the broker in this directory need to be users of it."""
+        """Whether the broker in this directory requires clients to authenticate."""
         return self._started().secure
 
     def settings(self, user: str = ADMIN) -> dict[str, str]:
-        """What a client needs to reach the broker, as one of its users where it is secured."""
+        """Return the client settings to reach the broker, for a user if it is secured."""
         record = self._started()
         if not record.secure:
             return {"bootstrap.servers": record.bootstrap}
@@ -617,19 +617,19 @@ class DevBroker:
         return self._security.client_settings(user, record.bootstrap)
 
     def settings_file(self, user: str) -> Path:
-        """Write the settings of `settings` into a file of the directory, for `--config`."""
-        self.settings(user)  # there is such a user
+        """Write the result of `settings` to a file for `--config`; return its path."""
+        self.settings(user)  # raises if the user does not exist
         return self._security.write_settings(user, self.bootstrap)
 
     def grant(self, user: str, rights: Iterable[Right] = ()) -> None:
-        """Make a user unless it is there, and give it rights; the broker must run."""
+        """Create a user if it does not exist, and grant it ACLs; the broker must run."""
         users = self._users()
         if not self._security.knows(user):
             users.add(user, self._security.password(user))
         users.grant(user, rights)
 
     def revoke(self, user: str, rights: Iterable[Right]) -> None:
-        """Take rights from a user; the broker must run."""
+        """Delete ACLs of a user; the broker must run."""
         self._users().revoke(user, rights)
 
     def _users(self) -> Users:
@@ -649,9 +649,9 @@ class DevBroker:
         return record
 
     def start(self) -> str:
-        """Start every node that does not run, wait until all serve, return the bootstrap servers.
+        """Start all stopped nodes, wait until all nodes serve, and return the bootstrap servers.
 
-        Raises a `DevBrokerError` that says what to do; nodes started by this call are then
+        Raises a `DevBrokerError` that contains the next step; nodes started by this call are then
         stopped again.
         """
         load(self.directory)  # refuses a foreign directory before anything is written there
@@ -665,9 +665,9 @@ class DevBroker:
             return self._start_missing(record).bootstrap
 
     def stop(self, *, timeout: timedelta = _STOP_TIMEOUT) -> bool:
-        """Stop every node cleanly; one that takes longer than `timeout` is killed.
+        """Stop every node cleanly; kill nodes that take longer than `timeout`.
 
-        Returns whether anything ran.
+        Returns whether any node ran.
         """
         if load(self.directory) is None:
             return False
@@ -678,27 +678,27 @@ class DevBroker:
             return bool(running)
 
     def status(self) -> ClusterStatus:
-        """Look at every node: its process, and whether it answers."""
+        """Check each node: its process, and whether it answers."""
         record = load(self.directory)
         if record is None:
             return ClusterStatus(nodes=())
         return ClusterStatus(tuple(self._status_of(record, node) for node in record.nodes))
 
     def kill(self, node: int) -> None:
-        """End a node at once, as a power cut would; `start` brings it back."""
+        """Kill a node immediately, as in a power failure; `start` restarts it."""
         record = self._signal(node, signal.SIGKILL)
         if record.process and not wait_gone(record.process, timeout=_KILL_TIMEOUT):
             raise NodeFailedError(f"node {node} (process {record.process.pid}) survived SIGKILL")
 
     def pause(self, node: int) -> None:
-        """Freeze a node: it keeps its connections and answers nothing."""
+        """Freeze a node: it keeps its connections and does not answer."""
         process = self._signal(node, signal.SIGSTOP).process
-        # A process of many threads stops a moment after the signal was sent.
+        # A process with many threads stops shortly after the signal.
         if process and not wait_until(lambda: is_paused(process), timeout=_KILL_TIMEOUT):
             raise NodeFailedError(f"node {node} (process {process.pid}) does not pause")
 
     def resume(self, node: int) -> None:
-        """Let a paused node go on."""
+        """Resume a paused node."""
         self._signal(node, signal.SIGCONT)
 
     def __enter__(self) -> DevBroker:
@@ -736,7 +736,7 @@ class DevBroker:
             )
 
     def _lay_out(self, record: ClusterRecord | None) -> ClusterRecord:
-        """Choose the ports; nothing runs, so they may differ from the last time."""
+        """Choose the ports; no node runs, so they may differ from the previous start."""
         count = self._node_count
         base = self._port or choose_base(count)
         ports = range(base, base + count)
@@ -777,7 +777,7 @@ class DevBroker:
     def _launch(
         self, record: ClusterRecord, missing: list[NodeRecord], started: list[NodeRecord]
     ) -> ClusterRecord:
-        """Format and start nodes; `started` tells the caller what to undo, even on an error."""
+        """Format and start nodes; after an error, `started` contains the nodes to stop again."""
         java = find_java()
         runtime = Runtime(java=java, jars=kafka_jars(java, report=self._report))
         if record.secure:
@@ -823,7 +823,7 @@ class DevBroker:
                 raise self._failed(node, "ended")
 
     def _failed(self, node: NodeRecord, how: str) -> DevBrokerError:
-        """Say why a node does not serve, as far as its logs tell."""
+        """Return an error with the reason from the node's logs."""
         logged = logged_errors(self.directory, node, since=self._log_ends.get(node.id, 0))
         what = f"node {node.id} at {node.endpoint} {how}"
         if not logged:
@@ -872,12 +872,12 @@ def _runs(node: NodeRecord) -> bool:
 
 
 def _stop_nodes(nodes: list[NodeRecord], *, timeout: timedelta) -> None:
-    """Ask all to end at once; kill those that do not within `timeout`."""
+    """Request a stop of all nodes; kill nodes that do not stop within `timeout`."""
     deadline = time.monotonic() + timeout.total_seconds()
     processes = [node.process for node in nodes if node.process]
     for process in processes:
         send(process, signal.SIGTERM)
-        send(process, signal.SIGCONT)  # a paused process would never see the first
+        send(process, signal.SIGCONT)  # a paused process would not handle SIGTERM
     for process in processes:
         left = timedelta(seconds=max(0.0, deadline - time.monotonic()))
         if not wait_gone(process, timeout=left):
@@ -886,7 +886,7 @@ def _stop_nodes(nodes: list[NodeRecord], *, timeout: timedelta) -> None:
 
 
 def _new_cluster_id() -> str:
-    """A random id in Kafka's spelling, which must not look like an option."""
+    """Return a random id in Kafka's format, which must not look like an option."""
     while True:
         spelled = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not spelled.startswith("-"):

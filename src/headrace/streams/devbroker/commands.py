@@ -1,4 +1,4 @@
-"""The commands `headrace broker start`, `stop` and `status`."""
+"""The commands `headrace broker start`, `stop`, `status` and `grant`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def start(nodes: str | None, port: int | None, secure: bool, directory: Path) ->
         status = DevBroker(directory).status()
         ran = status.serving
         if port is None:
-            # Without --port a running broker is fine wherever it listens.
+            # Without --port, a running broker may use any port.
             port = 0 if any(node.pid for node in status.nodes) else _DEFAULT_PORT
         cluster = DevBroker(
             directory, nodes=int(nodes or 1), port=port, secure=secure, report=click.echo
@@ -152,7 +152,7 @@ def status(nodes: str | None, port: int | None, directory: Path) -> None:
 def _check_shape(
     seen: ClusterStatus, directory: Path, *, nodes: str | None, port: int | None
 ) -> None:
-    """Refuse to speak of, or stop, a broker that is not the one the options describe."""
+    """Raise if the broker in the directory does not match the options."""
     if not seen.nodes:
         return
     first = seen.nodes[0].endpoint
@@ -164,7 +164,7 @@ def _check_shape(
 
 @contextmanager
 def _errors_told() -> Iterator[None]:
-    """Turn our errors into a message on stderr and exit status 1."""
+    """Convert errors of the broker to a message on standard error and exit status 1."""
     try:
         yield
     except DevBrokerError as error:

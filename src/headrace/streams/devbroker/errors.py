@@ -1,35 +1,35 @@
-"""What can go wrong with the dev broker: one class per reaction."""
+"""Errors of the dev broker, with a class for each reaction."""
 
 from __future__ import annotations
 
 
 class DevBrokerError(Exception):
-    """Base of all errors of the dev broker; the message says what to do next."""
+    """Base class of all errors of the dev broker; the message contains the next step."""
 
 
 class JavaNotFoundError(DevBrokerError):
-    """No Java that can run Kafka: install one."""
+    """Missing Java runtime for Kafka: install a runtime."""
 
 
 class JarsUnavailableError(DevBrokerError):
-    """Kafka's jars could not be fetched: repair the network or the tool, and start again."""
+    """Kafka jars that could not be downloaded: fix the network or the tool, and start again."""
 
 
 class CertificatesUnavailableError(DevBrokerError):
-    """What makes the certificates of a secured broker is not installed: install it."""
+    """Missing package for the certificates of a secured broker: install it."""
 
 
 class PortTakenError(DevBrokerError):
-    """A port is in use by another process: stop that process or choose another port."""
+    """Port in use by another process: stop that process or choose another port."""
 
 
 class DirectoryRefusedError(DevBrokerError):
-    """The directory holds something else: choose another directory or remove it."""
+    """Directory with other content: choose another directory or remove it."""
 
 
 class AlreadyRunningError(DevBrokerError):
-    """A broker runs in the directory, but not on the ports asked for: stop it first."""
+    """Broker that already runs in the directory, on other ports than requested: stop it first."""
 
 
 class NodeFailedError(DevBrokerError):
-    """A node died or did not answer in time: read the tail of its log in the message."""
+    """Node that died or did not answer in time: read the end of its log in the message."""

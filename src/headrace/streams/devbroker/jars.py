@@ -1,4 +1,4 @@
-"""Jars of Kafka: fetched once per user and version with Maven, or with the Ivy inside pyspark."""
+"""Kafka's jars, downloaded once per user and version with Maven, or with Ivy from pyspark."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pathlib import Path
 from headrace.streams.devbroker.errors import JarsUnavailableError
 from headrace.streams.devbroker.java import Java
 
-# A trust store for the Java of a wheel, with the authorities that this machine trusts.
+# Trust store for Java from a wheel, with the certificate authorities that this machine trusts.
 #
-# A Java installed by the system knows the system's authorities, those of a company's proxy
-# included; one that came as a wheel knows only its own list. So the authorities that Python
-# trusts are written as a Java key store (format JKS, version 2: certificates only).
+# Java installed by the system trusts the system's authorities, including a company's proxy; Java
+# from a wheel only has its own list. So the authorities that Python trusts are written to a Java
+# key store (format JKS, version 2: certificates only).
 
 
 _PASSWORD = "changeit"  # noqa: S105 - Java's own default; the content is public
@@ -31,9 +31,9 @@ _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 
 
 def trust_options(directory: Path) -> list[str]:
-    """Write the store into `directory` and return the Java options that name it.
+    """Write the trust store to `directory`; return the Java options that use it.
 
-    Returns no options where Python knows no authorities: then Java's own list is the better one.
+    Returns no options if Python trusts no authorities: then Java's own list is better.
     """
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not certificates:
@@ -72,14 +72,14 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What is fetched together.
+    """Jars that are downloaded together.
 
     Args:
-        title: what people call it.
-        directory: its place in the cache, without the version.
-        version: its version.
-        megabytes: what comes over the network.
-        artifacts: group, name and version of each jar that is asked for; these bring others.
+        title: display name.
+        directory: directory in the cache, without the version.
+        version: version.
+        megabytes: download size.
+        artifacts: group, name and version of each requested jar, whose dependencies are included.
     """
 
     title: str
@@ -96,24 +96,24 @@ KAFKA = Library(
     45,
     (
         ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-        # No dependency of the first: without it Kafka finds no place for its log.
+        # Not a dependency of the first artifact, but Kafka cannot log without it.
         ("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION),
     ),
 )
 
 
 def kafka_jars(java: Java, *, report: Report) -> Path:
-    """Return the directory with the broker's jars: see `jars_of`."""
+    """Return the directory of the broker's jars: see `jars_of`."""
     return jars_of(KAFKA, java, report=report)
 
 
 def jars_of(library: Library, java: Java, *, report: Report) -> Path:
-    """Return the directory with a library's jars, fetching them first where it is missing.
+    """Return the directory of a library's jars, downloading them if it is missing.
 
-    A fetch goes to a temporary directory that is renamed when complete, under a lock, so that
-    neither an interruption nor a second process leaves half a set.
+    A download goes to a temporary directory that is renamed when it is complete, under a lock, so
+    that neither an interruption nor a second process leaves an incomplete set.
 
-    Raises `JarsUnavailableError` when no tool is there or none succeeds.
+    Raises `JarsUnavailableError` if no tool is available or none succeeds.
     """
     target = cache_home() / "headrace" / f"{library.directory}-{library.version}"
     if target.is_dir():
@@ -126,9 +126,9 @@ def jars_of(library: Library, java: Java, *, report: Report) -> Path:
 
 
 def cache_home() -> Path:
-    """Where this user's caches are."""
+    """Return the user's cache directory."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
-    # The standard asks to ignore a relative path.
+    # The XDG specification requires that relative paths are ignored.
     return Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"
 
 
@@ -181,7 +181,7 @@ def _maven_command(library: Library, mvn: str, work: Path) -> list[str]:
 
 
 def _ivy_jar() -> Path | None:
-    """The Ivy that an installed pyspark carries; pyspark itself is not imported."""
+    """Return the Ivy jar of an installed pyspark, without importing pyspark."""
     spec = importlib.util.find_spec("pyspark")
     roots = (spec.submodule_search_locations or []) if spec else []
     found = [jar for root in roots for jar in sorted(Path(root, "jars").glob("ivy-*.jar"))]
@@ -212,7 +212,7 @@ def _trust(java: Java, work: Path) -> list[str]:
 def _run(
     library: Library, command: list[str], java: Java, work: Path, libraries: Path
 ) -> str | None:
-    """Run a tool; None if it left the jars, else why not, with the tail of what it said."""
+    """Run a tool; return None if it delivered the jars, else the reason and its last output."""
     options = " ".join([os.environ.get("MAVEN_OPTS", ""), *_trust(java, work)]).strip()
     environment = os.environ | {"JAVA_HOME": str(java.home), "MAVEN_OPTS": options}
     try:

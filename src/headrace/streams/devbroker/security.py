@@ -1,7 +1,7 @@
-"""What makes a dev broker a secured one: an authority of its own, certificates, and users.
+"""Security of a dev broker: a certificate authority, certificates, and passwords.
 
-All of it lives in `secure/` of the broker's directory, made once and for this machine alone.
-Clients come over TLS and prove who they are by SCRAM; nodes know each other by their certificate.
+All files are in `secure/` of the broker's directory, created once and valid only for this machine.
+Clients connect with TLS and authenticate with SCRAM; nodes authenticate with their certificate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from headrace.streams.devbroker.errors import CertificatesUnavailableError
 
 ADMIN = "admin"
-"""The user that may do everything, whom the nodes use too."""
+"""User with all permissions, which the nodes use, too."""
 MECHANISM = "SCRAM-SHA-512"
 NODE_PRINCIPAL = "User:CN=headrace-dev-broker"
 
@@ -30,46 +30,46 @@ _DIRECTORY, _AUTHORITY, _NODE = "secure", "ca.pem", "node.pem"
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The files of one broker's directory."""
+    """Security files in a broker's directory."""
 
     home: Path
 
     @property
     def authority(self) -> Path:
-        """The certificate that clients trust."""
+        """Path of the certificate that clients trust."""
         return self.home / _DIRECTORY / _AUTHORITY
 
     @property
     def node(self) -> Path:
-        """The nodes' private key and certificate."""
+        """Path of the nodes' private key and certificate."""
         return self.home / _DIRECTORY / _NODE
 
     def prepare(self) -> None:
-        """Make what is missing.
+        """Create missing files.
 
         Raises:
-            CertificatesUnavailableError: the package that makes certificates is not installed.
+            CertificatesUnavailableError: the package for certificates is not installed.
         """
         if not self.node.exists():
-            _need_certificates()  # before anything is there that the next start would not know
+            _need_certificates()  # before anything is created
         self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.node.exists():
             _write_certificates(self.authority, self.node)
         self.password(ADMIN)
 
     def password(self, user: str) -> str:
-        """The user's password, which is made with the first call."""
+        """Return the user's password, which the first call creates."""
         path = self._password_file(user)
         if not path.exists():
             _write_private(path, secrets.token_urlsafe(18).encode())
         return path.read_text()
 
     def knows(self, user: str) -> bool:
-        """Whether there is such a user."""
+        """Return whether the user exists."""
         return self._password_file(user).exists()
 
     def client_settings(self, user: str, bootstrap: str) -> dict[str, str]:
-        """What a client needs that connects as this user."""
+        """Return the client settings of a user."""
         return {
             "bootstrap.servers": bootstrap,
             "security.protocol": "SASL_SSL",
@@ -80,7 +80,7 @@ class Security:
         }
 
     def write_settings(self, user: str, bootstrap: str) -> Path:
-        """Write these settings where `--config` can read them; returns the file."""
+        """Write the client settings to a file for `--config`; return its path."""
         path = self.home / f"{user}.toml"
         _write_private(path, _toml(self.client_settings(user, bootstrap)).encode())
         return path
@@ -90,7 +90,7 @@ class Security:
 
 
 def _toml(settings: Mapping[str, str]) -> str:
-    # A JSON string is one of TOML too. The names have quotes, as dots would make tables of them.
+    # JSON strings are valid TOML. Names are quoted, because unquoted dots would create tables.
     return "".join(f"{json.dumps(name)} = {json.dumps(text)}\n" for name, text in settings.items())
 
 
@@ -111,7 +111,7 @@ def _need_certificates() -> None:
 
 
 def _write_certificates(authority: Path, node: Path) -> None:
-    """Make an authority and one certificate of it, and forget the authority's key."""
+    """Create an authority and a certificate signed by it, and discard the authority's key."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""The users of a secured dev broker: who they are, and what they may do."""
+"""Users of a secured dev broker, and their ACLs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.streams.devbroker.errors import DevBrokerError
 from headrace.streams.kafka.acls import Right
 from headrace.streams.kafka.connectivity import answered
 
-# The package offers these classes without declaring it, which a strict type check refuses.
+# The package does not export these classes explicitly, which a strict type check requires.
 _kafka: Any = confluent_kafka.admin
 
 _TIMEOUT_S = 30.0
@@ -23,17 +23,17 @@ _ITERATIONS = 4096
 
 
 class Users:
-    """Makes users and gives them rights, as the administrator.
+    """Administration of users and their ACLs.
 
     Args:
-        settings: the administrator's, of a client.
+        settings: client settings of the administrator.
     """
 
     def __init__(self, settings: Mapping[str, object]) -> None:
         self._client = _kafka.AdminClient({**revealed(settings), "log_level": 2})
 
     def add(self, name: str, password: str) -> None:
-        """Make a user, or give the one that is there this password."""
+        """Create a user, or change an existing user's password."""
         credential = _kafka.UserScramCredentialUpsertion(
             name,
             _kafka.ScramCredentialInfo(_kafka.ScramMechanism.SCRAM_SHA_512, _ITERATIONS),
@@ -42,12 +42,12 @@ class Users:
         _wait(self._client.alter_user_scram_credentials([credential]), "make the user")
 
     def grant(self, name: str, rights: Iterable[Right]) -> None:
-        """Give a user rights; those that it has are left as they are."""
+        """Create ACLs of a user; existing ACLs are kept."""
         bindings = [_binding(_kafka.AclBinding, name, right) for right in rights]
         _wait(self._client.create_acls(bindings) if bindings else {}, "grant rights")
 
     def revoke(self, name: str, rights: Iterable[Right]) -> None:
-        """Take rights from a user."""
+        """Delete ACLs of a user."""
         filters = [_binding(_kafka.AclBindingFilter, name, right) for right in rights]
         _wait(self._client.delete_acls(filters) if filters else {}, "take rights away")
 
@@ -63,7 +63,7 @@ _CLUSTER = "kafka-cluster"
 
 def _binding(kind: Any, user: str, right: Right) -> Any:
     patterns = _kafka.ResourcePatternType
-    # ALTER_CONFIGS is what Kafka's tools write as AlterConfigs.
+    # Kafka's tools write ALTER_CONFIGS as AlterConfigs.
     operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", right.operation).upper()
     return kind(
         _RESOURCES[right.resource],
