@@ -392,11 +392,6 @@ class _Writing:
         self.count = 0
 
     def write(self, lines: Iterable[str], file: str) -> None:
-        """Write all lines of a file.
-
-        Raises:
-            LineError: a line is not a valid record of the topic.
-        """
         form = self._form
         for record in read_records(lines, file, key=form.key, value=form.value):
             if record.partition is not None and record.partition >= self._partitions:

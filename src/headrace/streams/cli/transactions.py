@@ -156,13 +156,11 @@ class _Look:
         self._own = {name: does for name, does in own.items() if not is_written or does != "reads"}
 
     def find(self) -> Undecided:
-        """Return the currently open transactions."""
         inputs = {topic for plan in self.app.plans for topic in plan.topics.all_sources}
         group = self.app.config.application_id
         return find_undecided(self.cluster, group, self._own, inputs=inputs)
 
     def show(self) -> Undecided:
-        """Print the currently open transactions and return them."""
         found = self.find()
         if found.is_nothing:
             click.echo("No transaction is open.")

@@ -384,7 +384,6 @@ class HttpHost:
         raise refused
 
     def _secured(self, sock: socket.socket, host: str, ending: Ending) -> socket.socket:
-        """Return the socket, wrapped in TLS for https."""
         if self._context is None:
             return sock
         secured = self._context.wrap_socket(

@@ -203,7 +203,6 @@ def _own(own: Setting) -> Iterator[str]:
 
 
 def _of_client(name: str) -> Iterator[str]:
-    """Yield the lines about a client's setting, with or without a prefix."""
     prefix = next((p for p in PREFIXES if name.startswith(p)), "")
     if any(owned.name == name for owned in OWNED):
         prefix = ""  # such as topic.blacklist

@@ -196,7 +196,6 @@ class Feed:
     # -- what is written -----------------------------------------------------------------------
 
     def _send(self, producer: TransactionalProducer, batch: Batch) -> list[SourceError]:
-        """Write the rows of a batch; return the errors of skipped rows."""
         refused: list[SourceError] = []
         for row in batch.rows:
             try:
@@ -252,7 +251,6 @@ class Feed:
     # -- what is there -------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Check the output topic, and create the topic of the positions."""
         admin = self._admin()
         found = admin.describe([self._topic, self._positions_topic])
         if self._topic not in found:
@@ -361,7 +359,6 @@ class _Writing:
             yield batch
 
     def is_due(self) -> bool:
-        """Return whether the transaction is due for a commit."""
         is_old = self._clock.monotonic_s() - self._begun_s > TRANSACTION_S
         return self._rows >= self._batch.size or is_old
 

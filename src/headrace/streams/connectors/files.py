@@ -349,7 +349,6 @@ class _TextFile(_File):
         return os.pread(self._file.fileno(), count, begin)
 
     def lines(self, begin: int) -> _Lines:
-        """Start reading lines at a byte offset."""
         self._lines = _Lines(self._file, self.path, begin, grows=self.grows)
         return self._lines
 

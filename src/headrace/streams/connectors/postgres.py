@@ -337,7 +337,6 @@ class PostgresSink:
             raise SinkUnusableError(f"{error}; {remedy}") from error
 
     def _types(self, connection: Any) -> list[str]:
-        """Return the database's type names of the columns."""
         table = self._columns.table
         found = dict(
             connection.execute(

@@ -161,7 +161,6 @@ def _fetched(cursor: Any) -> Sequence[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """Return a value of the column as JSON."""
     if isinstance(value, datetime):
         return {"datetime": value.isoformat()}
     if isinstance(value, date):

@@ -412,7 +412,6 @@ class Session:
     # -- the commit ----------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        """Commit the written records together with their positions."""
         done = self._begin()
         waited_s = self._producer.waited_s - done.waited_s
         with adjusting(self._batch, done.records, self._producer, self._clock, waited_s=waited_s):

@@ -104,7 +104,6 @@ class ControlServer:
             return {"refused": "the supervisor does not answer; it may be stopping"}
 
     def _remove_dead(self, folder: Path) -> None:
-        """Remove the sockets of killed supervisors."""
         for path in folder.glob("*.sock"):
             with suppress(OSError):
                 if not is_live(path):
@@ -150,11 +149,6 @@ def _line(caller: socket.socket) -> bytes:
 
 
 def _wish(line: bytes) -> Wish:
-    """Parse a request.
-
-    Raises:
-        ValueError: the request is unknown.
-    """
     asked = json.loads(line)
     match asked:
         case {"scale": int(workers)}:

@@ -91,7 +91,6 @@ class _Leash(threading.Thread):
         self.flush_log = flush_log
 
     def run(self) -> None:
-        """Follow commands until a stop, or until the supervisor is lost."""
         while told := _first_line(self._control):
             if told == STOP.strip():
                 self._switch.stop()
