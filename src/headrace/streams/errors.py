@@ -12,7 +12,7 @@ A message states the problem, its place and the next step; none contains a recor
 | `ShutDownError` | nobody | stop, do not restart |
 | `AccessError` (in `headrace.streams.kafka.access_errors`) | nobody | stop, do not restart |
 | `TopicReplacedError`, `ChangelogLostError` (`plan/topic_errors.py`) | nobody | the same |
-| `UnusableSinkError` (`external/connections.py`) | nobody | stop, do not restart |
+| `UnusableSinkError` (`tasks/sink_connections.py`) | nobody | stop, do not restart |
 | `ChangelogUnfinishedError` | nobody | stop, do not restart |
 | `ResetRefusedError` | `headrace reset`, `offsets set` | print it; nothing further is changed |
 | `StopRequestedError` | the application | stop cleanly |

@@ -193,7 +193,7 @@ class Feed:
             elif seen != (reason, True):
                 self._waiting[part] = reason, False
 
-    # -- what is written -----------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------
 
     def _send(self, producer: TransactionalProducer, batch: Batch) -> list[SourceError]:
         refused: list[SourceError] = []
@@ -248,7 +248,7 @@ class Feed:
         }
         return TransactionalProducer(config, timeout_s=self._timeout_s)
 
-    # -- what is there -------------------------------------------------------------------------
+    # -- topics and positions ------------------------------------------------------------------
 
     def _prepare(self) -> None:
         admin = self._admin()

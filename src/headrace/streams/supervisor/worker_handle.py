@@ -1,7 +1,7 @@
 """Handle of the supervisor on a worker's process, and the protocol between the two.
 
     supervisor ── a line of JSON (`Launch`), later ``level …``, then ``stop`` or ``leave`` ─► worker
-               ◄─── reports (see `report_sender`) ──────────────────────────────────────────
+               ◄─── reports (see `worker_reports`) ─────────────────────────────────────────
                ◄──► queries for rows in its memory (see `queries.query_channel`) ───────────►
 
 The channels are a pipe and two sockets. If the pipe closes without ``stop`` or ``leave``, the
