@@ -1,19 +1,20 @@
-"""The uncommitted writes of one store of one task, over what is committed.
+"""Buffer of a store's uncommitted rows, on top of its committed rows.
 
-Hot path: generated code works on `dirty` and `clean` directly; benchmarks/micro/buffer.py times it.
+Hot path: generated code reads and writes `dirty` and `clean` directly; benchmarks/micro/buffer.py
+times it.
 
-Who owns what: `dirty` holds the writes since the last commit, and nothing else knows them. `clean`
-is a cache of committed rows; whoever knows all buffers bounds their caches. The committed store is
-written only by the commit, after the transaction, from `delta`. An abort throws the whole buffer
-away: with mutable values even `clean` may have been changed in place by a user function.
+Ownership: `dirty` holds the writes since the last commit and is their only copy. `clean` caches
+committed rows; its size is bounded by `headrace.state.buffers.bound_caches`. Only the commit writes
+the committed store: after the transaction, from `delta`. An abort discards the whole buffer,
+because a user function may have changed mutable values in `clean` in place.
 
 An entry is ``(value, timestamp)``; a missing row is `ABSENT`. With `hold="objects"` the value is
-the decoded object and is encoded once at the commit, however often it changed. With `hold="bytes"`
-all but the values of some exact classes are encoded at each write and decoded at each read, so no
-one else can hold the stored object: for mutable values that others may see.
+the decoded object, and it is encoded once, at the commit. With `hold="bytes"` values are encoded at
+each write and decoded at each read, except values of a few immutable classes. Use it for mutable
+values that user code may keep a reference to.
 
-What is read is always what the value's bytes give back, whether or not a commit came between: with
-``hold="objects"`` a value of any but an exact class is replaced by that when it is written.
+A read always returns the value as decoded from its bytes, before and after a commit. Therefore
+``hold="objects"`` replaces a written value by its decoded form unless its class is in `exact`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from headrace.state.store import CommittedStore, Delta
 Entry = tuple[Any, int]
 ABSENT: Entry = (None, -1)
 ATOMS: frozenset[type] = frozenset({int, float, str, bool, type(None)})
-"""Types whose values nobody can change, and which JSON gives back as they were."""
+"""Immutable types whose values JSON encodes and decodes without a change."""
 
 ENTRY_OVERHEAD_BYTES = 200
-"""What a key, a value and their tuple cost in dictionaries besides their payload, measured."""
+"""Measured overhead of an entry: its key object, value object, tuple and dictionary slot."""
 
 _SAMPLE = 16
 _FEW = 16
-"""So many new keys are put in order one by one; more of them are sorted with the others."""
+"""Maximum number of new keys that are inserted one by one; more are sorted in one call."""
 
 
 class Buffer:
-    """Read-your-writes over a committed store; keys are encoded, values are not."""
+    """Buffer of uncommitted rows with read-your-writes; keys are encoded, values are not."""
 
     __slots__ = (
         "_changed",
@@ -77,9 +78,9 @@ class Buffer:
         self.dirty: dict[bytes, Entry] = {}
         self.clean: dict[bytes, Entry] = {}
         self.misses = self._missed = 0
-        """Rows that were asked for and in neither of them."""
+        """Number of reads that neither `dirty` nor `clean` could serve."""
         self.hits = 0
-        """Rows that commits changed without reading the store; never too many."""
+        """Lower bound of the rows that were changed without reading the committed store."""
         self._committed = committed
         self._encode = encode
         self._decode = decode
@@ -87,23 +88,23 @@ class Buffer:
         self._exact = exact
         self._keep = keep or (lambda value: decode(encode(value)))
         self._sampled = (0, ENTRY_OVERHEAD_BYTES)
-        """How many rows the cache had when some were measured, and what one took."""
-        self._changed = 0  # rows that were written since then
+        """Number of cached rows at the last measurement, and the average bytes of a row."""
+        self._changed = 0  # rows written since that measurement
         self._order: list[bytes] = []
-        """The dirty keys that a scan has seen, in their order."""
+        """The dirty keys that a scan has seen, sorted."""
 
     @property
     def exact(self) -> frozenset[type]:
-        """The classes whose values may be written to `dirty` as they are, without `put`."""
+        """Classes whose values can be written to `dirty` unchanged, without `put`."""
         return self._exact
 
     @property
     def holds_objects(self) -> bool:
-        """Whether values are held as they are, and not as bytes."""
+        """Whether values are held as objects instead of bytes."""
         return self._objects
 
     def load(self, key: bytes) -> Entry:
-        """Read a row that is neither dirty nor clean; remembers it, also when it is missing."""
+        """Read a row from the committed store into `clean`; a missing row is cached as `ABSENT`."""
         self.misses += 1
         stored = self._committed.get(key)
         if stored is None:
@@ -115,7 +116,7 @@ class Buffer:
         return entry
 
     def get(self, key: bytes) -> Entry:
-        """Read a row: its decoded value and timestamp, or `ABSENT`."""
+        """Return the decoded value and timestamp of a row, or `ABSENT`."""
         entry = self.dirty.get(key) or self.clean.get(key) or self.load(key)
         return entry if self._objects else self._decoded(entry)
 
@@ -134,9 +135,9 @@ class Buffer:
         return value if is_plain else self._encode(value)
 
     def forget(self, key: bytes) -> None:
-        """Take back the writes of a row that is not in the committed store: it came and went.
+        """Drop the uncommitted write of a row that is not in the committed store.
 
-        Neither the disk nor the changelog hears of it, unlike of a row that is deleted.
+        Unlike a deletion, it writes no tombstone to the disk or to the changelog.
         """
         del self.dirty[key]
         order = self._order
@@ -147,12 +148,13 @@ class Buffer:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield ``(key, value, timestamp)`` in the order of the key bytes, own writes included.
+        """Yield ``(key, value, timestamp)`` in the order of the key bytes, uncommitted writes
+        included.
 
         Args:
-            start: the first key, inclusive; None for the beginning.
-            end: the key to stop before; None for the end.
-            reverse: from the last key to the first.
+            start: First key, inclusive; None for the store's first.
+            end: Last key, exclusive; None for beyond the store's last.
+            reverse: Whether to yield from the last key to the first.
         """
         mine = self._dirty_keys(start, end)
         if reverse:
@@ -162,7 +164,9 @@ class Buffer:
     def _merged(
         self, mine: list[bytes], committed: Iterable[tuple[bytes, bytes]], reverse: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """The rows of keys that were written, and the committed ones of the others."""
+        """Merge the dirty rows of `mine` with the committed rows; a dirty row hides the committed
+        row.
+        """
         position = 0
         for key, stored in committed:
             while position < len(mine) and (
@@ -180,11 +184,11 @@ class Buffer:
             yield from self._row(key)
 
     def _dirty_keys(self, start: bytes | None, end: bytes | None) -> list[bytes]:
-        """Those of a range in order; the whole order is kept from scan to scan."""
+        """Return the dirty keys of a range in order; the sorted list is reused by later scans."""
         order = self._order
         new = len(self.dirty) - len(order)
         if new:
-            # A dictionary has its new keys at the end, and none goes before all of them do.
+            # New keys are at the end of a dictionary, and `forget` removes a key from both.
             latest = islice(reversed(self.dirty), new)
             if new <= _FEW:
                 for key in latest:
@@ -200,7 +204,7 @@ class Buffer:
         """Encode each dirty row once, in the order of first writes: key, value or None, timestamp.
 
         Raises:
-            ValueEncodingError: naming the store and the key whose value its serde refuses.
+            ValueEncodingError: A value cannot be encoded; the error has the store and the key.
         """
         encode = self._encode
         items = self.dirty.items()
@@ -214,11 +218,11 @@ class Buffer:
             raise self._encoding_error(error) from error
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        """The rows to write to disk for what `delta` has told, which may be nothing."""
+        """Return the rows to write to disk for the changes that `delta` returned."""
         return timestamped_rows(changes)
 
     def committed(self) -> None:
-        """The dirty rows are in the committed store now: keep them as clean ones."""
+        """Move the dirty rows to `clean`; call it after the committed store has them."""
         self._count_changes()
         self.clean.update(self.dirty)
         self.dirty.clear()
@@ -230,34 +234,36 @@ class Buffer:
         self._missed = self.misses
 
     def discard(self) -> None:
-        """Forget everything that is not committed, and the cache with it."""
+        """Clear the uncommitted rows and the cache of committed rows."""
         self.dirty.clear()
         self._order.clear()
         self.clean.clear()
 
     def approximate_count(self) -> int:
-        """Return the number of rows, roughly: rewritten and deleted rows may be counted."""
+        """Return the approximate number of rows; overwritten and deleted rows may be counted."""
         return self._committed.approximate_count() + len(self.dirty)
 
     def uncommitted_bytes(self, copies: int = 0) -> int:
-        """Estimate the memory of dirty rows, and of copies, from a sample of the latest ones."""
+        """Estimate the memory of the dirty rows, with `copies` more copies of each, from the latest
+        rows.
+        """
         count = len(self.dirty)
         return count * self._sample_bytes(self.dirty, copies) if count else 0
 
     def cached_bytes(self) -> int:
-        """Estimate the memory of the cache of committed rows from a sample of the latest ones."""
+        """Estimate the memory of the cache of committed rows from a sample of the latest rows."""
         return self._estimated(len(self._cache), lambda: self._cache)
 
     def _estimated(self, count: int, sample: Callable[[], dict[bytes, Entry]]) -> int:
         then, entry_bytes = self._sampled
-        # Where as many rows are others now, they are measured again.
+        # Measure again if more than an eighth of the rows have changed since.
         if max(abs(count - then), self._changed) > then // 8:
             self._sampled = (count, entry_bytes := self._kept_bytes(sample()))
             self._changed = 0
         return count * entry_bytes
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        """Let go of the rows that have been in the cache for longest, until the others fit."""
+        """Evict the rows that were cached first until the cache fits into `limit_bytes`."""
         cache = self._cache
         surplus = len(cache) - limit_bytes // self._sampled[1]
         if surplus > 0:
@@ -269,14 +275,16 @@ class Buffer:
         return self.clean
 
     def _sample_bytes(self, rows: dict[bytes, Entry], copies: int = 0) -> int:
-        """What one of some rows takes with copies of it, from the latest of them."""
+        """Return the average size of a row with its copies, from the latest rows."""
         sample = list(islice(reversed(rows.items()), _SAMPLE))
         total = sum(map(len, dict(sample)))
         total += sum(self._size(value) for _, (value, _) in sample if value is not None)
         return ENTRY_OVERHEAD_BYTES + (1 + copies) * total // max(1, len(sample))
 
     def _kept_bytes(self, rows: dict[bytes, Entry]) -> int:
-        """The same of rows that are kept: documents take some times more than their bytes."""
+        """Return the average memory of a cached row; decoded documents take several times their
+        bytes.
+        """
         latest = [value for value, _ in islice(reversed(rows.values()), _SAMPLE)]
         documents = [one for one in latest if one.__class__ not in ATOMS | {bytes}]
         more = memory_of(documents) - sum(map(self._size, documents))
@@ -286,7 +294,7 @@ class Buffer:
         try:
             return len(self._bytes(value))
         except Exception:
-            return 0  # the commit refuses it, unless it has changed by then
+            return 0  # the commit raises, unless the value has changed by then
 
     def _row(self, key: bytes) -> Iterator[tuple[bytes, Any, int]]:
         value, timestamp = self.dirty[key]
@@ -299,7 +307,7 @@ class Buffer:
         return encoded
 
     def opened(self, value: Any) -> Any:
-        """The value that is held so, its own object where others could change it."""
+        """Return a held value as an object: decoded if it is held as bytes."""
         held = not self._objects and value.__class__ is bytes
         return self._decode(value) if held else value
 
@@ -311,6 +319,6 @@ class Buffer:
             try:
                 if value is not None:
                     self._bytes(value)
-            except Exception as error:  # the one that failed above, found again
+            except Exception as error:  # the failure of `delta`, now with its key
                 return ValueEncodingError(self.name, key, error)
         return ValueEncodingError(self.name, b"", cause)

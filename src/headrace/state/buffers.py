@@ -1,4 +1,4 @@
-"""Buffers of several stores: making the one that a layout asks for, and bounding their caches."""
+"""Creation of the buffer that a store's layout requires, and the memory limit of their caches."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def make_buffer(
     exact: frozenset[type] = ATOMS,
     keep: Callable[[Any], Any] | None = None,
 ) -> Buffer:
-    """The uncommitted writes of a store, over what is committed.
+    """Create the buffer of a store's uncommitted rows that its layout requires.
 
     Args:
-        committed: its rows on disk, as they lie there.
-        hold: whether values are held as they are, or as bytes.
-        exact: the classes whose values `decode` gives back as they were.
-        keep: gives what `decode` would make of a value's bytes, quicker; None makes it of both.
+        committed: The store's rows on disk, in their on-disk format.
+        hold: Whether values are held as objects or as bytes.
+        exact: Classes whose values survive encoding and decoding unchanged.
+        keep: A faster equivalent of decoding an encoded value; None to encode and decode.
 
     >>> from headrace.state.memory import MemoryTaskState
     >>> spec = StoreSpec("v", kind="memory", layout="versioned")
@@ -51,19 +51,20 @@ def make_buffer(
 
 
 class RowsKept(Protocol):
-    """Committed rows that are in memory for reading."""
+    """Cache of committed rows with a memory limit."""
 
     def cached_bytes(self) -> int:
-        """Estimate their memory."""
+        """Estimate the memory of the cached rows."""
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        """Let go of some, until the others fit."""
+        """Evict rows until the cache fits into `limit_bytes`."""
 
 
 def bound_caches(caches: Iterable[RowsKept], limit_bytes: int) -> None:
-    """Let caches of committed rows have `limit_bytes` together: the small ones stay as they are.
+    """Shrink caches of committed rows so that together they fit into `limit_bytes`; small caches
+    keep their size.
 
-    They are made a little smaller than that, so that it is not to be done again at once.
+    They are shrunk to 7/8 of the limit, so that the next call does not have to shrink them again.
     """
     sizes = [(cache.cached_bytes(), cache) for cache in caches]
     if sum(size for size, _ in sizes) <= limit_bytes:

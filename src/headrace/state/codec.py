@@ -1,6 +1,6 @@
-"""Byte layouts and hashes shared with Kafka and Kafka Streams, and sizes; pure functions.
+"""Byte layouts and hashes shared with Kafka and Kafka Streams, and memory sizes; pure functions.
 
-Hot path: called per record, no allocation without a reason.
+Hot path: called for each record; allocate only with a reason.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from functools import lru_cache
 from sys import getsizeof
 
 TIMESTAMP = struct.Struct(">q")
-"""The timestamp in front of a value: milliseconds since 1970, 8 bytes, big-endian."""
-# Kafka's mark for a record that carries no timestamp; the lowest one that is legal.
+"""Timestamp before a value: milliseconds since 1970, 8 bytes, big-endian."""
+# Kafka's value for a record without a timestamp; the lowest legal timestamp.
 _NO_TIMESTAMP_MS = -1
 
 _MURMUR_SEED = 0x9747B28C
 _MURMUR_M = 0x5BD1E995
 _UINT32 = 0xFFFFFFFF
 _KEYS_KNOWN = 16_384
-"""Of so many keys the partition is remembered: 3 MB where each takes 32 bytes."""
+"""Number of keys whose partition is cached: 3 MB if a key takes 32 bytes."""
 
 
 def encode_timestamped(timestamp_ms: int, value: bytes) -> bytes:
@@ -49,7 +49,7 @@ def decode_timestamped(row: bytes) -> tuple[int, bytes]:
 
 
 def murmur2(data: bytes) -> int:
-    """Return Kafka's 32-bit murmur2 of `data`, signed as Java shows it.
+    """Return Kafka's 32-bit murmur2 hash of `data`, signed as in Java.
 
     >>> murmur2(b"foobar")
     -790332482
@@ -70,13 +70,13 @@ def murmur2(data: bytes) -> int:
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
 
 
-# What is sent under windows asks for the same keys over and over, and the hash takes microseconds.
+# Windowed results repeat the same keys, and the hash takes microseconds.
 @lru_cache(maxsize=_KEYS_KNOWN)
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's default partitioner gives a serialised key.
+    """Return the partition that Kafka's default partitioner assigns to a serialized key.
 
     Args:
-        key: The serialised key; keyless records have no fixed partition.
+        key: The serialized key; records without a key have no fixed partition.
         partitions: The topic's number of partitions.
 
     >>> partition_for_key(b"foobar", 6)
@@ -87,15 +87,15 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key after all keys that start with `prefix`; None when there is none.
+    r"""Return the first key after all keys that start with `prefix`; None if no such key exists.
 
-    Made for `scan(prefix, prefix_end(prefix))`, where an end of None means unbounded.
+    Use it as `scan(prefix, prefix_end(prefix))`: an end of None means unbounded.
 
     >>> prefix_end(b"a")
     b'b'
-    >>> prefix_end(b"a\\xff")
+    >>> prefix_end(b"a\xff")
     b'b'
-    >>> prefix_end(b"\\xff") is None
+    >>> prefix_end(b"\xff") is None
     True
     """
     head = prefix.rstrip(b"\xff")
@@ -105,7 +105,7 @@ def prefix_end(prefix: bytes) -> bytes | None:
 def timestamped_rows(
     delta: Sequence[tuple[bytes, bytes | None, int]],
 ) -> list[tuple[bytes, bytes | None]]:
-    """Turn a delta into the rows of the committed store: the value behind its timestamp."""
+    """Convert a delta to rows of the committed store, whose values start with their timestamp."""
     pack = TIMESTAMP.pack
     return [
         (key, None if value is None else pack(timestamp) + value) for key, value, timestamp in delta
@@ -113,7 +113,7 @@ def timestamped_rows(
 
 
 def memory_of(values: Iterable[object]) -> int:
-    """What values take in memory with all that they hold; what several hold counts once.
+    """Return the memory of values and of all objects that they contain; shared objects count once.
 
     >>> row = {"name": "x" * 1_000, "tags": [1.5, 2.5]}
     >>> 1_300 < memory_of([row]) < 1_700, memory_of([row, row]) == memory_of([row])

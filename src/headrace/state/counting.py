@@ -1,6 +1,6 @@
-"""How many rows a store has, for whoever looks now and then: exactly where they are few.
+"""Row counts of stores for status reports: exact for small stores, estimated for large stores.
 
-RocksDB is not loaded for it, as an application whose stores are all in memory needs none.
+RocksDB is not imported, because an application with only in-memory stores does not need it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from headrace.state.rocks import RocksStore
 
 COUNTED_ROWS = 4_000
-"""So many rows of a store on disk are counted, versions and entries of indexes apart."""
+"""Maximum number of rows on disk that are counted; versions and index entries count separately."""
 _SKIPPED_MAX = 50_000
-"""So many deleted rows in a row are passed over while counting: some milliseconds."""
+"""Maximum number of consecutive deleted rows that counting skips: a few milliseconds."""
 _LOOKS_AT_ONCE = 64
 
 
@@ -29,7 +29,7 @@ class _TooManyError(Exception):
 
 
 class _Few:
-    """What a layout needs of a store to show its rows, as long as they are few."""
+    """View of a RocksDB store that stops a scan after `COUNTED_ROWS` rows or when time is up."""
 
     def __init__(self, rows: RocksStore, is_late: Callable[[], bool]) -> None:
         self._rows = rows
@@ -49,13 +49,13 @@ class _Few:
 def count_rows(
     rows: CommittedStore, layout: Layout, is_late: Callable[[], bool]
 ) -> tuple[int, bool]:
-    """How many rows a store has, as `layout` shows them, and whether that is exact.
+    """Return a store's number of rows, as `layout` shows them, and whether the number is exact.
 
-    Few rows are counted. RocksDB's estimate, which large stores are left with, counts a row each
-    time that it was written lately.
+    Small stores are counted. For large stores RocksDB's estimate is returned, which counts a row
+    once for each recent write.
 
     Args:
-        is_late: whether counting has taken too long already.
+        is_late: Whether counting has taken too long.
     """
     roughly = layout.view(rows).approximate_count()
     if not _is_on_disk(rows):
@@ -67,12 +67,12 @@ def count_rows(
     try:
         for _ in layout.view(cast(CommittedStore, _Few(cast("RocksStore", rows), is_late))).scan():
             found += 1
-    except (_TooManyError, StateError):  # whatever is wrong with files is met by who reads rows
+    except (_TooManyError, StateError):  # a damaged file is reported by reads of rows
         return max(found, roughly), False
     return found, True
 
 
 def _is_on_disk(rows: CommittedStore) -> bool:
-    """Whether the count of all is an estimate; where nobody has loaded RocksDB nothing is."""
+    """Return whether the store is a RocksDB store; never true if RocksDB is not imported."""
     rocks = sys.modules.get("headrace.state.rocks")
     return rocks is not None and isinstance(rows, rocks.RocksStore)

@@ -1,13 +1,14 @@
-"""Where state lives on a host, and who may touch it.
+"""Directories of local state on a host, and the locks that protect them.
 
     <state.dir>/<application.id>/tasks/0_3/          RocksDB of task 0_3
     <state.dir>/<application.id>/tasks/0_3.lock      held by the worker that owns the task
     <state.dir>/<application.id>/tasks/0_3.g1/       a fresh generation, see `acquire_task`
     <state.dir>/<application.id>/global/<identity>   global tables of the worker with that identity
-    <state.dir>/<application.id>/workers/slot-0      the identity of a worker, held while it lives
+    <state.dir>/<application.id>/workers/slot-0      a worker's identity, locked while it runs
 
-All workers of an application on a host share the directory. Locks are the kernel's (flock): they
-end with the process, however it ends, and its children give theirs up, by exec or right after fork.
+All workers of an application on a host share the directory. Locks are flock locks of the kernel:
+they end with the process, however it ends. Child processes release their copies, at exec or right
+after fork.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ _RENEWED = (
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Lock:
-    """A locked file that says who holds it."""
+    """Locked file that contains the process id of its holder."""
 
     path: Path
     _file: int
 
     @classmethod
     def take(cls, path: Path) -> _Lock | None:
-        """Lock the file without waiting; None when another process has it."""
+        """Lock the file without waiting; return None if another process holds the lock."""
         while True:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -63,7 +64,7 @@ class _Lock:
                 raise
             if _is_at(file, path):
                 break
-            os.close(file)  # removed between the two calls: nobody else would find this one
+            os.close(file)  # removed between the two calls: other processes would not see the lock
         lock = cls(path, file)
         _keep_from_children(weakref.ref(lock))
         return lock
@@ -72,7 +73,7 @@ class _Lock:
         return os.pread(self._file, 4096, 0).decode(errors="replace")
 
     def write(self, text: str) -> None:
-        # In this order, so that a kill between the two loses nothing of what is kept.
+        # In this order, so that a kill between the two calls does not lose the random part.
         data = text.encode()
         os.pwrite(self._file, data, 0)
         os.ftruncate(self._file, len(data))
@@ -84,7 +85,7 @@ class _Lock:
 
 
 def _keep_from_children(lock: weakref.ref[_Lock]) -> None:
-    # A copy of the file in a child would hold the lock beyond this process's end.
+    # A child's copy of the file would hold the lock after this process has ended.
     def forget() -> None:
         held = lock()
         if held is not None:
@@ -101,7 +102,9 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory at once: half of RocksDB's files could pass for a state with a gap."""
+    """Remove a directory atomically, because a subset of RocksDB's files could pass for complete
+    state.
+    """
     _remove_rest(path)
     with suppress(FileNotFoundError):
         path.rename(_trash(path))
@@ -122,7 +125,9 @@ def _lock_of(path: Path) -> Path:
 
 
 def _state_paths(parent: Path) -> list[Path]:
-    """The directories of state below `parent`, those too of which only a lock is there."""
+    """Return the state directories below `parent`, including directories of which only the lock
+    exists.
+    """
     found = {re.sub(r"\.(lock|trash)$", "", path.name) for path in parent.iterdir()}
     return [parent / name for name in sorted(found)]
 
@@ -136,11 +141,11 @@ def _holder(path: Path) -> int | None:
 
 @dataclass(slots=True)
 class TaskDirectory:
-    """A task's directory, locked until `release`.
+    """Task directory, locked until `release`.
 
     Args:
-        path: where its files go.
-        generation: 0, or higher where an older one could not be had.
+        path: The directory.
+        generation: 0, or higher if an older generation was locked by another process.
     """
 
     path: Path
@@ -151,7 +156,7 @@ class TaskDirectory:
         """Empty the directory and keep the lock; the state in it must be closed.
 
         Raises:
-            StateDirectoryError: the files cannot be removed.
+            StateDirectoryError: The files cannot be removed.
         """
         try:
             _remove(self.path)
@@ -163,7 +168,7 @@ class TaskDirectory:
         """Remove the directory and keep the lock; the state in it must be closed.
 
         Raises:
-            StateDirectoryError: the files cannot be removed.
+            StateDirectoryError: The files cannot be removed.
         """
         try:
             _remove(self.path)
@@ -171,12 +176,12 @@ class TaskDirectory:
             raise _unusable(self.path, error) from error
 
     def release(self) -> None:
-        """Let another worker have it."""
+        """Release the lock, so that another worker can acquire it."""
         self._lock.release()
 
 
 def _host_in(text: str) -> str | None:
-    """The random part of a slot's file, or None where that is new, cut off or damaged."""
+    """Return the random part of a slot's file, or None if the file is new, truncated or damaged."""
     words = text.split()
     return words[0] if len(words) >= 2 and _HOST.fullmatch(words[0]) else None
 
@@ -194,32 +199,32 @@ def _locked_directory(path: Path, generation: int, lock: _Lock) -> TaskDirectory
 
 @dataclass(slots=True)
 class Identity:
-    """A worker's identity, its own until `release`.
+    """Identity of a worker, reserved until `release`.
 
     Args:
-        instance_id: what the group and the transactions know the worker by.
+        instance_id: The worker's id in the consumer group and in its transactional id.
     """
 
     instance_id: str
     _lock: _Lock
 
     def release(self) -> None:
-        """Let another worker have it."""
+        """Release the identity, so that another worker can acquire it."""
         self._lock.release()
 
 
 @dataclass(frozen=True, slots=True)
 class StateDirectory:
-    """The state directory of one application.
+    """State directory of an application.
 
     Args:
-        root: the setting ``state.dir``.
-        application_id: names the directory below it.
-        sleep: how to wait, for tests.
-        monotonic: seconds, for tests.
+        root: The setting ``state.dir``.
+        application_id: Name of the directory below it.
+        sleep: Function that waits, for tests.
+        monotonic: Clock in seconds, for tests.
 
     Raises:
-        StateDirectoryError: the directory cannot be made or written.
+        StateDirectoryError: The directory cannot be created or written.
     """
 
     root: Path
@@ -246,16 +251,16 @@ class StateDirectory:
     def acquire_task(self, task_id: str, *, wait_ms: int) -> TaskDirectory:
         """Lock a task's directory.
 
-        The newest generation that can be had is taken, and older ones are removed as soon as
-        nobody holds them. When all are held for longer than `wait_ms`, by a process that hangs
-        perhaps, a fresh one is begun: its state comes from the changelog. That an older generation
-        is behind does no harm, as its position says so.
+        The newest generation is locked, and older generations are removed as soon as no process
+        holds them. If its holder does not release it within `wait_ms`, because it hangs for
+        example, a new generation is created, whose state is restored from the changelog. An older
+        generation may be outdated without harm, because its position is older, too.
 
         Args:
-            wait_ms: how long to wait for a holder to let go, in milliseconds.
+            wait_ms: How long to wait for the holder, in milliseconds.
 
         Raises:
-            StateLockedError: there are too many generations that nobody lets go.
+            StateLockedError: All generations up to the maximum are held.
         """
         deadline = self.monotonic() + wait_ms / 1000
         while (taken := self.try_task(task_id)) is None:
@@ -265,7 +270,7 @@ class StateDirectory:
         return taken
 
     def try_task(self, task_id: str) -> TaskDirectory | None:
-        """Lock the newest generation of a task's directory, or return None while it is held."""
+        """Lock the newest generation of a task's directory, or return None if it is held."""
         while True:
             generations = self._generations(task_id)
             taken = self._try(task_id, generations[-1])
@@ -274,13 +279,13 @@ class StateDirectory:
             if self._generations(task_id)[-1] == taken.generation:
                 self._remove_older(task_id, generations[:-1])
                 return taken
-            taken.release()  # somebody had passed its last holder by
+            taken.release()  # another worker has created a newer generation meanwhile
 
     def acquire_global(self, instance_id: str) -> TaskDirectory:
-        """Lock the directory of the global tables of one worker.
+        """Lock the directory of a worker's global tables.
 
         Raises:
-            StateLockedError: another process has it.
+            StateLockedError: Another process holds the lock.
         """
         path = self._global / instance_id
         lock = self._lock(_lock_of(path))
@@ -294,10 +299,10 @@ class StateDirectory:
         return _locked_directory(path, 0, lock)
 
     def claim_all(self) -> list[TaskDirectory]:
-        """Lock all state that is there, old generations too, without waiting.
+        """Lock all state of the application, old generations included, without waiting.
 
         Raises:
-            StateLockedError: a live process has one of them; none is locked then.
+            StateLockedError: A running process holds a lock; no lock is kept then.
         """
         claimed: list[TaskDirectory] = []
         for path in (*self.task_paths(), *self.global_paths()):
@@ -317,11 +322,11 @@ class StateDirectory:
         return claimed
 
     def task_paths(self) -> list[Path]:
-        """Where the tasks have their files, generations that were passed by too."""
+        """Return the directories of all tasks, old generations included."""
         return [path for path in _state_paths(self._tasks) if _TASK.fullmatch(path.name)]
 
     def global_paths(self) -> list[Path]:
-        """Where the workers have the files of their global tables."""
+        """Return the directories of the workers' global tables."""
         return _state_paths(self._global)
 
     def _fresh(self, task_id: str) -> TaskDirectory:
@@ -338,13 +343,13 @@ class StateDirectory:
         )
 
     def acquire_identity(self, explicit: str | None = None) -> Identity:
-        """Take an identity: the given one, else the first free slot of this host.
+        """Reserve an identity: the given identity, or the first free slot of this host.
 
-        A slot's file holds a random part that was made once, so slots of two hosts never have the
-        same identity, and a worker that is started again has the one it had.
+        A slot's file contains a random part that is created once. Therefore slots of two hosts
+        never have the same identity, and a restarted worker gets its previous identity.
 
         Raises:
-            StateLockedError: another live process of this host has the given identity.
+            StateLockedError: Another running process of this host has the given identity.
         """
         if explicit is not None:
             path = self._workers / f"id-{explicit}"
@@ -368,7 +373,7 @@ class StateDirectory:
         raise StateLockedError(f"all {MAX_SLOTS} worker slots in {self._workers} are in use")
 
     def identities(self) -> list[str]:
-        """Those that workers of this host have or had, whether or not they live."""
+        """Return the identities of this host's workers, whether or not they are running."""
         found: list[str] = []
         for path in sorted(self._workers.iterdir()):
             kind, _, name = path.name.partition("-")

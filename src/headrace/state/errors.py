@@ -1,4 +1,4 @@
-"""The errors of the state directory and the stores: one class per reaction."""
+"""Errors of the state directory and the stores, with a class for each reaction."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ class StateError(Exception):
 
 
 class StoreCorruptedError(StateError):
-    """Local files of a task cannot be read; wipe this task's state and rebuild it.
+    """Local files of a task cannot be read; wipe the task's state and restore it.
 
     Raised when RocksDB reports corruption while it opens, reads or writes, and when a stored
-    position does not decode. Logged stores lose nothing: their changelog has every row.
+    position does not decode. Logged stores lose no rows, because their changelog has all of them.
     """
 
 
 class StateFormatError(StateError):
-    """Local files carry a format version that this release does not know; refuse to start.
+    """Local files have a format version that this release does not support; refuse to start.
 
     Raised on open. The files are intact, so they are neither read nor wiped: run the release
     that wrote them, or remove the task's directory to restore it from its changelogs.
@@ -24,7 +24,7 @@ class StateFormatError(StateError):
 
 
 class StateLockedError(StateError):
-    """Another live process holds what was asked for; stop that process or wait for it.
+    """Another running process holds the lock; stop that process or wait for it.
 
     Args:
         message: What is locked, and what to do next.
@@ -41,15 +41,15 @@ class StateDirectoryError(StateError):
 
 
 class DiskFullError(StateError):
-    """There is no room on the disk of local state; make some, and start again: nothing is lost."""
+    """The disk of the local state is full; free space and restart: no rows are lost."""
 
 
 class UnknownStoreError(StateError):
-    """A store was asked for by a name that the task does not have; correct the name."""
+    """The task has no store of the requested name; correct the name."""
 
 
 class ValueEncodingError(StateError):
-    """A row cannot be encoded for the commit; the task adds which records may have written it."""
+    """A value cannot be encoded at the commit; the task adds the records that wrote it."""
 
     def __init__(self, store: str, key: bytes, cause: Exception) -> None:
         super().__init__(store, key, cause)

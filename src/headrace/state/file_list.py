@@ -1,9 +1,9 @@
-"""RocksDB's list of its files, the MANIFEST, and whether it is still what it has been.
+"""RocksDB's list of its files (MANIFEST), and the check that it is not truncated.
 
-RocksDB takes what it cannot read of a list for a line that was not written to its end, and does
-without the files and families that come from there on. Where rows were in them, and what says up to
-where they go was not, they would be gone in silence. So the length and a checksum of the list are
-kept beside the rows: it only grows.
+RocksDB treats an unreadable part of a MANIFEST as an incomplete last write, and ignores the files
+and column families listed from there on. If rows are in those files but their positions are not,
+the rows would be lost silently. Therefore the length and a checksum of the MANIFEST, which only
+grows, are stored with the rows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ import orjson
 
 from headrace.state.errors import StoreCorruptedError
 
-# RocksDB's logs and lists are looked through before it reads them, as damage can hold it for ever.
+# RocksDB's logs and MANIFESTs are checked before RocksDB reads them, because damage can make it
+# loop forever.
 #
-# Both are records in blocks: checksum, length, kind, data. Some kinds are only in logs that were
-# used
-# before, which there are none of here. Where damage makes such a kind of another one, RocksDB finds
-# the record bad and looks at the same one again (`log::Reader::ReadPhysicalRecord` of RocksDB 9.8,
-# at
-# "should have started with a recycled record"), and Python waits for it with all its threads.
+# Both consist of records in blocks: checksum, length, type, data. Some types occur only in recycled
+# logs, which are not used here. If damage changes a type to one of these, RocksDB rejects the
+# record and reads the same record again (`log::Reader::ReadPhysicalRecord` of RocksDB 9.8, at
+# "should have started with a recycled record"), and all threads of Python wait for it.
 
 
 _BLOCK_BYTES = 32 << 10
@@ -38,13 +37,13 @@ _OF_USED_LOGS = frozenset({5, 6, 7, 8, 11})
 
 
 def require_readable(path: Path) -> None:
-    """See that RocksDB comes to an end with its logs and lists.
+    """Raise if damage to a log or MANIFEST would make RocksDB read it in an endless loop.
 
     Args:
-        path: the RocksDB's directory; another process may write there.
+        path: The RocksDB directory; another process may write to it.
 
     Raises:
-        StoreCorruptedError: it would not with one of them.
+        StoreCorruptedError: A file has a record type that RocksDB never writes here.
     """
     for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
         if any(kind in _OF_USED_LOGS for kind in _kinds(file)):
@@ -54,7 +53,7 @@ def require_readable(path: Path) -> None:
 
 
 def _kinds(file: Path) -> Iterator[int]:
-    """The kind of each record but the first, which decides what others there may be."""
+    """Yield the type of each record except the first, which determines the legal types."""
     is_first = True
     with suppress(FileNotFoundError), file.open("rb", buffering=0) as opened:  # or just deleted
         while block := opened.read(_BLOCK_BYTES):
@@ -63,7 +62,7 @@ def _kinds(file: Path) -> Iterator[int]:
                     yield kind
                 is_first = False
             if len(block) < _BLOCK_BYTES:
-                return  # the end, or where it was: a writer may go on meanwhile
+                return  # the end at the time of the read: a writer may append more
 
 
 def _kinds_in(block: bytes) -> Iterator[int]:
@@ -72,7 +71,7 @@ def _kinds_in(block: bytes) -> Iterator[int]:
         length, kind = _LENGTH_AND_KIND.unpack_from(block, at + _CHECKSUM_BYTES)
         yield kind
         if not kind:
-            return  # nothing was written from here on
+            return  # the rest of the block is unused
         at += _HEAD_BYTES + length
 
 
@@ -80,22 +79,24 @@ _CHUNK_BYTES = 1 << 20
 
 
 class FileList(NamedTuple):
-    """The list that is in use, by its name and its length in bytes."""
+    """Name and length in bytes of the MANIFEST in use."""
 
     name: str
     size: int
 
 
 class KeptList(NamedTuple):
-    """What is kept of a list: its name, its length in bytes, and the checksum of so much of it."""
+    """Stored description of a MANIFEST: its name, its length in bytes, and the checksum of that
+    length.
+    """
 
     name: str
     size: int
     checksum: int | None = None
-    """None of an older release."""
+    """None if an older release wrote it."""
 
     def encode(self) -> bytes:
-        """As it is kept.
+        """Return the stored form.
 
         >>> KeptList.decode(KeptList("MANIFEST-000005", 180, 7).encode())
         KeptList(name='MANIFEST-000005', size=180, checksum=7)
@@ -104,11 +105,13 @@ class KeptList(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> KeptList:
-        """Read what was kept."""
+        """Decode the stored form."""
         return cls(*orjson.loads(data))
 
     def is_damaged(self, found: OpenList | None) -> bool:
-        """Whether the list that was found is this one, and is not as it was."""
+        """Return whether the MANIFEST has the recorded name, but is shorter or has a different
+        checksum.
+        """
         if found is None or found.listed.name != self.name:
             return False
         if found.listed.size < self.size:
@@ -117,16 +120,16 @@ class KeptList(NamedTuple):
 
 
 class OpenList:
-    """A list that can be read when RocksDB has begun another one, too.
+    """Open MANIFEST, readable even after RocksDB has replaced and deleted it.
 
     Args:
-        path: of the list.
+        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
         self.listed = FileList(path.name, self.size_now())
-        """What it was when it was opened."""
+        """Name and length when it was opened."""
         self._summed = 0
         self._checksum = 0
 
@@ -137,15 +140,15 @@ class OpenList:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def size_now(self) -> int:
-        """Its length in bytes."""
+        """Return the current length in bytes."""
         return os.fstat(self._file.fileno()).st_size
 
     def checksum(self, size: int) -> int:
-        """The checksum of so many bytes from its begin on; only what is new is read."""
+        """Return the checksum of the first `size` bytes; repeated calls read only new bytes."""
         if size < self._summed:
             self._summed = self._checksum = 0
         while self._summed < size:
@@ -160,7 +163,7 @@ class OpenList:
 
 
 def open_list(path: Path) -> OpenList | None:
-    """Open the list that a RocksDB uses, or return None where there is none that can be read."""
+    """Open the MANIFEST in use, or return None if it cannot be read."""
     try:
         return OpenList(path / _name(path))
     except (OSError, ValueError):
@@ -168,7 +171,7 @@ def open_list(path: Path) -> OpenList | None:
 
 
 def list_of_files(path: Path) -> FileList | None:
-    """The list that a RocksDB uses, or None where there is none that can be read."""
+    """Return the name and length of the MANIFEST in use, or None if it cannot be read."""
     try:
         name = _name(path)
         return FileList(name, (path / name).stat().st_size)

@@ -1,12 +1,12 @@
-"""How the rows of a kind of store lie on disk and in its changelog; pure functions.
+"""Format of rows on disk and in the changelog, for each kind of store; pure functions.
 
     plain      the row's key                              the same in the changelog
     window     key  start (8)  sequence (4)               the same in the changelog
     session    key  end (8)  start (8)                    the same in the changelog
     versioned  see `headrace.state.versions`              the key, several times
 
-The keys of window and session stores are Kafka Streams'. On disk a byte 0 stands in front of them,
-and for each row there is an entry of an index by time: a byte 1, the time, the row's key.
+The keys of window and session stores have Kafka Streams' format. On disk they are prefixed with a
+byte 0, and each row has an entry in an index by time: a byte 1, the time, the row's key.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TIMES_BYTES: Mapping[LayoutName, int] = {
     "session": 2 * TIMESTAMP.size,
     "versioned": 0,
 }
-"""So many bytes at the end of a row's key, as commits write it, are no part of the key itself."""
+"""Number of bytes that a layout appends to the key of a row."""
 _ROW = b"\x00"
 _INDEX = b"\x01"
 _AFTER = b"\x02"
@@ -43,39 +43,39 @@ _SESSION_SUFFIX_BYTES = TIMES_BYTES["session"]
 
 
 def window_start(row_key: bytes) -> int:
-    """The start of the window in the key of a window store's row, in milliseconds."""
+    """Return the window start, in milliseconds, from a row key of a window store."""
     start: int = TIMESTAMP.unpack_from(row_key, len(row_key) - _WINDOW_SUFFIX_BYTES)[0]
     return start
 
 
 def session_end(row_key: bytes) -> int:
-    """The end of the session in the key of a session store's row, in milliseconds."""
+    """Return the session end, in milliseconds, from a row key of a session store."""
     end: int = TIMESTAMP.unpack_from(row_key, len(row_key) - _SESSION_SUFFIX_BYTES)[0]
     return end
 
 
 class Layout(Protocol):
-    """What is different about the rows of a kind of store."""
+    """Conversion between the rows of a kind of store, its on-disk format and its changelog."""
 
     @property
     def time_of(self) -> Callable[[bytes], int] | None:
-        """Reads the time that rows expire by from a row's key; None where rows never expire."""
+        """Function that returns the expiry time of a row key; None if rows never expire."""
 
     def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
-        """The rows to write to disk for rows of the store.
+        """Return the rows to write to disk for rows of the store.
 
         Args:
-            indexed: the keys of rows that are on disk already.
+            indexed: The keys of rows that are already on disk.
         """
 
     def rows(self, changes: Changes) -> Delta:
-        """The rows to write to disk for records of the changelog."""
+        """Return the rows to write to disk for changelog records."""
 
     def view(self, committed: CommittedStore) -> CommittedStore:
-        """The rows of the store as they were given to `local`."""
+        """Return the store's rows in the format that `local` accepts."""
 
     def changes(self, committed: CommittedStore) -> Iterator[Change]:
-        """Records of a changelog from which `rows` makes what is on disk, in a fitting order."""
+        """Yield changelog records from which `rows` restores the rows on disk."""
 
 
 def _records(rows: CommittedStore) -> Iterator[Change]:
@@ -105,7 +105,7 @@ class _Plain:
 class _Timed:
     time_of: Callable[[bytes], int]
     time_from_end: int
-    """How many bytes before its end the time begins in a row's key."""
+    """Distance of the time from the end of a row key, in bytes."""
 
     def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:
         begin = -self.time_from_end
@@ -128,13 +128,13 @@ class _Timed:
 
 
 def entry_time(entry: bytes) -> int:
-    """The time in an entry of the index, in milliseconds."""
+    """Return the time of an index entry, in milliseconds."""
     time: int = TIMESTAMP.unpack_from(entry, 1)[0]
     return time
 
 
 def without(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
-    """What deletes rows and their entries of the index from disk."""
+    """Return the deletions of rows and of their index entries."""
     begin = len(_INDEX) + TIMESTAMP.size
     deleted: list[tuple[bytes, None]] = []
     for entry in entries:
@@ -144,7 +144,7 @@ def without(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
 
 
 def row_key_of(entry: bytes) -> bytes:
-    """The key of the row that an entry of the index is of."""
+    """Return the row key of an index entry."""
     return entry[len(_INDEX) + TIMESTAMP.size :]
 
 
@@ -157,11 +157,11 @@ LAYOUTS: Mapping[LayoutName, Layout] = {
 
 
 def note_layouts(notes: Any, layouts: Mapping[str, LayoutName]) -> None:
-    """Keep beside the rows how those of each store lie, for whoever reads them elsewhere.
+    """Store the layout name of each store in the RocksDB, for readers in other processes.
 
     Args:
-        notes: a RocksDB's own family.
-        layouts: by the names of the stores.
+        notes: RocksDB's default column family.
+        layouts: Layout names by store name.
     """
     for name, layout in layouts.items():
         if noted_layout(notes, name) != layout:
@@ -169,13 +169,13 @@ def note_layouts(notes: Any, layouts: Mapping[str, LayoutName]) -> None:
 
 
 def noted_layout(notes: Any, name: str) -> str | None:
-    """What `note_layouts` has kept of a store; older files have nothing."""
+    """Return the layout name that `note_layouts` stored, or None for files of older releases."""
     found: bytes | None = notes.get(_LAYOUT_PREFIX + name.encode())
     return None if found is None else found.decode(errors="replace")
 
 
 class TimeIndexed:
-    """The committed rows of a store that has an index by time.
+    """Committed rows of a store that has an index by time.
 
     >>> from headrace.state.memory import MemoryTaskState
     >>> from headrace.state.spec import StoreSpec
@@ -193,7 +193,7 @@ class TimeIndexed:
         self._committed = committed
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None when it has none."""
+        """Return the value of `key`, or None if it has none."""
         return self._committed.get(_ROW + key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -210,15 +210,15 @@ class TimeIndexed:
             yield key[1:], row
 
     def approximate_count(self) -> int:
-        """Return the number of rows, roughly."""
+        """Return the approximate number of rows."""
         return self._committed.approximate_count() // 2
 
     def approximate_bytes(self) -> int:
-        """Return what the rows and their index take, roughly."""
+        """Return the approximate size of the rows and their index."""
         return self._committed.approximate_bytes()
 
     def expired(self, start_ms: int, end_ms: int, most: int) -> list[bytes]:
-        """The entries on disk of the rows with `start_ms` <= time < `end_ms`, the earliest ones."""
+        """Return up to `most` index entries with `start_ms` <= time < `end_ms`, earliest first."""
         low, high = (_INDEX + TIMESTAMP.pack(max(time, 0)) for time in (start_ms, end_ms))
         return [key for key, _ in islice(self._committed.scan(low, high), most)]
 
@@ -228,7 +228,7 @@ class TimeIndexed:
         """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
 
         Args:
-            begin: the first key of those with the time `start_ms`.
+            begin: First key at the time `start_ms`.
         """
         size = 1 + TIMESTAMP.size
         low = _INDEX + TIMESTAMP.pack(max(start_ms, 0)) + begin
@@ -237,6 +237,6 @@ class TimeIndexed:
             yield TIMESTAMP.unpack_from(key, 1)[0], key[size:]
 
     def latest(self) -> int | None:
-        """The latest time of all rows, or None without rows."""
+        """Return the latest time of all rows, or None if the store is empty."""
         last = next(self._committed.scan(_INDEX, _AFTER, reverse=True), None)
         return None if last is None else TIMESTAMP.unpack_from(last[0], 1)[0]

@@ -1,14 +1,15 @@
-"""Loggers of events that look at each event where it has to go.
+"""Event loggers that choose their output for each event.
 
     structlog is configured, by `headrace run` or by the program      ─► structlog
-    it is not                                                         ─► Python's `logging`
+    structlog is not configured                                       ─► Python's `logging`
 
-What a program says to either is obeyed as soon as it says it: nothing is decided when a logger is
-made, and nothing is configured here. To Python's `logging` an event goes under the name of the
-module that says it, such as ``headrace.streams.worker.worker``; ``headrace`` is above them all.
+Changes of either configuration take effect immediately: nothing is decided when a logger is
+created, and nothing is configured here. In Python's `logging` the logger's name is the name of the
+module that logs, for example ``headrace.streams.worker.worker``; ``headrace`` is the parent of all.
 
-Its message has the event and the fields, and each field is an attribute of the record too. An
-error given as ``exc_info`` becomes the places where it was raised: its text may quote a record.
+The message contains the event and its fields, and each field is also an attribute of the log
+record. An error given as ``exc_info`` is replaced by the code locations of its traceback, because
+its text may quote a record.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from typing import Any
 LINES = ("said", "traceback")
 """Fields that are lists of lines."""
 Say = Callable[..., Any]
-"""Called with an event and its fields."""
+"""Log function; its arguments are an event and its fields."""
 
 _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event"}
-"""What a record of Python's `logging` has of its own."""
+"""Attribute names that Python's log records use themselves."""
 
 
 class ModuleLog:
-    """A logger with fields that go with each of its events (see the module)."""
+    """Logger that adds its fields to each event (see the module)."""
 
     __slots__ = ("_fields",)
 
@@ -38,7 +39,7 @@ class ModuleLog:
         self._fields = dict(fields or {})
 
     def bind(self, **fields: Any) -> ModuleLog:
-        """Return a logger with more fields.
+        """Return a logger with additional fields.
 
         Example:
             >>> ModuleLog({"application": "shop"}).bind(task="0_1")
@@ -51,29 +52,31 @@ class ModuleLog:
 
     @property
     def debug(self) -> Say:
-        """Say what only whoever looks for a fault wants to know."""
+        """Log a detail for troubleshooting."""
         return self._sayer("debug")
 
     @property
     def info(self) -> Say:
-        """Say what happened."""
+        """Log a normal event."""
         return self._sayer("info")
 
     @property
     def warning(self) -> Say:
-        """Say what went wrong and was put right."""
+        """Log a problem that the application has handled."""
         return self._sayer("warning")
 
     @property
     def error(self) -> Say:
-        """Say what stopped something."""
+        """Log a problem that stops a worker or a part of it."""
         return self._sayer("error")
 
     def _sayer(self, level: str) -> Say:
-        """What is called then stands in the caller's own frame, as loggers expect it."""
+        """Return the log function of a level; the caller calls it directly, as stack levels
+        require.
+        """
         module = sys._getframe(2).f_globals.get("__name__", "headrace")
         structlog = sys.modules.get("structlog")
-        # It takes a fifth of a start to import, and whoever has configured it has done so.
+        # Its import takes 20 % of the start-up time; a program that configured it has imported it.
         if (
             structlog is None
             or not hasattr(structlog, "get_config")
@@ -95,7 +98,8 @@ def get_logger() -> ModuleLog:
 
 
 def places(error: BaseException) -> list[str]:
-    """Say where an error was raised, outermost first: file, line and function, no values.
+    """Return the code locations of an error's traceback, outermost first: file, line and function,
+    no values.
 
     Example:
         >>> try:
@@ -109,7 +113,7 @@ def places(error: BaseException) -> list[str]:
 
 
 def keep_places_only(event: MutableMapping[str, Any]) -> None:
-    """Put the places of an error that stands as ``exc_info`` in its stead."""
+    """Replace the error in ``exc_info`` by its class name and the locations of its traceback."""
     given = event.pop("exc_info", None)
     error = sys.exc_info()[1] if given is True else given
     if isinstance(error, tuple):
@@ -120,9 +124,10 @@ def keep_places_only(event: MutableMapping[str, Any]) -> None:
 
 
 class _Forgiving:
-    """A program's own logger, which may have no room to write, or nobody who reads.
+    """Wrapper of a program's logger that ignores write errors, such as a full disk or a closed
+    pipe.
 
-    To lose a line must not stop a worker; Python's `logging` forgives by itself.
+    A lost log line must not stop a worker. Python's `logging` ignores write errors, too.
     """
 
     __slots__ = ("_logger",)
@@ -141,7 +146,7 @@ class _Forgiving:
 
 
 class _Standard:
-    """Says one event through Python's `logging`."""
+    """Log function for a single event that uses Python's `logging`."""
 
     __slots__ = ("_fields", "_level", "_logger")
 
@@ -161,7 +166,7 @@ class _Standard:
 
 
 def _message(event: str, fields: Mapping[str, Any]) -> str:
-    """One line, and below it those of fields that are lists of lines."""
+    """Return the line of an event, followed by the lines of fields that are lists of lines."""
     short = {name: value for name, value in fields.items() if name not in LINES}
     first = f"{event} {_pairs(short)}".rstrip()
     below = [f"    {line}" for name in LINES for line in fields.get(name, ())]
@@ -173,6 +178,6 @@ def _pairs(fields: Mapping[str, Any]) -> str:
 
 
 def _word(value: object) -> str:
-    """A value as it is where it is one word, else quoted, so that an event stays one line."""
+    """Return a value as text, quoted unless it is a single word."""
     text = str(value)
     return text if text and text.isprintable() and not set(text) & {" ", "=", '"'} else repr(text)

@@ -1,4 +1,4 @@
-"""A task's state in this process alone: the same promises, gone with the process."""
+"""Task state in memory, with the guarantees of `TaskState` until the process ends."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from headrace.state.store import Delta, Position
 
 _SAMPLE = 16
 _RUN_KEYS = 16_384
-"""So many new keys are put into order at once for a page: some milliseconds."""
+"""Maximum number of new keys sorted for a page: a few milliseconds."""
 _JOINED_KEYS = 65_536
-"""A run of more keys is not made longer for a page."""
+"""Maximum number of keys of a run that a page merges with the next run."""
 _LOOKED_MAX = 4_096
-"""So many keys a page looks at, most of which may have no rows any more."""
+"""Maximum number of keys that a page reads, deleted keys included."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPage:
-    """Some rows of a store, in the order of their keys.
+    """Page of a store's rows, in key order.
 
     Args:
-        after: the last key that was looked at, to go on behind; None at the end.
+        after: The last key read, after which the next page starts; None at the end.
     """
 
     rows: list[tuple[bytes, bytes]]
@@ -34,17 +34,17 @@ class MemoryPage:
 
 
 class MemoryStore:
-    """Rows in a dictionary; the order of their keys is made good when somebody asks for it."""
+    """Rows in a dictionary, whose keys are sorted only when a scan needs their order."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        # Every key once: in runs that are in order each, then new ones as they came.
+        # Every key once: in sorted runs, then new keys in the order of their arrival.
         self._runs: list[list[bytes]] = []
         self._fresh: list[bytes] = []
-        self._gone: set[bytes] = set()  # deleted, and still in the order
+        self._gone: set[bytes] = set()  # deleted, and still in a run or in `_fresh`
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None when it has none."""
+        """Return the value of `key`, or None if it has none."""
         return self._rows.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -54,7 +54,7 @@ class MemoryStore:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows with `start` <= key < `end` in key order, as they are now."""
+        """Yield the current rows with `start` <= key < `end` in key order."""
         order = self._ordered()
         low, high = _bounds(order, start, end)
         keys = order[low:high]
@@ -70,14 +70,15 @@ class MemoryStore:
         most: int = 500,
         most_bytes: int = 512 << 10,
     ) -> MemoryPage | None:
-        """Return some rows of what `scan` yields, in a time that the size of the store is not in.
+        """Return a page of the rows that `scan` yields, in time that does not depend on the store's
+        size.
 
         Args:
-            most: how many rows at most.
-            most_bytes: not many more than so many bytes of them.
+            most: Maximum number of rows.
+            most_bytes: Approximate maximum of their bytes.
 
         Returns:
-            None where more of the keys are to be put into order first: ask again.
+            The page, or None if more keys have to be sorted first; call it again then.
         """
         self._arrange()
         if self._fresh:
@@ -98,13 +99,13 @@ class MemoryStore:
         return len(self._rows)
 
     def approximate_bytes(self) -> int:
-        """Return what the rows take, roughly: as much as the first of them do."""
+        """Estimate the size of the rows from a sample of the first rows."""
         sample = [(key, row) for key, row in islice(self._rows.items(), _SAMPLE)]
         total = sum(len(key) + len(row) for key, row in sample)
         return len(self._rows) * total // len(sample) if sample else 0
 
     def apply(self, delta: Delta) -> None:
-        """Put and delete rows; nothing here can fail half way."""
+        """Put and delete rows; it cannot fail halfway."""
         rows, fresh, gone = self._rows, self._fresh, self._gone
         for key, value in delta:
             if value is None:
@@ -119,26 +120,26 @@ class MemoryStore:
             rows[key] = value
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Delete all rows."""
         self._rows.clear()
         self._runs, self._fresh = [], []
         self._gone.clear()
 
     def _ordered(self) -> list[bytes]:
-        """All keys that have rows, in one run."""
+        """Return all keys that have rows, merged into a single sorted run."""
         if self._gone or self._fresh or len(self._runs) != 1:
             order = [key for run in self._runs for key in run]
             order += self._fresh
             if self._gone:
                 order = [key for key in order if key in self._rows]
                 self._gone.clear()
-            # Cheap for few new keys: the sort merges what is in order already.
+            # Cheap for a few new keys: the sort merges sorted runs.
             order.sort()
             self._runs, self._fresh = [order], []
         return self._runs[0]
 
     def _arrange(self) -> None:
-        """Put some of the new keys into order."""
+        """Sort a part of the new keys into a run."""
         if not self._fresh:
             return
         self._runs.append(sorted(self._fresh[:_RUN_KEYS]))
@@ -150,7 +151,7 @@ class MemoryStore:
             runs[-1].sort()
 
     def _merged(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[bytes]:
-        """The keys of a range in order, deleted ones too."""
+        """Yield the keys of a range in order, including deleted keys."""
         parts = []
         for run in self._runs:
             low, high = _bounds(run, start, end)
@@ -190,12 +191,12 @@ class MemoryTaskState:
         self._apply(deltas, positions)
 
     def position(self, store_name: str) -> Position | None:
-        """Return the position of a store, or None when its rows may not be built upon."""
+        """Return the position of a store, or None if its rows must not be used."""
         self._known(store_name)
         return self._positions.get(store_name)
 
     def begin_restore(self) -> None:
-        """Start a bulk restore: stores without a position are emptied, `write` is refused."""
+        """Start a bulk restore: empty the stores without a position, and reject `write`."""
         for name, store in self._stores.items():
             if name not in self._positions:
                 store.clear()
@@ -208,7 +209,7 @@ class MemoryTaskState:
         restored.update(deltas)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        """Take the positions and allow `write` again."""
+        """Set the positions and allow `write` again."""
         unplaced = self._require_restore() - positions.keys()
         if unplaced:
             raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
@@ -216,19 +217,19 @@ class MemoryTaskState:
         self._restored = None
 
     def cancel_restore(self) -> None:
-        """Leave an unfinished bulk restore as a crash would, and allow `write` again.
+        """Abandon an unfinished bulk restore, as a crash would, and allow `write` again.
 
-        Stores without a position keep what was restored until they are restored again.
+        Stores without a position keep the restored rows until the next restore.
         """
         self._restored = None
 
     def drop_store(self, name: str) -> None:
-        """Empty one store and forget its position."""
+        """Empty a store and delete its position."""
         self._known(name).clear()
         self._positions.pop(name, None)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Delete all rows and positions."""
         for store in self._stores.values():
             store.clear()
         self._positions.clear()

@@ -1,4 +1,4 @@
-"""The limit of open files of this process, which RocksDB needs many of."""
+"""Limit of open files of this process; RocksDB opens many files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 FILES_OF_TASK = 10
 FILES_OF_STORE = 20
 _MOST = 1 << 20
-"""What is asked for if the hard limit is infinite, which macOS does not accept as a soft one."""
+"""Soft limit to set if the hard limit is infinite, which macOS rejects as a soft limit."""
 
 
 def raise_open_files() -> int:
@@ -28,7 +28,7 @@ def raise_open_files() -> int:
 
 
 def is_out_of_files(error: OSError) -> bool:
-    """Whether the process, or the machine, has no room for another open file."""
+    """Return whether the error reports that the process or the machine has too many open files."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 

@@ -1,16 +1,16 @@
-"""A task's state on disk: one RocksDB, a column family per store, one atomic batch per commit.
+"""Task state on disk: a RocksDB with a column family per store, and an atomic batch per commit.
 
-This file and `disk/` alone know rocksdict. Writes are in RocksDB's log when `write` returns, in the
-page cache of the machine: they survive the death of this process at any point. A loss of power can
-take the last ones, the position together with the rows, as they are one batch; the changelog has
-both.
+Only this module and `secondary.py` import rocksdict. When `write` returns, the writes are in
+RocksDB's log, in the page cache of the machine: they survive the death of this process at any
+point. A loss of power can lose the last writes, rows and position together because they are in one
+batch; the changelog has both.
 
-A bulk restore leaves the log out. What it wrote is durable only after every column family was
-flushed; until then the positions on disk are the old ones, so a crash leaves old positions under
-rows that are old or newer. Replaying a changelog from an old position over newer rows ends in the
-same rows, since each record says a whole row. Unless its rows come in order, the files are open
-meanwhile with memtables into which they are put a dozen times as fast, and which are not for
-reading.
+A bulk restore does not write the log. Its rows are durable only after every column family was
+flushed. Until then the positions on disk are the old positions, so a crash leaves old positions
+with rows that are old or newer. Replaying a changelog from an old position over newer rows ends in
+the same rows, because each record contains a whole row. Unless the restored rows come in key order,
+the files are reopened with memtables that are about twelve times as fast to write, but slow to
+read.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ from headrace.state.open_files import open_files_advice
 from headrace.state.spec import StoreSpec
 from headrace.state.store import Delta, LastRecord, Position
 
-# What rocksdict raises, as what it means here.
+# Conversion of rocksdict's exceptions.
 
 
-# RocksDB's status comes first in its messages; what follows may quote a path that says anything.
+# RocksDB's messages start with the status; the rest may quote a path with any text.
 _CORRUPT = re.compile(r"Corruption: |IO error: No such file or directory")
-# It may come behind what could not be done for want of room, such as to write the options.
+# The cause may follow the failed operation, such as writing the options.
 _FULL = re.compile(
     r"IO error: .*(No space left on device|File too large|Disk quota exceeded)", re.DOTALL
 )
@@ -70,7 +70,7 @@ _LOCKED = re.compile(r"IO error: (While lock file|lock hold by current process)"
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Raise what rocksdict raises as what it means here."""
+    """Convert rocksdict's exceptions to errors of this package."""
     try:
         yield
     except Exception as error:
@@ -78,7 +78,10 @@ def failures() -> Iterator[None]:
 
 
 def raise_meant(error: Exception) -> NoReturn:
-    """Tell broken files and a lock from other failures; rocksdict raises all as Exception."""
+    """Raise the error of this package that corresponds to a rocksdict exception.
+
+    rocksdict raises plain `Exception`, so the class is chosen by RocksDB's message.
+    """
     if isinstance(error, OSError):  # of rocksdict itself, which keeps a file beside RocksDB's
         raise StateError(f"RocksDB failed: {error}") from error
     if type(error) is not Exception:
@@ -99,26 +102,26 @@ def raise_meant(error: Exception) -> NoReturn:
     raise StateError(f"RocksDB failed: {text}") from error
 
 
-# How RocksDB keeps rows, and what the RocksDBs of a process share.
+# Options of RocksDB, and the memory that the RocksDBs of a process share.
 
 
 # Small memtables fit the processor's cache: at random keys a put takes 1.4, 1.8, 2.2 and 3.2 us
-# with 4, 8, 16 and 64 MiB; below 8 MiB the compaction of large stores costs more than is won. With
-# min_write_buffer_number_to_merge an end of a restore in 30 waited for ever in a manual flush.
+# with 4, 8, 16 and 64 MiB; below 8 MiB the compaction of large stores costs more than it saves.
+# With min_write_buffer_number_to_merge the end of one restore in 30 hung in a manual flush.
 _WRITE_BUFFER_BYTES = 8 << 20
 _WRITE_BUFFERS_MAX = 6
-# A fiftieth of a memtable: reads of large stores take a quarter less time, writes a twentieth more.
+# 2 % of a memtable: reads of large stores take 25 % less time, writes 5 % more.
 _MEMTABLE_FILTER_RATIO = 0.02
-# Of the budget of all tasks, for a first row; an eighth of a memtable would be too much for sixty.
+# Allocated with the first row; the default, 1/8 of a memtable, is too much for 60 column families.
 _ARENA_BLOCK_BYTES = 64 << 10
 
 
 class RocksMemory:
-    """What all RocksDBs of a process share: one block cache and one budget for write buffers.
+    """Block cache and write buffer budget shared by all RocksDBs of a process.
 
     Args:
-        block_cache_bytes: the cache of blocks that were read.
-        write_buffer_bytes: rows that are in memory and not yet in a file.
+        block_cache_bytes: Size of the cache of blocks read from files.
+        write_buffer_bytes: Budget for rows in memory that are not yet in a file.
     """
 
     def __init__(self, *, block_cache_bytes: int, write_buffer_bytes: int) -> None:
@@ -129,7 +132,7 @@ class RocksMemory:
 
 
 def row_options(memory: RocksMemory) -> Options:
-    """How rows are kept: on disk, and in memory before."""
+    """Return the RocksDB options of rows, on disk and in memtables."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     table.set_block_size(16 << 10)
@@ -139,7 +142,7 @@ def row_options(memory: RocksMemory) -> Options:
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     options.set_arena_block_size(_ARENA_BLOCK_BYTES)
-    # Most reads find their row, if there is one, in a file: the filter spares them the memtables.
+    # Most rows are in files, so the filter saves most searches in memtables.
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER_RATIO)
     options.set_max_write_buffer_number(_WRITE_BUFFERS_MAX)
@@ -150,9 +153,10 @@ def row_options(memory: RocksMemory) -> Options:
 
 
 def bulk_options(memory: RocksMemory) -> Options:
-    """How rows are kept while they only come in: put side by side, and sorted for their file.
+    """Return the RocksDB options during a bulk restore: vector memtables, sorted when they are
+    flushed.
 
-    A read there sorts all that is in memory, each time.
+    A read would sort all rows in memory each time.
     """
     options = row_options(memory)
     options.set_memtable_factory(MemtableFactory.vector())
@@ -164,14 +168,14 @@ def bulk_options(memory: RocksMemory) -> Options:
 # The committed rows of one column family.
 
 
-# Rows in files, and those that are in memory before.
+# Rows in files, and rows in memtables.
 _SIZES = ("rocksdb.estimate-live-data-size", "rocksdb.cur-size-all-mem-tables")
 
 Rows = Generator[tuple[bytes, bytes], None, None]
 
 
 class RocksStore:
-    """The committed rows of one column family (a `headrace.state.store.CommittedStore`)."""
+    """Committed rows of a column family (a `headrace.state.store.CommittedStore`)."""
 
     __slots__ = ("_columns", "_scans")
 
@@ -201,31 +205,33 @@ class RocksStore:
         reverse: bool = False,
         skipped_max: int = 0,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows; raise StateError before so many deleted ones are passed over, if not 0."""
+        """Yield rows; raise StateError instead of skipping more than `skipped_max` deleted rows,
+        unless it is 0.
+        """
         options = ReadOptions()
         options.set_max_skippable_internal_keys(skipped_max)
         if end is not None:
             options.set_iterate_upper_bound(end)
-        # The cursor sees the rows of the moment it is made; a generator alone would begin later.
+        # Create the cursor now: it shows the rows of its creation, and a generator starts later.
         cursor = self._columns.iter(options)
         rows = _descending(cursor, start, end) if reverse else _ascending(cursor, start, end)
         self._scans.add(rows)
         return rows
 
     def approximate_count(self) -> int:
-        """Return the number of rows, roughly."""
+        """Return the approximate number of rows."""
         return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def approximate_bytes(self) -> int:
-        """Return what they take, roughly."""
+        """Return the approximate size of the rows."""
         return sum(int(self._columns.property_int_value(name) or 0) for name in _SIZES)
 
     def move(self, columns: Rdict) -> None:
-        """Show the rows of another column family from now on."""
+        """Switch to another column family."""
         self._columns = columns
 
     def close(self) -> None:
-        """Let go of the files, also where a traceback still holds this object or a scan."""
+        """Release the files, even if a traceback still references this object or a scan."""
         self._columns = _Closed()
         for rows in list(self._scans):
             rows.close()
@@ -261,11 +267,11 @@ def _descending(cursor: RdictIter, start: bytes | None, end: bytes | None) -> Ro
 
 
 def _failure_of(cursor: RdictIter) -> Exception | None:
-    """A cursor that meets a broken block ends as if there were no more rows."""
+    """Return the error that ended a scan, or None: a cursor ends silently at a corrupt block."""
     try:
         cursor.status()
     except Exception as error:
-        # A traceback would hold the cursor, and so the files: who closes them could not reopen.
+        # A traceback would reference the cursor and so keep the files open after `close`.
         return error.with_traceback(None)
     return None
 
@@ -276,7 +282,7 @@ def _raise(failure: Exception | None) -> None:
 
 
 class _Closed:
-    """Stands where the rows were."""
+    """Placeholder for the rows of a closed store."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise ValueError("the state of this task is closed")
@@ -290,9 +296,9 @@ _FORMAT_KEY = b"format"
 _POSITION_PREFIX = b"position/"
 _FILES_KEY = b"files"
 _RESTORING_KEY = b"restoring"
-"""There from the begin of a bulk restore to the first positions behind it."""
+"""Key that exists from the begin of a bulk restore to the first positions written after it."""
 _JUDGED, _IN_ORDER = 200, 0.75
-"""How many rows of a restore are looked at, and the share of them that follow the one before."""
+"""Number of restored rows that are sampled, and the share of ascending keys that is in order."""
 _CLOSE_FAILED = (
     "nothing to do: what the next opening cannot read comes from the changelogs, but for stores "
     "that have none"
@@ -301,16 +307,16 @@ _WAL_BYTES = 32 << 20  # replayed after a crash in a fraction of a second
 
 
 class RocksTaskState:
-    """A `TaskState` in a directory.
+    """`TaskState` in a directory.
 
     Args:
-        path: the RocksDB's directory; made when missing.
-        specs: the persistent stores. Column families of stores that are gone are kept.
-        memory: what the process's RocksDBs share.
+        path: The RocksDB directory; created if missing.
+        specs: The persistent stores. Column families of removed stores are kept.
+        memory: Memory shared by the process's RocksDBs.
 
     Raises:
-        StateFormatError: another release wrote the files.
-        StoreCorruptedError: the files cannot be read.
+        StateFormatError: Another release wrote the files.
+        StoreCorruptedError: The files cannot be read.
     """
 
     def __init__(self, path: Path, specs: Iterable[StoreSpec], *, memory: RocksMemory) -> None:
@@ -323,9 +329,9 @@ class RocksTaskState:
         self._restored: set[str] | None = None  # by the bulk restore under way
         self._is_marked = False
         self._is_judged = False
-        """Whether it is known if the rows of the restore under way come in order."""
+        """Whether the key order of the current restore has been determined."""
         self._is_bulk = False
-        """Whether the memtables are those that are not for reading."""
+        """Whether the files are open with `bulk_options`."""
         path.mkdir(parents=True, exist_ok=True)
         layouts = {spec.name: spec.layout for spec in specs}
         with open_list(path) or nullcontext() as found:
@@ -333,7 +339,7 @@ class RocksTaskState:
             try:
                 self._require_whole(found)
                 self._read(layouts)
-                # The list is a new one, whose end may be lost before anything is written.
+                # RocksDB has created a new MANIFEST; store its length and checksum now.
                 self.write({}, {})
             except BaseException:
                 self.close()
@@ -359,7 +365,7 @@ class RocksTaskState:
         self._kept_list: KeptList | None = None
 
     def _reopen(self, rows: Callable[[RocksMemory], Options]) -> None:
-        """Open the files with other memtables; only so they change."""
+        """Reopen the files with other memtables, because RocksDB cannot change them while open."""
         names = list(self._stores)
         self._release()
         self._close_list()
@@ -370,7 +376,7 @@ class RocksTaskState:
             store.move(self._columns[name])
 
     def _release(self) -> None:
-        # RocksDB closes when the last reference goes, that of a variable included.
+        # RocksDB closes when its last reference is released, including local variables.
         for store in self._stores.values():
             store.close()
         self._columns.clear()
@@ -406,7 +412,7 @@ class RocksTaskState:
     def _check_format(self) -> None:
         found = self._db.get(_FORMAT_KEY)
         if found is None and next(iter(self._db.keys()), None) is None:
-            # New, or its maker died before this very line; rows come later in any case.
+            # New, or its creator died before this line; rows are written only later.
             self._db[_FORMAT_KEY] = b"%d" % FORMAT_VERSION
             return
         found = found or b"none"
@@ -423,7 +429,7 @@ class RocksTaskState:
         return self._stores[name]
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        """Apply all deltas and positions in one batch."""
+        """Apply all deltas and positions in a single batch."""
         if self._restored is not None:
             raise ValueError("a bulk restore is under way; end it before writing")
         self._write(self._batch(deltas, positions), positions)
@@ -441,7 +447,9 @@ class RocksTaskState:
         self._is_marked = self._is_marked and not positions
 
     def _list_to_keep(self) -> KeptList | None:
-        """The list as it is now: what is kept already, unless it has grown."""
+        """Return the description of the current MANIFEST; the stored description if it has not
+        grown.
+        """
         if self._list is None:
             return None
         size = self._list.size_now()
@@ -450,12 +458,12 @@ class RocksTaskState:
         return KeptList(self._list.listed.name, size, self._list.checksum(size))
 
     def position(self, store_name: str) -> Position | None:
-        """Return the position of a store, or None when its rows may not be built upon."""
+        """Return the position of a store, or None if its rows must not be used."""
         self._known(store_name)
         return self._positions[store_name]
 
     def begin_restore(self) -> None:
-        """Start a bulk restore: stores without a position are emptied, `write` is refused."""
+        """Start a bulk restore: empty the stores without a position, and reject `write`."""
         with failures():
             self._db[_RESTORING_KEY] = b""
         self._is_marked = True
@@ -478,7 +486,7 @@ class RocksTaskState:
             self._db.write(batch, options)
 
     def _judge(self, deltas: Mapping[str, Delta]) -> None:
-        """Take other memtables for what is restored, unless it comes in order."""
+        """Reopen with vector memtables unless the restored rows come in key order."""
         keys = [key for delta in deltas.values() for key, _ in delta[:_JUDGED]]
         if len(keys) < _JUDGED:
             return
@@ -502,23 +510,23 @@ class RocksTaskState:
         self.write({}, positions)
 
     def _flush(self) -> None:
-        # All of them: a restore that was given up may have written to others.
+        # Flush all column families: an abandoned restore may have written to other stores.
         with failures():
             for name in self._columns:
-                # A variable would stay in an error's traceback, and hold the files.
+                # A local variable would stay in an error's traceback and keep the files open.
                 self._columns[name].flush(True)
 
     def drop_store(self, name: str) -> None:
-        """Empty one store and forget its position."""
+        """Empty a store and delete its position."""
         self._known(name)
-        # The position goes first: rows without one are not built upon.
+        # Delete the position first: rows without a position are not used.
         with failures():
             self._db.delete(_POSITION_PREFIX + name.encode())
         self._positions[name] = None
         self._empty(name)
 
     def close(self) -> None:
-        """Release the files; an unfinished bulk restore is left as a crash would leave it."""
+        """Release the files; an unfinished bulk restore remains as after a crash."""
         self._release()
         self._stores.clear()
         self._close_list()
@@ -526,7 +534,7 @@ class RocksTaskState:
             self._db.close()
         except DbClosedError:
             return
-        except Exception as error:  # what was not flushed is in the log, or in the changelog
+        except Exception as error:  # unflushed rows are in RocksDB's log or in the changelog
             _log.warning(
                 "state_close_failed", path=str(self._path), reason=str(error), advice=_CLOSE_FAILED
             )
@@ -553,7 +561,7 @@ class RocksTaskState:
         return batch
 
     def _empty(self, name: str) -> None:
-        # Whoever reads beside this may die of a dropped family (in `TryCatchUpWithPrimary`).
+        # A dropped column family can crash a RocksDB secondary (in `TryCatchUpWithPrimary`).
         try:
             last = next(self._stores[name].scan(reverse=True), None)
             if last is not None:
@@ -563,10 +571,10 @@ class RocksTaskState:
             self._renew(name)
 
     def _renew(self, name: str) -> None:
-        # A new family drops broken files too.
+        # Dropping the column family removes corrupt files, too.
         family = family_of(name)
         with failures():
-            # A crash between the two is made good by the next open, which creates what is missing.
+            # After a crash between the two calls, the next open creates the missing family.
             self._db.drop_column_family(family)
             self._columns[name] = self._db.create_column_family(family, row_options(self._memory))
             self._handles[name] = self._db.get_column_family_handle(family)
@@ -585,21 +593,21 @@ class RocksTaskState:
 
 
 def kept_list(db: Rdict) -> KeptList | None:
-    """What the list of files was when the last rows were written, where that is known."""
+    """Return the stored description of the MANIFEST, or None if older files have none."""
     kept = db.get(_FILES_KEY)
     return None if kept is None else KeptList.decode(kept)
 
 
 def is_restoring(db: Rdict) -> bool:
-    """Whether a bulk restore is under way, or was when its process died."""
+    """Return whether a bulk restore is in progress, or was when its process died."""
     return db.get(_RESTORING_KEY) is not None
 
 
 def read_position(db: Rdict, name: str, path: Path) -> Position | None:
-    """The position of a store.
+    """Return the position of a store.
 
     Raises:
-        StoreCorruptedError: it cannot be read.
+        StoreCorruptedError: The position cannot be read.
     """
     data = db.get(_POSITION_PREFIX + name.encode())
     if data is None:
@@ -614,13 +622,13 @@ def read_position(db: Rdict, name: str, path: Path) -> Position | None:
 
 
 def _encoded(position: Position) -> bytes:
-    # Without a last record as older releases write it, and read it.
+    # Without a last record the format is that of older releases.
     last = position.last or ()
     fields = (position.topic_id, position.offset, position.commit_id, position.wall_ms)
     return orjson.dumps([*fields, *last])
 
 
 def family_of(store: str) -> str:
-    """The column family of a store."""
-    # RocksDB's own family is called default, and a store may be too.
+    """Return the name of a store's column family."""
+    # RocksDB's own column family is named default, and a store may have that name.
     return f"store/{store}"

@@ -1,8 +1,9 @@
-"""A task's state as another process reads it: a RocksDB secondary, which follows the writer.
+"""Read-only view of a task's state from another process: a RocksDB secondary that follows the
+writer.
 
-It shows what was written when `follow` was called last, whole commits only, and changes nothing of
-the files. What RocksDB deletes meanwhile it keeps open, so it goes on where the writer is gone, and
-disk space comes free once it follows or is closed.
+It shows whole commits only, up to the last call of `follow`, and does not change the files. Files
+that RocksDB deletes meanwhile stay open, so reads continue after the writer is gone; their disk
+space is freed by the next `follow` or `close`.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from headrace.state.rocks import (
 )
 from headrace.state.store import Position
 
-# Where tasks' files are on this host, for those who only read: nothing is made or locked.
+# Paths of tasks' files on this host, for readers: no files are created or locked.
 
 
 _TASK = re.compile(r"(?P<task>[0-9]+_[0-9]+)(\.g(?P<generation>[0-9]+))?")
 ROCKSDB = "rocksdb"
 LOCKS = Path("/proc/locks")
-"""Where the kernel tells who holds which file; to try a lock could keep a worker out."""
+"""The kernel's list of file locks; trying a lock instead could lock out a worker."""
 
 
 def task_files(base: Path) -> dict[str, Path]:
-    """The RocksDB of each task, of its newest generation.
+    """Return the RocksDB directory of each task, of its newest generation.
 
     Args:
         base: ``<state.dir>/<application.id>``.
@@ -58,16 +59,16 @@ def task_files(base: Path) -> dict[str, Path]:
 
 
 def global_files(base: Path) -> list[Path]:
-    """The RocksDBs of global tables, one for each worker that had some."""
+    """Return the RocksDB directory of each worker's global tables."""
     paths = (path / ROCKSDB for path in _inside(base / "global"))
     return [path for path in paths if (path / "CURRENT").exists()]
 
 
 def held_locks(base: Path) -> frozenset[Path]:
-    """The locks of an application that processes of this host hold: of tasks, tables and workers.
+    """Return the lock files of an application that processes of this host hold.
 
-    Where the kernel tells of none, that is believed of a process which a lock names and which is
-    alive: it may have let go of the lock meanwhile.
+    If the kernel's list of locks cannot be read, a lock counts as held if the process that it names
+    is alive, although that process may have released it.
 
     Args:
         base: ``<state.dir>/<application.id>``.
@@ -87,18 +88,18 @@ def held_locks(base: Path) -> frozenset[Path]:
 
 
 def lock_of(files: Path) -> Path:
-    """The lock of whoever writes a RocksDB that `task_files` or `global_files` gave."""
+    """Return the lock file of a RocksDB directory from `task_files` or `global_files`."""
     return files.parent.with_name(f"{files.parent.name}.lock")
 
 
 def _held_inodes(lines: Iterable[str]) -> frozenset[int]:
-    """The files that are locked.
+    """Return the inodes of locked files.
 
     >>> sorted(_held_inodes(["1: FLOCK  ADVISORY  WRITE 33 fe:00:99 0 EOF",
     ...                      "1: -> FLOCK  ADVISORY  WRITE 34 fe:00:98 0 EOF"]))
     [99]
     """
-    # Devices are not compared: btrfs and overlays tell stat another one than the kernel's list.
+    # Devices are not compared: with btrfs and overlays, stat returns another device than the list.
     words = (line.split() for line in lines)
     return frozenset(
         int(one[5].rpartition(":")[2]) for one in words if len(one) > 5 and one[1] == "FLOCK"
@@ -130,12 +131,12 @@ class RocksSecondary:
     """Read-only view of a task's RocksDB files while another process writes them.
 
     Args:
-        path: the RocksDB's directory; another process may have it open.
-        names: the stores that are wanted; those that are not there yet have no position.
-        memory: what the secondaries of a process share.
+        path: The RocksDB directory; another process may have it open.
+        names: The stores to read; a store that does not exist yet has no position.
+        memory: Memory shared by the secondaries of a process.
 
     Raises:
-        StateError: it cannot be read, or its files were replaced meanwhile; try it again.
+        StateError: The files cannot be read, or were replaced meanwhile; try again.
     """
 
     def __init__(self, path: Path, names: Iterable[str], *, memory: RocksMemory) -> None:
@@ -152,9 +153,9 @@ class RocksSecondary:
 
     def _open(self, names: Iterable[str], memory: RocksMemory, own: str) -> Rdict:
         options = row_options(memory)
-        # All files are opened at once, so that one can be read that the writer has deleted.
+        # Open all files now, so that files can be read after the writer has deleted them.
         options.set_max_open_files(-1)
-        # RocksDB would start threads for that at each look, as many for each family: 16 by default.
+        # By default RocksDB starts 16 threads for each column family to open files.
         options.set_max_file_opening_threads(1)
         require_readable(self._path)
         there = set(Rdict.list_cf(str(self._path), options))
@@ -170,10 +171,10 @@ class RocksSecondary:
         return db
 
     def _require_whole(self, logs: dict[str, int], found: OpenList | None) -> None:
-        """See that it has all rows up to some moment: files are looked for first, then the log.
+        """Raise if rows were moved from the log to files while the secondary was opened.
 
-        Where rows went to a file in between, and their log was deleted or never had them, they are
-        in neither.
+        RocksDB lists files first and reads the log second. Rows that were flushed in between, and
+        whose log was deleted or never had them, would be in neither.
         """
         with failures():
             kept = kept_list(self._db)
@@ -186,15 +187,15 @@ class RocksSecondary:
             raise StateError(f"rows of {self._path} went to files while it was opened; try again")
 
     def follow(self) -> bool:
-        """Show what is written by now.
+        """Catch up with the rows written until now.
 
         Returns:
-            Whether it can: not where the writer has begun anew, or rows went to files. What was
-            read of them in the log stands above the files, and what of the log is in files is not
-            read any more, so that rows would be older than others. Make another secondary then.
+            False if the writer has reopened the files, or rows were flushed to files. Rows already
+                read
+            from the log would hide newer rows in files, so create another secondary then.
 
         Raises:
-            StateError: the files cannot be read.
+            StateError: The files cannot be read.
         """
         if _version(self._path) != self._was:
             return False
@@ -205,18 +206,18 @@ class RocksSecondary:
             return False
         with failures():
             self._db.try_catch_up_with_primary()
-        # What came while it caught up is for the next time.
+        # Rows written while it caught up are read by the next call.
         self._followed = logs
         return list_of_files(self._path) == self._files
 
     @property
     def is_restoring(self) -> bool:
-        """Whether rows may be ahead of their positions, as they come from changelogs."""
+        """Whether a restore is in progress, so that rows may be newer than their positions."""
         with failures():
             return is_restoring(self._db)
 
     def layout(self, name: str) -> str | None:
-        """How the rows of a store lie; None where older files do not say."""
+        """Return the layout name of a store, or None if older files do not record it."""
         with failures():
             return noted_layout(self._db, name)
 
@@ -224,21 +225,21 @@ class RocksSecondary:
         """Return a store's rows.
 
         Raises:
-            UnknownStoreError: it is not there.
+            UnknownStoreError: The store does not exist.
         """
         if name not in self._stores:
             raise UnknownStoreError(f"{self._path} has no store {name!r}")
         return self._stores[name]
 
     def position(self, name: str) -> Position | None:
-        """Return the position of a store, or None where its rows say nothing yet."""
+        """Return the position of a store, or None if it has none yet."""
         if name not in self._stores:
             return None
         with failures():
             return read_position(self._db, name, self._path)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
         for store in self._stores.values():
             store.close()
         self._stores.clear()
@@ -248,13 +249,14 @@ class RocksSecondary:
 
 @contextmanager
 def _own_directory() -> Iterator[str]:
-    """A directory for what RocksDB tells about a secondary, while that is opened.
+    """Create a temporary directory for RocksDB's own log, which is needed only while the secondary
+    is opened.
 
-    Nothing else is written there, and into a file that stays open: without it, nothing is left
-    behind wherever the process is killed.
+    RocksDB writes only that log there, and keeps it open. The directory is removed after opening,
+    so no files remain if the process is killed later.
 
     Raises:
-        StateError: there is no room for one.
+        StateError: The directory cannot be created.
     """
     try:
         own = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
@@ -268,7 +270,7 @@ def _own_directory() -> Iterator[str]:
 
 
 def _version(path: Path) -> tuple[int, int]:
-    """Changes when the files are opened by a writer, or are others: it begins another list then."""
+    """Return a version of the files that changes when a writer opens or replaces them."""
     try:
         found = (path / "CURRENT").stat()
     except OSError as error:
@@ -277,7 +279,7 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 def _logs(path: Path) -> dict[str, int]:
-    """RocksDB's logs and their sizes: all that is written goes there, but for restored rows."""
+    """Return RocksDB's logs and their sizes; only restored rows bypass the logs."""
     sizes = {}
     try:
         with os.scandir(path) as found:

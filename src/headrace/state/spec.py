@@ -1,4 +1,4 @@
-"""What a store is: its name, where it lives, and whether a changelog backs it."""
+"""Specification of a store: its name, its kind, its layout and its changelog."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME_LENGTH_MAX = 249
 
 
 class _FrozenConfig(Mapping[str, str]):
-    """An immutable, hashable mapping: equal settings make equal specs in any order."""
+    """Immutable, hashable mapping that is equal for equal settings in any order."""
 
     __slots__ = ("_items",)
 
@@ -48,16 +48,16 @@ class _FrozenConfig(Mapping[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """Describes one store of a task.
+    """Specification of a store of a task.
 
     Args:
-        name: Kafka's legal characters only, as the changelog topic carries it.
-        kind: "rocksdb" keeps rows on disk, "memory" in this process alone.
+        name: Name with Kafka's legal characters only, because the changelog topic contains it.
+        kind: "rocksdb" keeps rows on disk, "memory" only in the process.
         logged: Whether a changelog topic backs the store.
-        cached: Whether writes are gathered per key until the commit before they go downstream.
-        topic_config: Settings of the changelog topic, over the defaults.
-        layout: How the rows lie on disk, and whether they are found by time.
-        retention_ms: How long rows are kept after the stream time of their own; None for ever.
+        cached: Whether only the last change of each key is forwarded downstream, at the commit.
+        topic_config: Settings of the changelog topic that override the defaults.
+        layout: Name of the rows' on-disk format, which also decides whether rows have a time index.
+        retention_ms: How long rows are kept after their time, in stream time; None for ever.
 
     Raises:
         ValueError: The name or the kind is not legal.
@@ -80,7 +80,7 @@ class StoreSpec:
 
     @property
     def rows(self) -> Layout:
-        """What the layout's name stands for."""
+        """The layout with the name `layout`."""
         return LAYOUTS[self.layout]
 
     def __post_init__(self) -> None:

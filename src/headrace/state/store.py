@@ -1,26 +1,26 @@
-"""The seams of the state package: a store's committed rows, and a task's state as a whole.
+"""Protocols of the state package: a store's committed rows, and a task's state as a whole.
 
-Who owns what: a task's worker thread alone writes a `TaskState`. Rows and positions change in
-three ways only, `write` (the commit), a bulk restore, and `drop_store`. Positions and rows
-never part: whatever moves a position has made the rows under it durable first, or does both
-in one atomic batch.
+Ownership: only a task's worker thread writes its `TaskState`. Rows and positions change in three
+ways only: `write` (the commit), a bulk restore, and `drop_store`. Positions and rows stay
+consistent: each change of a position first makes its rows durable, or writes both in one atomic
+batch.
 
-A restart finds, whatever moment the process was killed at:
+Whenever the process is killed, a restart finds:
 
-- within `write`: the rows and positions from before it, or those from after it.
-- within a bulk restore: the old position, or none, and perhaps rows newer than it. Replaying
-  the changelog from the old position is right nevertheless: rows are whole values, not
-  increments; each newer row has its record, or a later one of the same key, after the old
-  position; so the replay overwrites it and ends in the changelog's own state. The one record
-  that compaction takes away without a successor is a tombstone, and only after
-  delete.retention.ms: a position older than that is not to be replayed from, but dropped.
-- within a bulk restore of a store that had no position: rows, and still no position. They
-  may be of another topic, or of keys whose tombstones have gone meanwhile, so nothing may be
-  built on them: `begin_restore` empties every store without a position.
-- within `drop_store`: the position goes first. What is left has no position, as above.
+- within `write`: the rows and positions from before the call, or from after it.
+- within a bulk restore: the old position or none, and perhaps rows newer than it. Replaying the
+  changelog from the old position is correct nevertheless. Rows are whole values, not increments;
+  each newer row has its record, or a later record of the same key, after the old position. So the
+  replay overwrites it and ends in the changelog's own state. Only a tombstone can be compacted
+  away without a successor, and only after delete.retention.ms: a position older than that must not
+  be replayed from, but dropped.
+- within a bulk restore of a store without a position: rows, and still no position. The rows may
+  be from another topic, or of keys whose tombstones were compacted away meanwhile, so they must
+  not be used: `begin_restore` empties every store without a position.
+- within `drop_store`: no position, as above, because the position is deleted first.
 
-Surviving the process is enough. A machine that loses power may lose the rows and positions of
-its last seconds, in order and together: the changelog replays from the older position.
+State survives the death of the process. A machine that loses power may lose the rows and positions
+of its last seconds, in order and together: the changelog is replayed from the older position.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ NO_COMMIT = -1
 
 
 class LastRecord(NamedTuple):
-    """The last changelog record that is in a store's rows.
+    """The last changelog record that was applied to a store's rows.
 
     Args:
-        offset: Its offset; below that of the position, which may follow control records.
-        digest: Of what it says, and of the commit that wrote it.
+        offset: Its offset; less than the position's, which may follow control records.
+        digest: Digest of its content and of the commit that wrote it.
     """
 
     offset: int
@@ -49,17 +49,16 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a store's rows follow its changelog.
+    """Changelog position up to which a store's rows are complete.
 
     Args:
         topic_id: The changelog topic's id; "" for a store without a changelog.
         offset: The next changelog offset to apply.
-        commit_id: The commit that wrote the rows; `NO_COMMIT` while a restore from the beginning
-            has not come to its end, so that some rows are older than the others.
+        commit_id: The commit that wrote the rows; `NO_COMMIT` until a restore from the beginning is
+            complete, because some rows are older than others until then.
         wall_ms: Wall-clock time of that commit in milliseconds.
-        last: The last changelog record in the rows, by which a later reader finds out whether the
-            changelog is still the one that they follow; None if it is not known, as in files of
-            older releases.
+        last: The last changelog record in the rows, by which a later restore detects that the
+            changelog was replaced; None if unknown, as in files of older releases.
     """
 
     topic_id: str
@@ -70,10 +69,10 @@ class Position:
 
 
 class CommittedStore(Protocol):
-    """The committed rows of one store, in unsigned byte order of their keys."""
+    """Committed rows of a store, in unsigned byte order of their keys."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None when it has none."""
+        """Return the value of `key`, or None if it has none."""
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -85,8 +84,7 @@ class CommittedStore(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows with `start` <= key < `end` in key order.
 
-        A scan shows the rows of the moment it began; the task's own later writes may be
-        missing from it.
+        A scan shows the rows at the time of the call; later writes of the task may be missing.
 
         Args:
             start: First key, inclusive; None for the store's first.
@@ -96,19 +94,19 @@ class CommittedStore(Protocol):
         ...
 
     def approximate_count(self) -> int:
-        """Return the number of rows, roughly; overwritten and deleted rows may be counted."""
+        """Return the approximate number of rows; overwritten and deleted rows may be counted."""
         ...
 
     def approximate_bytes(self) -> int:
-        """Return what the rows take on disk or in memory, roughly."""
+        """Return the approximate size of the rows on disk or in memory."""
         ...
 
 
 class TaskState(Protocol):
-    """All stores of one task, with one atomic write over them and their positions."""
+    """All stores of a task, with an atomic write of rows and positions."""
 
     def store(self, name: str) -> CommittedStore:
-        """Return a store's committed rows; the handle stays valid until `close`.
+        """Return a store's committed rows; the object stays valid until `close`.
 
         Raises:
             UnknownStoreError: The task has no store of this name.
@@ -116,20 +114,20 @@ class TaskState(Protocol):
         ...
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        """Apply all deltas and positions, together or not at all.
+        """Apply all deltas and positions atomically.
 
         Args:
-            positions: New positions by store name; others stay as they are.
+            positions: New positions by store name; other positions do not change.
 
         Raises:
-            UnknownStoreError: The task has no store of one of the names; nothing is written.
-            StoreCorruptedError: The local files are broken; rebuild the task's state.
-            ValueError: A bulk restore is under way.
+            UnknownStoreError: The task has no store with one of the names; nothing is written.
+            StoreCorruptedError: The local files are corrupt; restore the task's state.
+            ValueError: A bulk restore is in progress.
         """
         ...
 
     def position(self, store_name: str) -> Position | None:
-        """Return the position of a store, or None when its rows may not be built upon.
+        """Return the position of a store, or None if its rows must not be used.
 
         Raises:
             UnknownStoreError: The task has no store of this name.
@@ -137,38 +135,38 @@ class TaskState(Protocol):
         ...
 
     def begin_restore(self) -> None:
-        """Start a bulk restore: stores without a position are emptied, `write` is refused.
+        """Start a bulk restore: empty the stores without a position, and reject `write`.
 
-        Done while one is under way, it gives that one up, as a crash would.
+        A call during a bulk restore abandons that restore, as a crash would.
         """
         ...
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
-        """Apply changelog records in their order; durable only after `end_restore`.
+        """Apply changelog records in their order; they are durable only after `end_restore`.
 
-        A key may occur several times in one delta here: the last one counts.
+        A key may occur several times in a delta here: its last entry counts.
 
         Raises:
-            UnknownStoreError: The task has no store of one of the names.
-            ValueError: No bulk restore is under way.
+            UnknownStoreError: The task has no store with one of the names.
+            ValueError: No bulk restore is in progress.
         """
         ...
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
         """Make the restored rows durable, then their positions, then allow `write` again.
 
-        A long restore may do this now and then to keep its progress, and begin again.
+        A long restore may call this and `begin_restore` repeatedly to persist its progress.
 
         Args:
-            positions: New positions by store name; every store restored into has one.
+            positions: New positions by store name; every restored store requires a position.
 
         Raises:
-            ValueError: No bulk restore is under way, or a restored store has no position.
+            ValueError: No bulk restore is in progress, or a restored store has no position.
         """
         ...
 
     def drop_store(self, name: str) -> None:
-        """Empty one store and forget its position.
+        """Empty a store and delete its position.
 
         Raises:
             UnknownStoreError: The task has no store of this name.
@@ -176,5 +174,5 @@ class TaskState(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the files; an unfinished bulk restore is left as a crash would leave it."""
+        """Release the files; an unfinished bulk restore remains as after a crash."""
         ...

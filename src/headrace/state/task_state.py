@@ -1,4 +1,4 @@
-"""A task's state as its stores want it: persistent ones on disk, the others in memory."""
+"""State of a task: persistent stores on disk, other stores in memory."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def open_task_state(path: Path, specs: Sequence[StoreSpec], *, memory: RocksMemo
     """Open the state of a task.
 
     Args:
-        path: the task's directory; RocksDB's files go below it, if there is anything to keep.
-        specs: all stores of the task.
-        memory: what the process's RocksDBs share.
+        path: The task's directory; RocksDB's files are below it if a store is persistent.
+        specs: All stores of the task.
+        memory: Memory shared by the process's RocksDBs.
 
     Returns:
-        One state over all stores. In-memory stores begin empty and without a position.
+        The state of all stores. In-memory stores start empty and without a position.
     """
     persistent = [spec for spec in specs if spec.kind == "rocksdb"]
     volatile = [spec for spec in specs if spec.kind == "memory"]
@@ -36,7 +36,9 @@ def open_task_state(path: Path, specs: Sequence[StoreSpec], *, memory: RocksMemo
 
 
 class _Both:
-    """Routes each store to its home. The disk goes first: memory cannot fail after it."""
+    """Task state that routes each store to disk or to memory; the disk is written first because it
+    can fail.
+    """
 
     def __init__(self, disk: TaskState, memory: TaskState, volatile: set[str]) -> None:
         self._disk = disk
@@ -68,7 +70,7 @@ class _Both:
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
         disk, memory = self._split(positions)
-        # The memory first: it fails for a missing position alone, before the disk is done.
+        # End memory first: it fails only for a missing position, before the disk has changed.
         self._memory.end_restore(memory)
         self._disk.end_restore(disk)
 

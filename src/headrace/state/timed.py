@@ -1,8 +1,8 @@
-"""The uncommitted writes of a store whose rows are found, and expire, by time.
+"""Buffer of a store's uncommitted rows with a time index and expiry by time.
 
-Rows older than `horizon` are gone for every reader, whether or not they are still on disk. The
-commit deletes them there, some at a time, from the index by time alone; the changelog's own
-retention deletes them there. So an expired row costs no tombstone.
+Rows older than `horizon` are invisible to every reader, even while they are on disk. Each commit
+deletes a limited number of them from disk, found by the time index. In the changelog they are
+deleted by the topic's own retention. So an expired row costs no tombstone.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from headrace.state.layout import Layout, TimeIndexed, entry_time, row_key_of, w
 from headrace.state.store import CommittedStore, Delta
 
 EXPIRED_PER_COMMIT = 20_000
-"""How many expired rows one commit deletes from disk at most; the next one goes on."""
+"""Maximum number of expired rows that a commit deletes from disk; the next commit continues."""
 
 
 class RowCache(Protocol):
-    """What keeps committed rows in a way of its own."""
+    """Alternative cache of committed rows that replaces `Buffer.clean`."""
 
     count: int
-    """How many entries there are."""
+    """Number of cached rows."""
 
     def written(self, row_key: bytes) -> None:
-        """A row was written by another than the one who keeps this."""
+        """Invalidate a row that was written without this cache."""
 
     def sample(self) -> dict[bytes, Entry]:
-        """Some rows, from which the memory of all is estimated."""
+        """Return some rows, from which the memory of all rows is estimated."""
 
     def shrink(self, entries: int) -> None:
-        """Let go of some until only so many are left."""
+        """Evict entries until at most `entries` remain."""
 
 
 class TimedBuffer(Buffer):
-    """A `Buffer` with an index by time.
+    """`Buffer` with an index by time.
 
     >>> from headrace.state.codec import TIMESTAMP
     >>> from headrace.state.memory import MemoryTaskState
@@ -91,14 +91,14 @@ class TimedBuffer(Buffer):
         self._time_of = layout.time_of
         self._indexed = TimeIndexed(committed)
         self._fresh: dict[int, dict[bytes, None]] = {}
-        """The times of rows that were written since the last commit, and their keys."""
+        """Keys of rows written since the last commit, by the row's time."""
         self._times: list[int] = []
-        """The same times in their order."""
+        """The times in `_fresh`, sorted."""
         self._known = 0
-        """How many of the first dirty rows these two have; the others follow when asked for."""
+        """Number of dirty rows that these two contain; later rows are added on demand."""
         self._deleted_to = 0
         self.horizon = 0
-        """The earliest time of rows that are still there, in milliseconds."""
+        """Time before which rows have expired, in milliseconds."""
         super().__init__(
             name,
             self._indexed,
@@ -110,11 +110,11 @@ class TimedBuffer(Buffer):
         )
 
     def get(self, key: bytes) -> Entry:
-        """Read a row: its decoded value and timestamp, or `ABSENT`."""
+        """Return the decoded value and timestamp of a row; `ABSENT` if missing or expired."""
         return ABSENT if self._time_of(key) < self.horizon else super().get(key)
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Write a row; a value of None deletes it. A row that has expired is not written."""
+        """Write a row unless it has expired; a value of None deletes it."""
         time = self._time_of(key)
         if time < self.horizon:
             return
@@ -123,7 +123,7 @@ class TimedBuffer(Buffer):
             self._other.written(key)
 
     def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> Any:
-        """As `put`, where the caller keeps the cache and knows that the row has not expired.
+        """Write a row that has not expired, without updating the `RowCache`; the caller updates it.
 
         Returns:
             The value as it is held.
@@ -134,10 +134,10 @@ class TimedBuffer(Buffer):
         return value
 
     def forget(self, key: bytes) -> None:
-        """Take back the writes of a row that is not in the committed store."""
+        """Drop the uncommitted write of a row that is not in the committed store."""
         super().forget(key)
         if not self._known:
-            return  # nobody has asked for rows by time
+            return  # the time index of dirty rows is empty
         time = self._time_of(key)
         keys = self._fresh.get(time, {})
         if key not in keys:
@@ -149,12 +149,12 @@ class TimedBuffer(Buffer):
             del self._times[bisect_left(self._times, time)]
 
     def _index_fresh(self) -> None:
-        """Find the rows by time that were written since somebody asked last."""
+        """Add the rows written since the last call to the time index of dirty rows."""
         new = len(self.dirty) - self._known
         if not new:
             return
         times = []
-        # A dictionary has its new keys at the end.
+        # New keys are at the end of a dictionary.
         for key in islice(reversed(self.dirty), new):
             time = self._time_of(key)
             keys = self._fresh.get(time)
@@ -172,14 +172,16 @@ class TimedBuffer(Buffer):
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield ``(key, value, timestamp)`` in the order of the key bytes, own writes included."""
+        """Yield ``(key, value, timestamp)`` of unexpired rows in the order of the key bytes."""
         time_of = self._time_of
         for row in super().scan(start, end, reverse=reverse):
             if time_of(row[0]) >= self.horizon:
                 yield row
 
     def held(self, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
-        """Keys, timestamps and values as `dirty` holds them, of few rows: expired ones, too."""
+        """Return keys, timestamps and values of a small range, as `dirty` holds them, expired rows
+        included.
+        """
         rows: dict[bytes, tuple[int, Any]] = {}
         for key, stored in self._indexed.scan(start, end):
             timestamp, data = decode_timestamped(stored)
@@ -190,26 +192,26 @@ class TimedBuffer(Buffer):
         return [row for row in sorted(rows.items()) if row[1][1] is not None]
 
     def cache_in(self, cache: RowCache) -> None:
-        """Let another cache than `clean` have the committed rows from now on."""
+        """Use another cache than `clean` for the committed rows from now on."""
         self._other = cache
         self.clean.clear()
 
     def cached_bytes(self) -> int:
-        """Estimate the memory of the cache of committed rows from a sample of the latest ones."""
+        """Estimate the memory of the cache of committed rows from a sample of the latest rows."""
         other = self._other
         if other is None:
             return super().cached_bytes()
         return self._estimated(other.count, other.sample)
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        """Let go of rows in the cache until the others fit."""
+        """Evict cached rows until the cache fits into `limit_bytes`."""
         if self._other is None:
             super().shrink_cache(limit_bytes)
         else:
             self._other.shrink(limit_bytes // self._sampled[1])
 
     def latest(self) -> int | None:
-        """A time that no row is later than, or None without rows."""
+        """Return an upper bound of all rows' times, or None without rows."""
         on_disk = self._indexed.latest()
         written = max(map(self._time_of, self.dirty), default=None)
         return max((time for time in (on_disk, written) if time is not None), default=None)
@@ -217,8 +219,8 @@ class TimedBuffer(Buffer):
     def by_time(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, bytes]]:
         """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
 
-        The rows are those of the moment the scan begins, except that rows deleted since are left
-        out; read them with `get`.
+        The rows are a snapshot at the start of the scan, without rows deleted since; read them with
+        `get`.
         """
         start_ms = max(start_ms, self.horizon)
         self._index_fresh()
@@ -233,7 +235,9 @@ class TimedBuffer(Buffer):
                 yield entry
 
     def earliest(self, start_ms: int = 0) -> int | None:
-        """The smallest time of all rows that is not before `start_ms`, or None without rows."""
+        """Return the smallest time of all rows that is at least `start_ms`, or None without such
+        rows.
+        """
         start_ms = max(start_ms, self.horizon)
         self._index_fresh()
         on_disk = (
@@ -254,7 +258,7 @@ class TimedBuffer(Buffer):
         return written is not None and written[0] is None
 
     def oldest_written(self) -> int | None:
-        """The smallest time of the rows that were written since the last commit."""
+        """Return the smallest time of the unexpired rows written since the last commit, or None."""
         horizon = self.horizon
         unknown = islice(reversed(self.dirty), len(self.dirty) - self._known)
         oldest = min((t for t in map(self._time_of, unknown) if t >= horizon), default=None)
@@ -264,12 +268,14 @@ class TimedBuffer(Buffer):
         return self._times[place] if oldest is None else min(oldest, self._times[place])
 
     def expire(self, horizon: int) -> None:
-        """Let go of all rows before `horizon`, in milliseconds; it never goes back."""
-        if horizon > self.horizon:  # called for each record: quicker than `max`
+        """Expire all rows before `horizon`, in milliseconds; the horizon never decreases."""
+        if horizon > self.horizon:  # called for each record; faster than `max`
             self.horizon = horizon
 
     def expired_rows(self) -> Delta:
-        """Take the next rows on disk that expired, as deletions to write there."""
+        """Return the deletions of the next expired rows on disk, and drop these rows from the
+        cache.
+        """
         if self._deleted_to >= self.horizon:
             return []
         entries = self._indexed.expired(self._deleted_to, self.horizon, EXPIRED_PER_COMMIT)
@@ -281,35 +287,37 @@ class TimedBuffer(Buffer):
         return without(entries)
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        """The rows to write to disk for what `delta` has told, and for what has expired."""
+        """Return the rows to write to disk for the changes that `delta` returned, and for expired
+        rows.
+        """
         rows = self.live(timestamped_rows(changes))
         known = self.clean.get
-        # A row keeps its time: what is on disk has its entry in the index already.
+        # A row's time never changes, so a row on disk already has its index entry.
         indexed = (
             {key for key, _ in rows if (known(key) or ABSENT)[0] is not None} if self.clean else ()
         )
         return [*self._layout.local(rows, indexed), *self.expired_rows()]
 
     def live(self, rows: Delta) -> Delta:
-        """Those rows of a delta that have not expired since they were written."""
+        """Return the rows of a delta that have not expired since they were written."""
         time_of, horizon = self._time_of, self.horizon
         return [row for row in rows if time_of(row[0]) >= horizon] if horizon > 0 else rows
 
     def committed(self) -> None:
-        """The dirty rows are in the committed store now: keep them as clean ones, bounded."""
+        """Move the dirty rows to `clean`, or clear both if a `RowCache` has the committed rows."""
         if self._other is None:
             super().committed()
         else:
             self._count_changes()
             self.dirty.clear()
             self._order.clear()
-            self.clean.clear()  # what was read one by one is not kept up to date there
+            self.clean.clear()  # `RowCache` does not update rows read individually
         self._fresh.clear()
         self._times.clear()
         self._known = 0
 
     def discard(self) -> None:
-        """Forget everything that is not committed, and the cache with it."""
+        """Clear the uncommitted rows and the cache of committed rows."""
         super().discard()
         self._fresh.clear()
         self._times.clear()

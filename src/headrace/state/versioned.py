@@ -1,12 +1,12 @@
-"""The uncommitted writes of a store that keeps several versions of each key.
+"""Buffer of a store's uncommitted rows with several versions of each key.
 
-A version is found as long as a read as of a time within the history can want it: it goes when a
-newer version of its key is as old as the horizon, and the last one of a key stays. The commit
-deletes from disk what has gone, some at a time; the changelog keeps it until it is compacted, which
-its own settings delay for as long as the history.
+A version is kept while a read as of a time within the history can return it: it is deleted when a
+newer version of its key is valid at the horizon. The last version of a key stays. Each commit
+deletes a limited number of versions from disk. The changelog keeps them until it is compacted,
+which its settings delay for as long as the history.
 
-Compaction keeps the record that was written last, which is not always the last version. So where an
-older version is written, the last one is written again behind it.
+Compaction keeps the record written last, which is not always the last version. So whenever an older
+version is written, the last version is written again after it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from headrace.state.versions import (
 )
 
 IS_LATEST = -1
-"""What `VersionedBuffer.put` returns for a version that no newer one follows."""
+"""Result of `VersionedBuffer.put_version` for a version that is the last of its key."""
 NOT_PUT = -(2**63)
-"""What it returns for a version that is older than the history."""
+"""Result of `VersionedBuffer.put_version` for a version that is older than the history."""
 
 EXPIRED_PER_COMMIT = 20_000
-"""How many versions one commit looks at to delete what they replaced; the next one goes on."""
+"""Maximum number of versions that a commit reads to delete the versions that they replaced."""
 
 _FOREVER = 2**63 - 2
 
 
 class VersionedBuffer(Buffer):
-    """A `Buffer` by key and time.
+    """`Buffer` by key and time.
 
     >>> from headrace.state.memory import MemoryTaskState
     >>> from headrace.state.spec import StoreSpec
@@ -76,16 +76,16 @@ class VersionedBuffer(Buffer):
             keep=keep,
         )
         self._fresh: dict[bytes, list[int]] = {}
-        """The times of the dirty versions of each key, in order."""
+        """Times of the dirty versions of each key, sorted."""
         self._latest: dict[bytes, Entry] = {}
-        """The last version of keys that were asked for, a deletion included, as it is held."""
+        """Cached last versions by key, deletions included, as they are held."""
         self._swept = 0
-        """Up to where versions have been looked at to delete what they replaced."""
+        """Time up to which replaced versions have been deleted from disk."""
         self.horizon = 0
-        """The earliest time that can be asked for, in milliseconds."""
+        """Earliest time of the history, in milliseconds."""
 
     def get(self, key: bytes) -> Entry:
-        """Read the last version of a key: its value and time; the value is None after a deletion.
+        """Return value and time of the last version of a key; the value is None after a deletion.
 
         Returns:
             The version, or `ABSENT`.
@@ -93,13 +93,13 @@ class VersionedBuffer(Buffer):
         return self._decoded(self._last(key))
 
     def get_as_of(self, key: bytes, time: int) -> Entry:
-        """Read the version of a key that was valid at a time.
+        """Return the version of a key that was valid at a time.
 
         Args:
-            time: in milliseconds; before the horizon only a last version is found.
+            time: In milliseconds; before the horizon only a last version is returned.
 
         Returns:
-            The version, with None for the value after a deletion, or `ABSENT`.
+            The version, with None as the value after a deletion, or `ABSENT`.
         """
         last = self._last(key)
         if last[1] <= time:
@@ -107,15 +107,16 @@ class VersionedBuffer(Buffer):
         return ABSENT if time < self.horizon else self._decoded(self._find(key, time))
 
     def put_version(self, key: bytes, value: Any, time: int) -> int:
-        """Write a version; None as the value deletes.
+        """Write a version; a value of None deletes the key from that time on.
 
         Args:
-            value: what is valid from then on.
-            time: in milliseconds.
+            value: The value that is valid from `time` on.
+            time: In milliseconds.
 
         Returns:
-            The time from which another version is valid, or `IS_LATEST`; `NOT_PUT` where the time
-            lies before the horizon, and nothing was written.
+            The time from which the next version is valid, or `IS_LATEST`; `NOT_PUT` if the time is
+                before
+            the horizon, and nothing was written.
         """
         if time < self.horizon:
             return NOT_PUT
@@ -132,7 +133,7 @@ class VersionedBuffer(Buffer):
         return IS_LATEST
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Write a version, see `put_version`."""
+        """Write a version; see `put_version`."""
         self.put_version(key, value, timestamp)
 
     def scan(
@@ -158,10 +159,10 @@ class VersionedBuffer(Buffer):
     # -- the commit --------------------------------------------------------------------------
 
     def delta(self) -> list[tuple[bytes, bytes | None, int]]:
-        """Encode the dirty versions, those of a key by time and its last one at the end.
+        """Encode the dirty versions of each key by time, followed by the key's last version.
 
         Raises:
-            ValueEncodingError: naming the store and the key whose value its serde refuses.
+            ValueEncodingError: A value cannot be encoded; the error has the store and the key.
         """
         changes = []
         for key, times in self._fresh.items():
@@ -177,15 +178,15 @@ class VersionedBuffer(Buffer):
         return changes
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        """The rows to write to disk: what has gone, then what `delta` has told."""
+        """Return the rows to write to disk: deletions of old versions, then the changes."""
         gone = self._gone()
         if self._fresh:
-            # What is written now is to be looked at later.
+            # Versions written now may replace others, so read them again later.
             self._swept = min(self._swept, *(times[0] for times in self._fresh.values()))
         return [*gone, *Versioned().rows(changes)]
 
     def _gone(self) -> Delta:
-        """Take the next versions that have gone, as deletions to write to disk."""
+        """Return the deletions of the next versions on disk that no read can return any more."""
         if self._swept > self.horizon:
             return []
         entries = list(
@@ -205,16 +206,16 @@ class VersionedBuffer(Buffer):
         return rows
 
     def _says_nothing(self, key: bytes, row_key: bytes, row: bytes) -> bool:
-        """Whether a version is a deletion, and of nothing that is written only now."""
+        """Return whether a version is a deletion without an older uncommitted version."""
         times = self._fresh.get(key)
         return is_deletion(row) and (not times or times[0] > key_and_time(row_key)[1])
 
     def expire(self, horizon: int) -> None:
-        """Let go of what was replaced before `horizon`, in milliseconds; it never goes back."""
+        """Expire versions replaced before `horizon`, in milliseconds; it never decreases."""
         self.horizon = max(self.horizon, horizon)
 
     def committed(self) -> None:
-        """The dirty versions are in the committed store now."""
+        """Clear the dirty versions; call it after the committed store has them."""
         self._changed += len(self.dirty)
         self.dirty.clear()
         self._fresh.clear()
@@ -224,7 +225,7 @@ class VersionedBuffer(Buffer):
         return self._latest
 
     def discard(self) -> None:
-        """Forget everything that is not committed, and the cache with it."""
+        """Clear the uncommitted versions and the cache of last versions."""
         super().discard()
         self._fresh.clear()
         self._latest.clear()
@@ -238,7 +239,7 @@ class VersionedBuffer(Buffer):
         return found
 
     def _find(self, key: bytes, time: int) -> Entry:
-        """The version that is valid at a time, as it is held."""
+        """Return the version that is valid at a time, as it is held."""
         start = prefix(key)
         times = self._fresh.get(key, ())
         position = bisect_right(times, time)
@@ -254,7 +255,9 @@ class VersionedBuffer(Buffer):
         return self.dirty[start + TIMESTAMP.pack(fresh)] if position else ABSENT
 
     def _next(self, key: bytes, time: int) -> int:
-        """From when on the version behind the one of a time is valid; there is one."""
+        """Return the time of the first version after `time`; it requires that a later version
+        exists.
+        """
         start = prefix(key)
         times = self._fresh.get(key, ())
         position = bisect_right(times, time)

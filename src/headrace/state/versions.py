@@ -1,12 +1,12 @@
-"""How the versions of a versioned store lie on disk; pure functions.
+"""On-disk format of a versioned store; pure functions.
 
     changelog    key                         value, or null for a deletion; the record's time
     row          0  key, escaped  time (8)   1 value, or 0 for a deletion
     index        1  time (8)  key            nothing
 
-A version is valid from its time until that of the next one. The changelog is Kafka Streams', with
-several records a key. Escaped keys have the order of the keys, and none begins with another one, so
-all versions of a key lie together, in the order of time.
+A version is valid from its time until the time of the next version. The changelog has Kafka
+Streams' format, with several records per key. Escaped keys sort like the keys, and no escaped key
+is a prefix of another, so all versions of a key are adjacent and sorted by time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDEX_SIZE = 1 + TIMESTAMP.size
 
 
 def prefix(key: bytes) -> bytes:
-    """What the rows of a key, and of no other, begin with on disk.
+    """Return the prefix of all rows of a key on disk, which no other key's rows have.
 
     >>> prefix(b"a") < prefix(b"a" + bytes(1)) < prefix(b"aa") < prefix(b"b")
     True
@@ -40,10 +40,10 @@ def prefix(key: bytes) -> bytes:
 
 
 def key_and_time(row_key: bytes) -> tuple[bytes, int]:
-    """The key of a version's row, and the time from which it is valid.
+    r"""Return the key of a version's row, and the time from which it is valid.
 
     >>> key_and_time(prefix(b"a" + bytes(2)) + TIMESTAMP.pack(5))
-    (b'a\\x00\\x00', 5)
+    (b'a\x00\x00', 5)
     """
     escaped = row_key[1 : -TIMESTAMP.size - len(_END)]
     time: int = TIMESTAMP.unpack_from(row_key, len(row_key) - TIMESTAMP.size)[0]
@@ -51,7 +51,7 @@ def key_and_time(row_key: bytes) -> tuple[bytes, int]:
 
 
 def is_deletion(row: bytes) -> bool:
-    """Whether a version says that the key has no value."""
+    """Return whether a version is a deletion."""
     return row[:1] == _GONE
 
 
@@ -66,12 +66,12 @@ def index_entries(
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """The layout: see the module."""
+    """Layout of versioned stores; see the module."""
 
     time_of: Callable[[bytes], int] | None = field(default=None, init=False)
 
     def rows(self, changes: Changes) -> Delta:
-        """The rows to write to disk for records of the changelog."""
+        """Return the rows to write to disk for changelog records."""
         pack = TIMESTAMP.pack
         rows: list[tuple[bytes, bytes | None]] = []
         for key, value, time in changes:
@@ -80,22 +80,25 @@ class Versioned:
         return rows
 
     def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
-        """Not to be asked: a row of a key would not say which version it is."""
+        """Raise AssertionError, because versions must be written with their times; use `rows`."""
         raise AssertionError("versions are written with their times")
 
     def view(self, committed: CommittedStore) -> CommittedStore:
-        """The last version of each key."""
+        """Return the last version of each key."""
         return LatestVersions(committed)
 
     def changes(self, committed: CommittedStore) -> Iterator[tuple[bytes, bytes | None, int]]:
-        """All versions, those of a key by time: the last record of a key is its last version."""
+        """Yield all versions, sorted by time within a key, so that the last version of a key comes
+        last.
+        """
         for row_key, row in committed.scan(_ROW, _INDEX):
             key, time = key_and_time(row_key)
             yield key, None if is_deletion(row) else row[1:], time
 
 
 class LatestVersions:
-    """The committed rows of a versioned store as a plain one has them: the last of each key.
+    """Committed rows of a versioned store in the format of a plain store: the last version of each
+    key.
 
     >>> from headrace.state.memory import MemoryTaskState
     >>> from headrace.state.spec import StoreSpec
@@ -112,7 +115,7 @@ class LatestVersions:
         self._committed = committed
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the time and value of the last version of `key`, or None when it has none."""
+        """Return the time and value of the last version of `key`, or None if it has none."""
         start = prefix(key)
         end = start + TIMESTAMP.pack(2**63 - 1)
         for row_key, row in self._committed.scan(start, end, reverse=True):
@@ -137,11 +140,11 @@ class LatestVersions:
                 yield key, found
 
     def approximate_count(self) -> int:
-        """Return the number of rows, roughly: all versions are counted."""
+        """Return half of the number of rows on disk, which count all versions and index entries."""
         return self._committed.approximate_count() // 2
 
     def approximate_bytes(self) -> int:
-        """Return what the rows and their index take, roughly."""
+        """Return the approximate size of the rows and their index."""
         return self._committed.approximate_bytes()
 
 
