@@ -1,4 +1,4 @@
-"""What to compute: the DSL, the graph, the optimiser, the compiler. No Kafka, no RocksDB."""
+"""Definition of a topology: DSL, graph, optimizer and compiler. No Kafka, no RocksDB."""
 
 from __future__ import annotations
 

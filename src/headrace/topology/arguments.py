@@ -1,8 +1,9 @@
-"""What the faces of the DSL are given is looked at when it is given, not at the first record.
+"""Checks of the arguments of DSL methods, made at the call instead of at the first record.
 
-The annotations of the methods say what to look for: a `Callable` must take as many values as it
-will be called with, and not be a coroutine function, which nothing would await; a `Serde` must be
-one. What cannot be told, such as the parameters of many functions in C, is let through.
+The annotations of the methods define the checks. A `Callable` must accept the number of arguments
+that it will be called with, and must not be a coroutine function, because nothing awaits its
+result. A `Serde` must have the methods of a serde. If something cannot be checked, such as the
+parameters of many C functions, it is accepted.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.functions import calling_line
 from headrace.topology.java_names import hinting
 
-# Arguments that take one word of a fixed set: another one is refused when it is given.
+# Arguments that accept a fixed set of words.
 
 
 def require_word(argument: str, given: object, words: Sequence[str]) -> None:
-    """Refuse what is none of the words, with the one that was perhaps meant.
+    """Raise unless the value is in `words`; the message suggests the closest word.
 
     Raises:
-        TopologyError: it is another.
+        TopologyError: The value is not in `words`.
 
     >>> require_word("emit", "on_close", ["on_window_update", "on_window_close"])
     Traceback (most recent call last):
@@ -48,21 +49,21 @@ not 'on_close' (did you mean 'on_window_close'?)
 
 
 _JAVAS = {"newest": "latest", "end": "latest", "oldest": "earliest", "beginning": "earliest"}
-"""What other clients call the same."""
+"""Names of other Kafka clients for the same words."""
 
 
 Face = TypeVar("Face", bound=type)
 
 _WITH_VALUES = "Callable[["
 _OF_EITHER_KIND = {"mapper": 1, "joiner": 2, "foreign_key": 1, "key": 1}
-"""Values for functions that are called with the key besides where ``with_key`` says so."""
+"""Number of arguments of functions that also receive the key if ``with_key`` is true."""
 _ALIASES = {"TimestampExtractor": 2, "Function": 4, "Late[": 1}
 _WORDS = {
     "OffsetReset": ("earliest", "latest"),
     "LateMatch": ("emit", "drop"),
     "Emit": ("on_window_update", "on_window_close"),
 }
-"""What the annotations stand for that are a set of words; `Literal`s stand further up."""
+"""Allowed words by the name of a type alias; the aliases are defined in other modules."""
 _KINDS = {
     "KStream": "a KStream",
     "KTable": "a KTable",
@@ -78,13 +79,13 @@ _KINDS = {
     "int": "an int",
     "None": "None",
 }
-"""What annotations name that is looked for by the name of its class, and how it is made."""
+"""Classes that are checked by their names, and how error messages describe them."""
 _TO_NO_END = ("for_each", "peek", "filter", "filter_not", "branch")
-"""What they are given is called for what it does or says, so a generator would never run."""
+"""Methods that do not iterate over their function's result, so a generator would never run."""
 _MAKE_ROWS = ("reducer", "aggregator", "merger", "adder", "subtractor")
-"""What they return is the row, and None deletes it."""
+"""Parameters whose function returns the new row; None deletes the row."""
 _AWAITS = ("map_async",)
-"""What they are given may be a coroutine function."""
+"""Methods that accept a coroutine function."""
 _CONSTANTS = {
     str: "serdes.string", bytes: "serdes.bytes", int: "serdes.long", float: "serdes.double",
     dict: "serdes.json", list: "serdes.json", bool: "serdes.json",
@@ -92,11 +93,11 @@ _CONSTANTS = {
 
 
 def checked(face: Face) -> Face:
-    """Have the public methods of a class look at what they are given, and hint at their names."""
+    """Make the public methods of a class check their arguments and suggest similar method names."""
     for name, method in inspect.getmembers(face, inspect.isfunction):
         if name.startswith("_"):
             continue
-        # Python says of a wrong call whose method it is: that of the class that users know.
+        # Python's messages about a wrong call contain this name, so use the public class.
         method.__qualname__ = f"{face.__qualname__}.{name}"
         if not hasattr(method, "__wrapped__"):
             signature = inspect.signature(method)
@@ -115,7 +116,7 @@ def _is_looked_at(parameter: inspect.Parameter) -> bool:
 
 
 def _is_a_must(parameter: inspect.Parameter) -> bool:
-    """Whether something has to be given that is looked at, so that None is none."""
+    """Return whether a checked parameter is required, so that None is an error."""
     words = str(parameter.annotation)
     if parameter.name == "stores" or "None" not in (_kinds_of(parameter) or ("None",)):
         return True
@@ -124,7 +125,7 @@ def _is_a_must(parameter: inspect.Parameter) -> bool:
 
 
 def _kinds_of(parameter: inspect.Parameter) -> tuple[str, ...]:
-    """The classes that an annotation names; none where one of them is not looked for by its name.
+    """Return the class names in an annotation; empty if a class is not in `_KINDS`.
 
     >>> annotated = inspect.Parameter("store", inspect.Parameter.KEYWORD_ONLY)
     >>> _kinds_of(annotated.replace(annotation="str | Materialized | None"))
@@ -148,7 +149,7 @@ def _checking(method: Callable[..., Any], signature: inspect.Signature) -> Calla
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            return method(*args, **kwargs)  # which says itself what is wrong with the call
+            return method(*args, **kwargs)  # raises a TypeError for the wrong call
         given = {**given, **given.get("options", {})}
         for name, value in given.items():
             if name in signature.parameters:
@@ -191,7 +192,7 @@ def _check_kind(method: Callable[..., Any], name: str, value: Any, kinds: tuple[
     if any(one.__name__ in kinds for one in type(value).__mro__):
         return
     if method.__name__ == "outer_join" and type(value).__name__ == "KTable":
-        return  # the step itself says what to do instead
+        return  # the method itself raises an error with advice
     *some, last = [_KINDS[kind] for kind in kinds if kind != "None"]
     wanted = f"{', '.join(some)} or {last}" if some else last
     raise TopologyError(
@@ -201,7 +202,7 @@ def _check_kind(method: Callable[..., Any], name: str, value: Any, kinds: tuple[
 
 
 def _check_stores(method: Callable[..., Any], stores: Any) -> None:
-    """Several stores; a generator of them is let through, as it can be asked only once."""
+    """Check a list of stores; a generator is accepted, because it can be read only once."""
     wrong = None
     if isinstance(stores, str):
         wrong = f"a str; write stores=[{stores!r}]"
@@ -224,7 +225,7 @@ def _is_store(value: Any) -> bool:
 
 
 def _count(parameter: inspect.Parameter, given: Mapping[str, Any]) -> int | None:
-    """With how many values a function will be called; None where that depends."""
+    """Return the number of arguments that a function will be called with; None if it varies."""
     words = str(parameter.annotation)
     _, listed, rest = words.partition(_WITH_VALUES)
     if listed:
@@ -237,7 +238,7 @@ def _count(parameter: inspect.Parameter, given: Mapping[str, Any]) -> int | None
 
 
 def _listed(words: str) -> int:
-    """How many types a list has, whose opening bracket was taken away.
+    """Return the number of types in a list whose opening bracket was removed.
 
     >>> _listed("], A]"), _listed("K, V], bool]"), _listed("KeyValueStore[K, V]], F]")
     (0, 2, 1)
@@ -255,7 +256,7 @@ def _check_function(
     method: Callable[..., Any], name: str, function: Any, count: int | None
 ) -> None:
     if name == "supplier" and not callable(function):
-        return  # what makes no processors is refused as such
+        return  # another check rejects it
     called_as = None if count is None else _called_as(method, name)
     is_awaited = method.__name__ in _AWAITS
     refuse_other_than_function(
@@ -276,13 +277,15 @@ def _check_function(
 
 
 def _returns_nothing(function: Any) -> bool:
-    """Whether a function in Python gives None wherever it ends, as one without `return` does."""
+    """Return whether a Python function returns None on every path, such as a function without
+    `return`.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     called = function if hasattr(function, "__code__") else type(function).__call__
     code = getattr(called, "__code__", None)
     if code is None or code.co_name == "<lambda>" or inspect.isgeneratorfunction(function):
-        return False  # a lambda says itself what it gives
+        return False  # a lambda returns None explicitly
     ends: list[bool] = []
     loads_none = False
     for step in dis.get_instructions(code):
@@ -303,18 +306,18 @@ def refuse_other_than_function(
     *,
     is_awaited: bool = False,
 ) -> None:
-    """Raise if something is given for a function that cannot be called as it will be.
+    """Raise if an argument is not a function that can be called as it will be called.
 
     Args:
-        function: what was given.
-        method: what was called with it.
-        name: of the argument.
-        count: how many arguments it will be called with; None where that depends.
-        called_as: the call as it is written, if there is one to show.
-        is_awaited: whether it may be a coroutine function.
+        function: The argument.
+        method: The method that it was passed to.
+        name: Name of the parameter.
+        count: Number of arguments that the function will be called with; None if it varies.
+        called_as: The call in source form, if known.
+        is_awaited: Whether a coroutine function is accepted.
 
     Raises:
-        TopologyError: it is no function, a coroutine function, or takes others.
+        TopologyError: It is not a function, is a coroutine function, or takes other arguments.
     """
     where = f"{method}() at {calling_line()}"
     if not callable(function):
@@ -333,7 +336,7 @@ def refuse_other_than_function(
 
 
 def _counted(count: int, noun: str) -> str:
-    """A number of things.
+    """Return a number with its noun.
 
     >>> _counted(0, "argument"), _counted(1, "argument")
     ('no arguments', '1 argument')
@@ -342,14 +345,14 @@ def _counted(count: int, noun: str) -> str:
 
 
 def why_not_called_as(called: str, count: int, function: Any) -> str | None:
-    """Say what is wrong with a function that is given elsewhere, as the rest of a sentence.
+    """Return an error description of a function, as the rest of a sentence, or None if it is valid.
 
     Args:
-        called: how it is called, such as ``handler(failure)``.
-        count: with how many values that is.
+        called: The call, such as ``handler(failure)``.
+        count: The number of its arguments.
 
     Returns:
-        None where it can be called so, or nobody can tell.
+        None if the function can be called in this way, or if that is unknown.
 
     >>> print(why_not_called_as("handler(failure)", 1, len))
     None
@@ -373,7 +376,7 @@ def why_not_called_as(called: str, count: int, function: Any) -> str | None:
 
 
 def is_coroutine(function: Any) -> bool:
-    """Whether what it returns is to be awaited, as far as it says so itself."""
+    """Return whether a callable is a coroutine function or an async generator function."""
     candidates = [function]
     if not isinstance(function, type) and not inspect.isroutine(function):
         candidates.append(getattr(type(function), "__call__", None))  # noqa: B004
@@ -383,7 +386,9 @@ def is_coroutine(function: Any) -> bool:
 
 
 def _takes(function: Any, count: int) -> bool:
-    """Whether it can be called with so many values, unless nobody can tell."""
+    """Return whether a function accepts `count` positional arguments; true if its signature is
+    unknown.
+    """
     values = (None,) * count
     told = False
     for signature in _signatures(function):
@@ -397,7 +402,7 @@ def _takes(function: Any, count: int) -> bool:
 
 
 def _signatures(function: Any) -> Iterator[inspect.Signature]:
-    """What a function may be called with, by itself and not by what it is a wrapper of."""
+    """Yield the signatures of a callable itself, ignoring a function that it wraps."""
     if isinstance(function, type):
         if type(function) is not type:
             return  # a metaclass decides
@@ -409,7 +414,7 @@ def _signatures(function: Any) -> Iterator[inspect.Signature]:
                 yield _without_first(inspect.signature(maker, follow_wrapped=False))
         return
     if hasattr(function, "__signature__"):
-        return  # it is what somebody says, and not what is called
+        return  # declared by hand, so it may differ from the real signature
     try:
         yield inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -428,7 +433,7 @@ def _parameters(function: Any) -> str:
 
 
 def _called_as(method: Callable[..., Any], name: str) -> str | None:
-    """How the method's documentation says that a function is called."""
+    """Return the call of a function parameter that the method's docstring documents."""
     doc = inspect.getdoc(method) or ""
     found = re.search(rf"{name}: [^:]*?called\s+as\s+``(\w+\([^`]*\))``", doc)
     return found[1] if found is not None and "with_key:" not in doc else None
@@ -447,10 +452,10 @@ def _described(value: Any) -> str:
 
 
 def refuse_other_than_serde(value: Any, name: str, method: str) -> None:
-    """Raise if something is given for a serde that is none.
+    """Raise if an argument is neither None nor a serde.
 
     Raises:
-        TopologyError: it is none, with what to write instead.
+        TopologyError: The argument is not a serde; the message suggests a replacement.
     """
     is_one = callable(getattr(value, "serialize", None)) and callable(
         getattr(value, "deserialize", None)

@@ -1,7 +1,7 @@
-"""What an error of the generated code is about, where no frame of the user's own tells.
+"""Attribution of an error in generated code to the key or the value, if no user frame does.
 
-Python keeps the columns of what a frame ran last; the text there says whether a key or a value was
-being read or written. Nothing is asked before something has failed.
+Python keeps the source columns that each frame of a traceback executed last. The text there shows
+whether a key or a value was being read or written. This runs only after a failure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from headrace.topology.errors import NoPairError, NoResultsError, Part, SerdeErr
 
 _CODED = re.compile(r"(?:(?:en|de)code|keep)_(key|value)_\d+\(")
 _NAME_CALLED = re.compile(r"(?:chosen\()?(\w+)[(,]")
-"""A partitioner is called by `compile.sink.chosen`, which has it as its first argument."""
+"""A partitioner is the first argument of `compile.sink.chosen`, which calls it."""
 _NOT_ITERABLE = re.compile(r"'(\w+)' object is not iterable")
 _GATHERED = re.compile(r"list\(")
 _UNPACKED = re.compile(r"key_\d+, value_\d+|\(k, v\)|k, v")
 
 
 def explained(error: Exception, filename: str, lines: Sequence[str]) -> Exception:
-    """Say of a serde's error whether it was about the key or the value, and what no pair is.
+    """Add the key or value part to a serde's error, or replace an unpacking error by a clear error.
 
     Returns:
         The error to report.
@@ -49,7 +49,7 @@ def explained(error: Exception, filename: str, lines: Sequence[str]) -> Exceptio
 
 
 def part_of(traceback: TracebackType | None, filename: str, lines: Sequence[str]) -> Part | None:
-    """Whether the generated code was reading or writing a key or a value, if it was."""
+    """Return whether the generated code was reading or writing a key or a value, or None."""
     found: Part | None = None
     for frame in _frames(traceback):
         if frame.tb_frame.f_code.co_filename == filename:
@@ -59,7 +59,7 @@ def part_of(traceback: TracebackType | None, filename: str, lines: Sequence[str]
 
 
 def name_called(traceback: TracebackType | None, filename: str, lines: Sequence[str]) -> str | None:
-    """The name in the generated code that was called when it failed, if one was."""
+    """Return the name that the generated code was calling when it failed, or None."""
     frames = [f for f in _frames(traceback) if f.tb_frame.f_code.co_filename == filename]
     found = _NAME_CALLED.match(_ran(frames[-1], lines)) if frames else None
     return None if found is None else found[1]
@@ -72,13 +72,15 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _asked_for_results(frame: TracebackType, lines: Sequence[str]) -> bool:
-    """Whether it failed on what a function had returned, and not within that function."""
+    """Return whether the error was raised by iterating over a function's result, not inside the
+    function.
+    """
     operation = dis.opname[frame.tb_frame.f_code.co_code[frame.tb_lasti]]
     return operation == "GET_ITER" or _GATHERED.match(_ran(frame, lines)) is not None
 
 
 def _ran(frame: TracebackType, lines: Sequence[str]) -> str:
-    """The text that a frame ran last; empty where Python was told to keep no columns."""
+    """Return the source text that a frame executed last; empty if Python keeps no columns."""
     positions = frame.tb_frame.f_code.co_positions()
     first, last, begin, end = next(islice(positions, frame.tb_lasti // 2, None))
     if first is None or first != last or begin is None or end is None:

@@ -1,1 +1,1 @@
-"""The context of an operator at run time."""
+"""Runtime context of an operator."""

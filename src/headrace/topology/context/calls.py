@@ -1,8 +1,8 @@
-"""Calls to the outside: what is to be called, and who sees to it.
+"""Calls to external services, and the protocol of the object that makes them.
 
-Steps call nobody themselves: they gather what is to be called for the records of a run and hand
-all of it to a `Caller`, which has the event loop, the threads and the clock. It returns when every
-call has ended, so nothing is under way when the next node sees a result, or at a commit.
+Operators make no calls themselves. They collect the calls for a batch of records and pass them to a
+`Caller`, which has the event loop, the threads and the clock. It returns when every call has ended,
+so no call is in flight when the next node receives a result, or at a commit.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from headrace.topology.windows import duration_ms
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Which call it is; for functions of `KStream.map_async` that have a parameter ``call``.
+    """Description of an external call, for functions of `KStream.map_async` with a parameter
+    ``call``.
 
     Args:
-        application_id: the application's.
-        node: the step that makes the call.
-        topic: where the record was read that it is for; None where that is not known, behind a
-            table whose cache is flushed or a punctuator.
-        partition: likewise.
-        offset: likewise.
-        number: which of the step's calls for that record it is, from 0.
-        attempt: from 1.
+        application_id: The application's id.
+        node: The operator that makes the call.
+        topic: Topic of the input record that the call is for; None if unknown, downstream of a
+            cached
+            table or a punctuator.
+        partition: Partition of that record.
+        offset: Offset of that record.
+        number: Sequence number of the call among the operator's calls for that record, from 0.
+        attempt: Number of the attempt, from 1.
 
     >>> Call("shop", "enrich", "orders", 3, 17).key
     'shop/enrich/orders/3/17/0'
@@ -44,10 +46,10 @@ class Call:
 
     @property
     def key(self) -> str:
-        """The same whenever this call is made again, and no other one's: an idempotency key.
+        """Idempotency key: equal for each repetition of this call, and unique among all calls.
 
         Raises:
-            LookupError: nobody knows which record the call is for.
+            LookupError: The input record of the call is unknown.
         """
         if self.topic is None:
             raise LookupError(
@@ -61,17 +63,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a call is made again that has failed, and when.
+    """Retry policy of failed external calls.
 
     Args:
-        attempts: how many there are at most, the first one included.
-        pause: before the second attempt.
-        factor: by how much each further pause is longer.
-        longest: no pause is longer.
-        on: the errors that another attempt may put right; others fail at once.
+        attempts: Maximum number of attempts, including the first.
+        pause: Pause before the second attempt.
+        factor: Factor by which each further pause grows.
+        longest: Maximum pause.
+        on: Error classes that are retried; other errors fail immediately.
 
     Raises:
-        TopologyError: a number or a duration is too small.
+        TopologyError: A number or a duration is too small.
 
     >>> retry = Retry(attempts=4, pause=timedelta(milliseconds=100), factor=3)
     >>> [retry.pause_ms(attempt, OSError()) for attempt in (1, 2, 3, 4)]
@@ -93,23 +95,25 @@ class Retry:
         duration_ms("longest", self.longest, at_least=0)
 
     def pause_ms(self, attempt: int, error: Exception) -> int | None:
-        """How long to wait after an attempt has failed; None if it was the last one."""
+        """Return the pause after a failed attempt, in milliseconds; None if it was the last
+        attempt.
+        """
         if attempt >= self.attempts or not isinstance(error, self.on):
             return None
         first, longest = (d // timedelta(milliseconds=1) for d in (self.pause, self.longest))
-        # A power that is too large for a float would be longer than the longest in any case.
+        # The exponent is limited because a larger power could overflow a float.
         return int(min(first * self.factor ** min(attempt - 1, 64), longest))
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """How the calls of a step are made.
+    """Concurrency, timeout and retry policy of an operator's external calls.
 
     Args:
-        is_async: whether the function is a coroutine function.
-        concurrency: how many calls are under way at most.
-        timeout_ms: how long the calls for one record may take, with all attempts and pauses.
-        retry: what is done where one fails.
+        is_async: Whether the function is a coroutine function.
+        concurrency: Maximum number of calls in flight.
+        timeout_ms: Time limit of the calls for a record, including all attempts and pauses.
+        retry: The retry policy; None for no retries.
     """
 
     is_async: bool
@@ -118,60 +122,64 @@ class CallPlan:
     retry: Retry | None = None
 
     def pause_ms(self, attempt: int, error: Exception) -> int | None:
-        """How long to wait after an attempt has failed; None if it was the last one."""
+        """Return the pause after a failed attempt, in milliseconds; None if it was the last
+        attempt.
+        """
         return None if self.retry is None else self.retry.pause_ms(attempt, error)
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A call to make, and what has come of it.
+    """External call to make, and its result.
 
     Args:
-        attempt: makes the call, given the number of the attempt from 1; what it returns is to be
-            awaited where the plan is asynchronous.
+        attempt: Function that makes the call, given the attempt's number from 1; its result must be
+            awaited if the plan is asynchronous.
     """
 
     attempt: Callable[[int], Any]
     value: Any = None
     error: BaseException | None = None
     ended: int = 0
-    """Which of the jobs it was that ended, where several were under way."""
+    """Position of this job in the order in which the jobs ended."""
     has_ended: bool = False
 
 
 class Caller(Protocol):
-    """Makes calls."""
+    """Executor of external calls."""
 
     @property
     def gathers(self) -> bool:
-        """Whether calls of several records are to be handed over together."""
+        """Whether operators should pass the calls of several records together."""
 
     def watch(self, look: Callable[[], None], /) -> None:
-        """Be told whom to ask while calls are waited for: what it raises ends them."""
+        """Set a function that is called while calls are in flight; an exception from it cancels
+        them.
+        """
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
-        """Make calls, and return when all of them have ended; says of each what came of it."""
+        """Make calls and return when all of them have ended; each job then has its result."""
 
     def close(self) -> None:
-        """End what is still under way."""
+        """Cancel the calls in flight and release the resources."""
 
 
 class NoCaller:
-    """Where nobody makes calls."""
+    """Executor of tasks without external calls."""
 
     gathers: ClassVar[bool] = False
 
     def watch(self, look: Callable[[], None], /) -> None:
-        """There is nothing to wait for."""
+        """Do nothing, because no calls are made."""
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
-        """Refuse.
+        """Raise an error.
 
         Raises:
-            LookupError: in any case.
+            LookupError: Always.
         """
         del jobs, plan
         raise LookupError("nobody makes calls for the steps of this task")
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing."""

@@ -1,10 +1,10 @@
-"""Operators that are objects: what one is made with, and what the compiled code asks of it.
+"""Protocol of operators that are objects, and the context that they are created with.
 
-Maps, filters and the folds of whole streams are lines of the generated code. A step that keeps
-windows, waits for time, joins or runs a user's processor is an object instead, one for each task
-and node: the generated code calls its `process` for each record, and it calls `forward` for each
-result. It sees time only through its context, and keeps what must outlast it in buffers and in
-numbers that are committed beside the input offsets: after an abort a new one is made from those.
+Maps, filters and aggregations of whole streams are lines of the generated code. An operator with
+windows, timers, joins or a user's processor is an object, created for each task and node. The
+generated code calls its `process` for each record, and the operator calls `forward` for each
+result. It knows time only from its context. State that must survive it is in buffers and in numbers
+that are committed in the offset metadata: after an abort a new operator is created from these.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Headers = Sequence[tuple[str, "bytes | None"]] | None
 
 
 def is_header_name(name: object) -> bool:
-    """Return whether a client can write a header of this name.
+    r"""Return whether a client can write a header with this name.
 
-    Bytes of a name that are not UTF-8 are surrogates, as Python has them in names of files.
+    Bytes of a name that are not UTF-8 are surrogates, as in Python's file names.
 
-    >>> is_header_name("trace"), is_header_name("gr\\udcf6\\udcdfe"), is_header_name("\\ud800")
+    >>> is_header_name("trace"), is_header_name("gr\udcf6\udcdfe"), is_header_name("\ud800")
     (True, True, False)
     """
     if not isinstance(name, str):
@@ -50,93 +50,94 @@ def is_header_name(name: object) -> bool:
 
 
 Receive = Callable[[Any, Any, Any, int, Headers], None]
-"""Takes key, value, old value, timestamp in ms and headers.
+"""Function that receives key, value, old value, timestamp in ms and headers.
 
-The old value is the one that was forwarded before for the key, where a table forwards; a stream
-gives None.
+The old value is the previously forwarded value of the key if a table forwards; None for a stream.
 """
 
 
 class TableView(Protocol):
-    """The present rows of a table, stored or computed from those of another."""
+    """Read access to the current rows of a table, stored or computed from another table."""
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        """The value and timestamp of a key, or (None, -1)."""
+        """Return the value and timestamp of a key, or (None, -1)."""
 
 
 class Operator(Protocol):
-    """A step of one task while it runs."""
+    """Running operator of a task."""
 
     @property
     def pending(self) -> MutableMapping[Any, Any]:
-        """What is held back until the next flush; always the same object."""
+        """Cached results that the next flush forwards; always the same object."""
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Take one record."""
+        """Process a record."""
 
     def flush(self) -> None:
-        """Forward everything that is held back."""
+        """Forward all cached results."""
 
 
 def no_stores(name: str) -> Any:
-    """Say that there are no stores to open."""
+    """Raise LookupError, because no stores can be opened."""
     raise LookupError(f"no store {name!r} can be opened here")
 
 
 def stop(error: Exception, *_: Any) -> None:
-    """Raise an error: no handler lets other records go on."""
+    """Raise an error that no handler skips."""
     raise error
 
 
 def raise_earlier(error: Exception, timestamp: int) -> NoReturn:
-    """Raise the error of a function that failed on a row while another record reads it."""
+    """Raise an error about a stored row that was read while another record was processed."""
     raise EarlierRecordError(error, timestamp)
 
 
 def no_row(error: Exception, _: int) -> tuple[None, int]:
-    """Return that there is no row: the handler was asked when the row changed."""
+    """Return an empty row, because the handler already handled the error when the row changed."""
     if isinstance(error, (MemoryError, RegistryError)):
         raise error
     return None, -1
 
 
 def told_at_once(_table: str) -> bool:
-    """Say that no table's changes wait."""
+    """Return False, because no changes of tables are cached."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """What one operator of one task works with.
+    """Context of an operator of a task.
 
     Args:
-        node: the node's name.
-        forward: hands a result to all that follow, in declaration order.
-        children: the same for each of those that follow, by its name.
-        buffers: the stores of the sub-topology by name; an operator uses those of its node.
-        serdes: the key and value serdes of a store.
-        view: the rows of a table by its node's name.
-        number: a number that is kept, by its name within the node; nodes that give the same
-            `owner` share it. It begins at -1.
-        shared: objects that the nodes of this task share, by what they agree on.
-        dropped: to be called with the reason for each record that is left out.
-        caching: whether updates may be held back until the next flush.
-        task: what the runtime offers to processors.
-        old_is_read: whether anything that follows reads the old values of the results.
-        open_store: a store of the node as processors see it, by its name.
-        failed: to be called with the error of a user's function, and key, value, timestamp and
-            headers of the record, where the step goes on if a handler lets it. Where no handler
-            does, it raises the error. The error of a record that is not the present one is given
-            as an `EarlierRecordError`.
-        let_go: to be called with an error and key, value, timestamp and headers of the record,
-            where the step has it become a dead letter, whatever the handlers are.
-        at_once: whether its results meet what came another way, so that none may wait.
-        in_runs: whether they meet records of other sources, so that none may wait for the next run.
-        has_its_own: whether nobody else can have got hold of the keys and values that it is given.
-        told_late: whether a table's rows may be other ones already than its changes tell so far,
-            by its node's name.
-        unreadable: called with the error of a function that computes a row that is read, and the
-            row's timestamp. Returns the row to use instead: none, if a handler skips records.
+        node: The node's name.
+        forward: Forwards a result to all downstream nodes, in declaration order.
+        children: The same for each downstream node, by its name.
+        buffers: Stores of the sub-topology by name; an operator uses the stores of its node.
+        serdes: Returns the key and value serdes of a store.
+        view: Returns the rows of a table by its node's name.
+        number: Returns a committed number by its name within the node; nodes that pass the same
+            `owner` share it. Its initial value is -1.
+        shared: Objects that the nodes of this task share, by agreed keys.
+        dropped: Called with the reason for each record that is dropped.
+        caching: Whether updates may be cached until the next flush.
+        task: Services of the runtime for processors.
+        old_is_read: Whether a downstream node reads the old values of the results.
+        open_store: Opens a store of the node as processors see it, by its name.
+        failed: Called with the error of a user's function, and key, value, timestamp and headers of
+            the record; returns if a handler skips the record, and raises the error otherwise. Wrap
+            the error of a record other than the current record in an `EarlierRecordError`.
+        let_go: Called with an error and key, value, timestamp and headers of a record that the
+            operator itself sends to the dead-letter topic, independently of the handlers.
+        at_once: Whether results are combined with records from another path, so that they must not
+            be delayed.
+        in_runs: Whether results are combined with records of other sources, so that they must not
+            be
+            delayed beyond the current batch.
+        has_its_own: Whether no other code can reference the keys and values that the operator gets.
+        told_late: Returns whether a table's rows may be newer than its forwarded changes, by its
+            node's name.
+        unreadable: Called with the error of a function that computes a row during a read, and the
+            row's timestamp. Returns a replacement: an empty row, if a handler skips records.
     """
 
     node: str

@@ -1,4 +1,4 @@
-"""What a task gives to the code that it runs, and the words that both use."""
+"""Services that a task provides to the generated code."""
 
 from __future__ import annotations
 
@@ -15,66 +15,67 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Message(Protocol):
-    """A record as it comes from Kafka, or from whatever stands in for it."""
+    """Record from Kafka or from a replacement of it."""
 
     def key(self) -> bytes | None:
-        """The key's bytes."""
+        """Return the key's bytes."""
 
     def value(self) -> bytes | None:
-        """The value's bytes."""
+        """Return the value's bytes."""
 
     def timestamp(self) -> tuple[int, int]:
-        """The kind of the timestamp and its milliseconds since 1970."""
+        """Return the timestamp's type, and its milliseconds since 1970."""
 
     def headers(self) -> Headers | None:
-        """The headers, in order."""
+        """Return the headers in order."""
 
 
 Send = Callable[[str, "bytes | None", "bytes | None", int, int, "Headers | None"], None]
-"""Takes topic, value, key, partition (-1: by the key), timestamp in ms and headers."""
+"""Function that sends topic, value, key, partition (-1: by the key), timestamp in ms, headers."""
 
 Part = Literal["key", "value", "record"]
-"""What of a record a sink could not write."""
+"""Part of a record that a sink could not write."""
 
 Failed = Callable[[str, Exception, Any, Any, int, "Headers | None", "Part | None"], None]
-"""Takes the node, the error, the record's key, value, timestamp in ms and headers, and what of it
-could not be written; None where no sink was about to write it.
+"""Function that receives the node, the error, the record's key, value, timestamp in ms and headers,
+and the part that could not be written; None if no sink was writing the record.
 """
 
 Answered = Literal["skip", "dead_letter"]
-"""What a step says of its records that fail, whatever the handlers would."""
+"""Reaction of an operator to its failed records that overrides the handlers."""
 
 LetGo = Callable[[str, Exception, Any, Any, int, "Headers | None", Answered], None]
-"""Takes the node, the error, the record's key, value, timestamp in ms and headers, and the answer.
+"""Function that receives the node, the error, the record's key, value, timestamp in ms and headers,
+and the operator's reaction.
 """
 
 
 def raise_again(node: str, error: Exception, *record: Any) -> NoReturn:  # noqa: ARG001
-    """Let no record be passed over."""
+    """Raise the error, so that no record is skipped."""
     raise error
 
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvironment:
-    """What a task gives to the code that it runs."""
+    """Services that a task provides to the generated code."""
 
     send: Send
     buffers: Mapping[str, Buffer]
     dropped: Callable[[str, str], None]
-    """Called with the node and the reason for each record that a policy leaves out."""
+    """Called with the node and the reason for each record that a policy drops."""
     write_line: Callable[[str], None] = print
     number: Callable[[str], Number] = field(default_factory=lambda: NewNumbers().get)
-    """A number that is committed beside the input offsets, by its name."""
+    """Returns a number that is committed in the offset metadata, by its name."""
     partitions_of: Callable[[str], int] = lambda topic: 1  # noqa: ARG005
-    """Tells the partition count of a topic that is written to."""
+    """Returns the partition count of an output topic."""
     task: TaskFacts = field(default_factory=TaskFacts)
     global_views: Mapping[str, TableView] = field(default_factory=dict)
-    """The rows of the global tables, by their nodes."""
+    """Rows of the global tables, by node name."""
     failed: Failed = raise_again
-    """Called where a node fails on a record; returns where the others are to go on."""
+    """Called when a node fails on a record; returns if the record is skipped."""
     let_go: LetGo = raise_again
-    """Called where one does that says itself what becomes of such records."""
+    """Called when a node with its own reaction to failures fails on a record."""
     undecodable: Callable[[str, Exception, Any], None] = raise_again
-    """Called with the source, the error and the message; returns where it is to be passed over."""
+    """Called with the source, the error and the message; returns if the message is skipped."""
     now_ms: Callable[[], int] = lambda: 0
-    """Tells the wall-clock time in milliseconds since 1970."""
+    """Returns the wall-clock time in milliseconds since 1970."""

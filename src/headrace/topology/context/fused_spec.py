@@ -1,4 +1,4 @@
-"""Steps without state that are lines of the generated code, and say themselves which lines."""
+"""Stateless operators that generate their own lines of the compiled code."""
 
 from __future__ import annotations
 
@@ -10,55 +10,61 @@ from headrace.topology.serdes import Serde
 
 
 class FusedRecord(Protocol):
-    """The record at one place of the generated code, as expressions of Python."""
+    """Record at a position in the generated code, as Python expressions."""
 
     @property
     def key(self) -> str:
-        """The decoded key; for a step that says `FusedSpec.reads_key`."""
+        """Expression of the decoded key; available if `FusedSpec.reads_key` is true."""
 
     @property
     def value(self) -> str:
-        """The decoded value; for a step that says `FusedSpec.reads_value`."""
+        """Expression of the decoded value; available if `FusedSpec.reads_value` is true."""
 
     def key_bytes(self, serde: Serde[object] | None) -> str:
-        """The key's bytes, or None for a null; known ones are not made again."""
+        """Return the expression of the key's bytes, or of None for a null key; reuses available
+        bytes.
+        """
 
     def value_bytes(self, serde: Serde[object] | None) -> str:
-        """The value's bytes, or None for a null; known ones are not made again."""
+        """Return the expression of the value's bytes, or of None for a null value; reuses available
+        bytes.
+        """
 
     def constant(self, name: str, value: object) -> str:
-        """The name by which the generated code knows an object; `name` need only be the step's."""
+        """Return the name of an object in the generated code; `name` must be unique within the
+        operator.
+        """
 
 
 class FusedSpec:
-    """A step that lets a record go on as it is, or not at all; frozen and compared by value.
+    """Operator that forwards a record unchanged or drops it; frozen and compared by value.
 
-    It has no state and sees no time, so the same record gets the same answer in each run.
+    It has no state and no time, so it decides the same for the same record in each run.
     """
 
     __slots__ = ()
 
     def condition(self, record: FusedRecord, /) -> str:
-        """The expression that is true where the record goes on."""
+        """Return the expression that is true if the record is forwarded."""
         raise NotImplementedError(
             f"{type(self).__name__} must say what goes on: def condition(record)"
         )
 
     def bound(self, bind: Bind, /) -> Self:  # noqa: ARG002
-        """The same with the serdes that it uses itself filled in."""
+        """Return a copy that has all of its serdes."""
         return self
 
     @property
     def serde_arguments(self) -> Arguments:
-        """Which arguments of its call name its serdes, where not ``key`` and ``value``."""
+        """Names of the call's arguments that contain serdes, if not ``key`` and ``value``."""
         return {}
 
     @property
     def reads_key(self) -> bool:
-        """Whether the condition has to do with the key."""
+        """Whether the condition reads the key."""
         return False
 
     @property
     def reads_value(self) -> bool:
-        """Whether the condition has to do with the value."""
+        """Whether the condition reads the value."""
         return False

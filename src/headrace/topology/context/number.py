@@ -1,4 +1,4 @@
-"""Numbers that outlast an operator."""
+"""Committed numbers that survive an operator."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Number:
-    """A number of 64 bits that is committed beside the input offsets, like a stream time."""
+    """64-bit number that is committed in the offset metadata, such as a stream time."""
 
     value: int = -1
 
 
 class NewNumbers:
-    """Numbers that are kept nowhere: what a task begins with that has committed none."""
+    """Initial numbers of a task without committed numbers."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, Number] = {}
 
     def get(self, name: str) -> Number:
-        """The number of that name."""
+        """Return the number with that name."""
         return self._numbers.setdefault(name, Number())

@@ -1,7 +1,7 @@
-"""What a step says of itself: the class that every operator's spec derives from.
+"""Base class of operator specs: the properties by which other modules treat an operator.
 
-A spec is frozen, compared by value and shared by all tasks. All that others ask of a step they ask
-here, so a new operator overrides what is not so for it, and is entered in no list elsewhere.
+A spec is frozen, compared by value and shared by all tasks. Other modules read these properties
+only, so a new operator overrides the properties that differ and needs no entry in any list.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from headrace.topology.external_sink import ExternalSink
 from headrace.topology.serdes import Serde
 
 Bind = Callable[..., Serde[Any]]
-"""Called as ``bind(serde, topic, is_key=...)``: the serde that is meant, told its topic."""
+"""Function ``bind(serde, topic, is_key=...)`` that returns the serde to use for that topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowKind:
-    """What the rows of a step's store depend on besides their serdes.
+    """Properties of an operator that determine the meaning of its stored rows, besides the serdes.
 
-    It is kept with what is deployed, so a kind never changes its name.
+    It is stored with the deployed topology, so the name of a kind never changes.
 
     Args:
-        kind: of the step.
-        spans: of its windows and their kin, in milliseconds, by name.
-        fixed: the spans with which rows are misread once they are others.
-        unsaid: what a span was in versions that did not say it: a span that comes to a kind that
-            is deployed already, with the value by which nothing changes.
+        kind: Kind of the operator.
+        spans: Durations such as the window size, in milliseconds, by name.
+        fixed: Names of the spans that cannot change without making stored rows invalid.
+        unsaid: Values of spans that older versions did not record: for a span that is added to a
+            deployed kind, the value that preserves its behavior.
     """
 
     kind: str
@@ -41,55 +41,57 @@ class RowKind:
 
 
 class OperatorSpec:
-    """What a step reads, keeps, changes and needs; the defaults are those of a step of a stream."""
+    """Properties of an operator's inputs, state, results and requirements; the defaults suit a
+    stream.
+    """
 
     __slots__ = ()
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Make the operator of one task."""
+        """Create the operator of a task."""
         raise NotImplementedError(f"{type(self).__name__} must say what runs: def make(context)")
 
     def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """The rows of the table that it makes, or None where it makes none."""
+        """Return the rows of the operator's table, or None if it has no table."""
         return None
 
     def bound(self, bind: Bind, /) -> Self:  # noqa: ARG002
-        """The same with the serdes that it uses itself filled in."""
+        """Return a copy that has all of its serdes."""
         return self
 
-    # What it reads.
+    # Inputs.
 
     @property
     def needs_old(self) -> bool:
-        """Whether it reads the old values that a table above it forwards."""
+        """Whether it reads the old values that an upstream table forwards."""
         return False
 
     @property
     def needs_record(self) -> bool:
-        """Whether it asks `OperatorContext.task` for the record that is being processed."""
+        """Whether it reads the current record from `OperatorContext.task`."""
         return False
 
     @property
     def is_timed(self) -> bool:
-        """Whether what it does depends on stream time, and so on when each record comes."""
+        """Whether it depends on stream time, and therefore on the order of records."""
         return True
 
     @property
     def gathers(self) -> bool:
-        """Whether it gathers records, and lets their results go on together."""
+        """Whether it collects records and forwards their results together."""
         return False
 
     @property
     def gives_up_order(self) -> bool:
-        """Whether it may gather records though their results meet what came another way."""
+        """Whether it may collect records even if their results meet records from another path."""
         return False
 
     @property
     def answer(self) -> Answered | None:
-        """What it says of records that fail in it; None leaves it to the handler."""
+        """Reaction to failed records; None leaves it to the handler."""
         return None
 
-    # What it makes.
+    # Results.
 
     @property
     def is_table(self) -> bool:
@@ -98,93 +100,103 @@ class OperatorSpec:
 
     @property
     def reads_as_table(self) -> bool:
-        """Whether it makes a table of records: the last value of each key."""
+        """Whether it builds a table from records: the last value of each key."""
         return False
 
     @property
     def is_versioned(self) -> bool:
-        """Whether that table may forward changes out of order (see `operators.versioned`)."""
+        """Whether its table may forward changes out of order (see `operators.versioned`)."""
         return False
 
     @property
     def makes_windows(self) -> bool:
-        """Whether the rows of that table are windows."""
+        """Whether the rows of its table are windows."""
         return False
 
     @property
     def follows_windows(self) -> bool:
-        """Whether its time is that of the windows above, also where their changes are dropped."""
+        """Whether it uses the time of the upstream windows even if their changes are dropped."""
         return False
 
     @property
     def close_wait_ms(self) -> int | None:
-        """How far stream time is past a window's end when it is closed; None where it never is."""
+        """Delay between the end of a window and its close, in stream time; None if windows never
+        close.
+        """
         return None
 
     @property
     def changes_key(self) -> bool:
-        """Whether its results may have other keys than the records that they are made of."""
+        """Whether its results may have other keys than their input records."""
         return False
 
     @property
     def partitioned_like(self) -> str | None:
-        """The node above whose partitioning its results have, where it is not that of its input."""
+        """Upstream node whose partitioning its results have; None if it is the input's
+        partitioning.
+        """
         return None
 
-    # What it keeps.
+    # State.
 
     @property
     def row_kind(self) -> RowKind:
-        """What the rows of its store depend on."""
+        """Kind of the rows in its store."""
         return RowKind(type(self).__name__)
 
     @property
     def rows_have_its_keys(self) -> bool:
-        """Whether its store has the keys of the records that it is given, windows aside."""
+        """Whether its store has the keys of its input records, apart from windows."""
         return False
 
     @property
     def is_processor(self) -> bool:
-        """Whether it is the user's own code, which may be given stores."""
+        """Whether it runs a user's processor, which may have stores."""
         return False
 
     @property
     def writes_outside(self) -> ExternalSink | None:
-        """The table outside of Kafka that it writes, which has a sub-topology of its own then."""
+        """External sink that it writes to, in a separate sub-topology; None if it has none."""
         return None
 
     @property
     def reads_directly(self) -> bool:
-        """Whether that sub-topology has no topic of its own, and reads one of the input."""
+        """Whether the sub-topology of its external sink reads an input topic instead of a
+        repartition topic.
+        """
         return False
 
     def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
-        """Whether it may look for any key in a store, and not for that of its record alone."""
+        """Return whether it may read any key of a store, not only the key of its record."""
         return False
 
     def fills(self, store: str, /) -> bool:  # noqa: ARG002
-        """Whether it says what the rows of a store are, where several steps use that."""
+        """Return whether it determines the rows of a store that several operators use."""
         return False
 
     def kept_in(self, store: str, /) -> Self:
-        """The same with the rows of its table kept in a store that it was not given at first."""
+        """Return a copy whose table is stored in another store."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows in {store!r}")
 
-    # What is said of it.
+    # Advice in messages.
 
     store_call: ClassVar[str] = 'store="..." or name="..." at that step'
-    """The call that it comes from, with the argument that gives its store a name of its own."""
+    """DSL call of the operator, with the argument that names its store."""
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """The same, of a step that stands right behind a topic that is read, or does not."""
+        """Return `store_call` for this operator.
+
+        Args:
+            reads_topic: Whether the operator directly follows a source.
+        """
         return self.store_call
 
     @property
     def serde_arguments(self) -> Arguments:
-        """Which arguments of its call name its serdes, where not ``key`` and ``value``."""
+        """Names of the call's arguments that contain serdes, if not ``key`` and ``value``."""
         return {}
 
     @property
     def repartition_advice(self) -> str | None:
-        """What to write so that a repartition topic in front of it has a name of its own."""
+        """Advice on how to name the repartition topic before the operator, or None."""
         return None

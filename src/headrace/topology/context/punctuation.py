@@ -1,8 +1,8 @@
-"""When the punctuators of one task are due: pure, and the same for both kinds of time.
+"""Schedules of a task's punctuators, for stream time and wall-clock time; pure functions.
 
-A schedule is due at its start and then every interval; what was missed meanwhile is one call, and
-the next one is the first of the grid behind now. Several that are due run by the times that they
-are due, then in the order in which they were made.
+A schedule is due at its start and then every interval. Missed calls are combined into a single
+call, and the next call is due at the first time of the grid after now. If several schedules are
+due, they run in the order of their due times, then of their creation.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from heapq import heappop, heappush
 from headrace.topology.context.number import Number
 
 NEVER_MS = 2**63
-"""Later than every time."""
+"""Time after all legal timestamps."""
 
 
 class Schedule:
-    """A function that is called time and again; what `ProcessorContext.schedule` returns.
+    """Periodic call of a function; returned by `ProcessorContext.schedule`.
 
     Args:
-        node: the processor that made it.
-        interval_ms: between two calls.
-        callback: called with the present time in milliseconds.
-        due: when it is due next, kept beside the input offsets if the number is.
+        node: The processor that created it.
+        interval_ms: Interval between two calls.
+        callback: Called with the current time in milliseconds.
+        due: Time of the next call; committed in the offset metadata if the number is.
     """
 
     __slots__ = ("_cancelled", "callback", "due", "interval_ms", "node")
@@ -39,7 +39,7 @@ class Schedule:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """Never call it again; does nothing the second time."""
+        """Cancel all further calls; repeated calls have no effect."""
         self._cancelled = True
 
     @property
@@ -48,13 +48,13 @@ class Schedule:
         return self._cancelled
 
     def move_behind(self, now_ms: int) -> None:
-        """Be due next at the first time of the grid that is later than now."""
+        """Set the next call to the first time of the grid after now."""
         missed = (now_ms - self.due.value) // self.interval_ms
         self.due.value += (missed + 1) * self.interval_ms
 
 
 class Schedules:
-    """The schedules of one task that go by the same kind of time.
+    """Schedules of a task that use the same kind of time.
 
     >>> seen = []
     >>> schedules = Schedules()
@@ -71,20 +71,20 @@ class Schedules:
         self._made = 0
         self._waiting: list[tuple[int, int, Schedule]] = []
         self.due_ms = NEVER_MS
-        """When the next one is due; to be looked at before `run` is called."""
+        """Time of the next call; check it before calling `run`."""
 
     def add(self, schedule: Schedule) -> None:
-        """Wait for one more; one that is added by a callback is not called in the same run."""
+        """Add a schedule; a schedule that a callback adds is not called in the same run."""
         self._push(self._made, schedule)
         self._made += 1
 
     def run(self, now_ms: int, call: Callable[[Schedule, int], None]) -> None:
-        """Call those that are due.
+        """Call the schedules that are due.
 
         Args:
-            now_ms: the present time.
-            call: calls one of them. When it raises, that one counts as called and the others stay
-                due.
+            now_ms: The current time.
+            call: Calls a schedule. If it raises, that schedule counts as called and the remaining
+                schedules stay due.
         """
         due = []
         while self._waiting and self._waiting[0][0] <= now_ms:

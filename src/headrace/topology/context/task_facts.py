@@ -1,10 +1,10 @@
-"""What the processors of one task share: the record under way, the times, and their schedules.
+"""State that the processors of a task share: the current record, the times, and their schedules.
 
-Hot path: `begin` and `end` run for each record, in sub-topologies with processors alone.
+Hot path: `begin` and `end` run for each record, but only in sub-topologies with processors.
 
-Who owns what: the generated code says which record is under way, `Processor` operators which time
-the record at hand has, the schedules when punctuators run. All of it dies with the task; what must
-outlast it is in numbers that are committed beside the input offsets.
+Ownership: the generated code sets the current record, `Processor` operators set its time, the
+schedules decide when punctuators run. All of it ends with the task; values that must survive it are
+in numbers that are committed in the offset metadata.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def _refuse(node: str, error: Exception, message: Any, row: SinkRow) -> None:  #
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """The longest call of a processor outside of `process`.
+    """Longest call of a processor outside of `process`.
 
     Args:
-        node: the processor's.
+        node: The processor's name.
     """
 
     kind: CallKind
@@ -51,23 +51,23 @@ class LongCall:
 
 @dataclass(slots=True, eq=False)
 class TaskFacts:
-    """State that the processors of one task share: current record, times, schedules.
+    """State shared by the processors of a task: current record, times, schedules.
 
     Args:
-        application_id: the application's.
-        task_id: sub-topology and partition, as ``0_3``.
-        partition: the number of the input partitions.
-        settings: of the application, as they were given.
-        now_ms: tells the wall-clock time in milliseconds since 1970.
-        request_commit: asks for a commit soon.
-        count: adds to a number of a node, by its name.
-        stream_time: the largest timestamp that the task has seen, in milliseconds, or -1; not
-            later than `watermark`.
-        watermark: the time up to which no record is outstanding: stream time is never later.
-            `NEVER_MS` where the task's own records alone decide.
-        failed: called with the node and the error where a punctuator fails; returns where the
-            task is to go on.
-        calls: makes the calls of steps that gather records.
+        application_id: The application's id.
+        task_id: Sub-topology and partition, such as ``0_3``.
+        partition: Number of the input partitions.
+        settings: The application's settings, as passed to it.
+        now_ms: Returns the wall-clock time in milliseconds since 1970.
+        request_commit: Requests a commit soon.
+        count: Adds to a counter of a node, by its name.
+        stream_time: The largest timestamp that the task has seen, in milliseconds, or -1; at most
+            `watermark`.
+        watermark: The time up to which no record is outstanding; an upper bound of stream time.
+            `NEVER_MS` if only the task's own records decide.
+        failed: Called with the node and the error if a punctuator fails; returns if the task
+            continues.
+        calls: Makes the external calls of operators.
     """
 
     application_id: str = ""
@@ -82,25 +82,25 @@ class TaskFacts:
     failed: Callable[[str, BaseException], None] = _fail
     calls: Caller = field(default_factory=NoCaller)
     has_waited: bool = False
-    """Whether calls have been waited for in this run, so that what is left of it had better wait
-    for a look at the clock and the consumer."""
+    """Whether this batch has waited for external calls, so that the worker should check the clock
+    and the consumer before the rest of the batch."""
     record: Any = None
-    """The message that is processed now; None in punctuators and while caches are flushed."""
+    """The current message; None in punctuators and while caches are flushed."""
     timestamp: int = -1
-    """The time of the record, or of the punctuation, that is at hand in a processor now."""
+    """Time of the current record or punctuation of a processor."""
     is_punctuating: bool = False
-    """Whether a punctuator runs now."""
+    """Whether a punctuator is running."""
     node: str | None = None
-    """The processor whose `init` runs, or has just failed."""
+    """The processor whose `init` is running or has just failed."""
     longest_call: LongCall | None = None
-    """Of a punctuator since the last commit, by the wall clock."""
+    """Longest call of a punctuator since the last commit, in wall-clock time."""
     longest_init: LongCall | None = None
-    """Of an `init` since the task began, by the wall clock."""
+    """Longest call of an `init` since the task started, in wall-clock time."""
     outbox: Any = None
-    """The `Outbox` of a task that writes to a table outside of Kafka."""
+    """The `Outbox` of a task that writes to an external sink."""
     refused: Callable[[str, Exception, Any, SinkRow], None] = _refuse
-    """Called with the node, the error, the message and the row that such a table refuses; returns
-    where the others are to go on."""
+    """Called with the node, the error, the message and the row that an external sink rejects;
+    returns if the row is skipped."""
     _by_stream_time: Schedules = field(default_factory=Schedules)
     _by_wall_clock: Schedules = field(default_factory=Schedules)
     _processors: list[tuple[str, Start, Close]] = field(default_factory=list)
@@ -110,14 +110,16 @@ class TaskFacts:
     # -- around each record ------------------------------------------------------------------
 
     def begin(self, record: Any, timestamp: int, /) -> None:
-        """A record is processed now."""
+        """Start processing a record: set the current record, and advance stream time."""
         self.record = record
         self.timestamp = timestamp
         if timestamp > self.stream_time < self.watermark:
             self.stream_time = min(timestamp, self.watermark)
 
     def end(self) -> None:
-        """The record is done, with all that followed from it: let punctuators run that are due."""
+        """Finish processing a record with all of its results, and call the punctuators that are
+        due.
+        """
         self.record = None
         if self._by_stream_time.due_ms <= self.stream_time >= 0:
             self._by_stream_time.run(self.stream_time, self._call_by_stream_time)
@@ -131,11 +133,11 @@ class TaskFacts:
     # -- the life of the processors ------------------------------------------------------------
 
     def add(self, node: str, start: Start, close: Close) -> None:
-        """Have a processor started and closed with the task."""
+        """Register a processor's functions that start and close it with the task."""
         self._processors.append((node, start, close))
 
     def start(self) -> None:
-        """Start the processors: the state is complete, and records come next."""
+        """Start the processors; called after the state is restored and before the first record."""
         for node, start, _ in self._processors:
             self.node = node
             self._started += 1
@@ -147,12 +149,12 @@ class TaskFacts:
         self.node = None
 
     def close(self) -> list[tuple[str, BaseException]]:
-        """Close the processors that were started; returns what went wrong, by node."""
+        """Close the started processors and return their errors, by node."""
         failures: list[tuple[str, BaseException]] = []
         for node, _, close in self._processors[: self._started]:
             try:
                 close()
-            except (Exception, SystemExit) as error:  # nothing may keep a task from ending
+            except (Exception, SystemExit) as error:  # a failing processor must not block the close
                 failures.append((node, error))
         self._started = 0
         return failures
@@ -160,34 +162,34 @@ class TaskFacts:
     # -- punctuation ---------------------------------------------------------------------------
 
     def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
-        """Have a punctuator called from its due time on."""
+        """Register a punctuator."""
         (self._by_stream_time if kind == "stream_time" else self._by_wall_clock).add(schedule)
 
     @property
     def is_held(self) -> bool:
-        """Whether rows of the task are collected for a sink, so that no commit may be past them."""
+        """Whether rows are collected for a sink, so that their offsets must not be committed."""
         return self.outbox is not None and self.outbox.is_held
 
     @property
     def wall_due_ms(self) -> int:
-        """When `punctuate` has something to do next."""
+        """Wall-clock time at which `punctuate` must be called next."""
         if not self._gathered:
             return self._by_wall_clock.due_ms
         return min(self._by_wall_clock.due_ms, *(due_ms for due_ms, _ in self._gathered.values()))
 
     def punctuate(self, now_ms: int) -> None:
-        """Release what has been gathered long enough, and call the punctuators that are due."""
+        """Flush batches that are due, and call the wall-clock punctuators that are due."""
         due = [release for due_ms, release in self._gathered.values() if due_ms <= now_ms]
         for release in due:
             release()
         self._by_wall_clock.run(now_ms, self._call_by_wall_clock)
 
     def release_at(self, node: str, due_ms: int, release: Callable[[], None]) -> None:
-        """Have what a step has gathered released at a time, unless it is before that."""
+        """Schedule the flush of a node's collected records at a wall-clock time."""
         self._gathered[node] = (due_ms, release)
 
     def released(self, node: str) -> None:
-        """Nothing that a step has gathered waits any more."""
+        """Cancel the scheduled flush of a node."""
         self._gathered.pop(node, None)
 
     def _call_by_stream_time(self, schedule: Schedule, now_ms: int) -> None:

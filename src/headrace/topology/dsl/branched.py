@@ -1,4 +1,4 @@
-"""A stream that is being split: each record goes to the first branch whose predicate holds."""
+"""Split of a stream: each record goes to the first branch whose predicate is true."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ V = TypeVar("V")
 
 @checked
 class BranchedKStream(Generic[K, V]):
-    """What `KStream.split` returns; end it with `default_branch` or `no_default_branch`.
+    """Split of a stream, returned by `KStream.split`; end it with `default_branch` or
+    `no_default_branch`.
 
-    A branch is found in the result under the split's name and the branch's name together. A branch
-    that was given no name has its place as one: "1", "2" and so on, "0" for the default.
+    The key of a branch in the result is the split's name followed by the branch's name. The default
+    name of a branch is its position: "1", "2" and so on, "0" for the default branch.
 
     >>> from headrace.topology.dsl.builder import StreamsBuilder
     >>> parts = (
@@ -52,14 +53,14 @@ class BranchedKStream(Generic[K, V]):
     def branch(
         self, predicate: Callable[[K, V], object], *, name: str | None = None
     ) -> BranchedKStream[K, V]:
-        """Add a stream of the records for which the predicate holds and no earlier one did.
+        """Add a stream of the records for which this predicate is true and no earlier predicate is.
 
         Args:
             predicate: called as ``predicate(key, value)``.
-            name: the rest of the branch's name; None takes its place.
+            name: suffix of the branch's name; None uses its position.
 
         Returns:
-            The same split, to be gone on with.
+            The same split, for further calls.
 
         Raises:
             TopologyError: the name is not legal or is taken, or the split has ended.
@@ -68,10 +69,10 @@ class BranchedKStream(Generic[K, V]):
         return self
 
     def default_branch(self, *, name: str | None = None) -> dict[str, kstream.KStream[K, V]]:
-        """End the split with a stream of the records for which no predicate held.
+        """End the split with a stream of the records for which no predicate is true.
 
         Args:
-            name: the rest of the branch's name; None takes "0".
+            name: suffix of the branch's name; None uses "0".
 
         Returns:
             The streams by name, in the order in which they were added.
@@ -83,7 +84,7 @@ class BranchedKStream(Generic[K, V]):
         return self.no_default_branch()
 
     def no_default_branch(self) -> dict[str, kstream.KStream[K, V]]:
-        """End the split; records for which no predicate held are dropped.
+        """End the split; records for which no predicate is true are dropped.
 
         Returns:
             The streams by name, in the order in which they were added.

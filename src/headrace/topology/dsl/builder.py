@@ -1,4 +1,4 @@
-"""Where a topology begins: streams and tables read from topics, and `build` in the end."""
+"""Builder of a topology: streams and tables read from topics, and `build`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ V = TypeVar("V", default=Any)
 
 @checked
 class StreamsBuilder:
-    """Collects the steps of a topology.
+    """Builder of a topology's nodes and stores.
 
     >>> from headrace import serdes
     >>> builder = StreamsBuilder()
@@ -64,18 +64,20 @@ class StreamsBuilder:
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KStream[K, V]:
-        """Read one or several topics as a stream of records.
+        """Read topics as a stream of records.
 
-        Reading the same topics twice gives one source with two followers.
+        Reading the same topics twice creates a single source with two downstream nodes.
 
         Args:
-            topics: one topic, or several that are partitioned alike.
-            key: serde of keys; None takes the setting ``default.key.serde``.
-            value: serde of values; None takes the setting ``default.value.serde``.
-            timestamps: tells the time of each record (see `headrace.topology.timestamps`); None
-                takes the setting ``default.timestamp.extractor``.
-            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
-                was committed; None takes the setting ``consumer.auto.offset.reset``.
+            topics: a topic, or several co-partitioned topics.
+            key: serde of keys; None uses the setting ``default.key.serde``.
+            value: serde of values; None uses the setting ``default.value.serde``.
+            timestamps: extracts the timestamp of each record (see `headrace.topology.timestamps`);
+                None
+                uses the setting ``default.timestamp.extractor``.
+            offset_reset: "earliest" or "latest": the start offset of a partition without committed
+                offset;
+                None uses the setting ``consumer.auto.offset.reset``.
             name: name of the source node; None generates one.
 
         Returns:
@@ -105,17 +107,19 @@ class StreamsBuilder:
         offset_reset: OffsetReset | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Read a topic as a table: the last value of each key, a null value deletes the row.
+        """Read a topic as a table: the last value of each key; a null value deletes the row.
 
         Args:
             topic: the topic.
-            key: serde of keys; None takes the setting ``default.key.serde``.
-            value: serde of values; None takes the setting ``default.value.serde``.
-            store: name or options of the store; a table that is given no name is not stored.
-            timestamps: tells the time of each record (see `headrace.topology.timestamps`); None
-                takes the setting ``default.timestamp.extractor``.
-            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
-                was committed; None takes the setting ``consumer.auto.offset.reset``.
+            key: serde of keys; None uses the setting ``default.key.serde``.
+            value: serde of values; None uses the setting ``default.value.serde``.
+            store: name or options of the store; a table without a name is not stored.
+            timestamps: extracts the timestamp of each record (see `headrace.topology.timestamps`);
+                None
+                uses the setting ``default.timestamp.extractor``.
+            offset_reset: "earliest" or "latest": the start offset of a partition without committed
+                offset;
+                None uses the setting ``consumer.auto.offset.reset``.
             name: name of the table node; None generates one.
 
         Returns:
@@ -153,16 +157,16 @@ class StreamsBuilder:
         store: str | Materialized | None = None,
         name: str | None = None,
     ) -> GlobalKTable[K, V]:
-        """Read all of a topic in every process, as a table that streams look up by any key.
+        """Read a whole topic in every process, as a table that streams look up by any key.
 
         The rows are read to the topic's end before the first record of a stream is processed, and
-        are kept up to date from then on. They are no part of the commits: a record finds them as
-        they happen to be, and may find others when it is processed again after a failure.
+        are updated from then on. They are not part of the commits: a lookup returns the current
+        row, and may return another row if the record is processed again after a failure.
 
         Args:
-            topic: the topic; nothing else of the topology may read it.
-            key: serde of keys; None takes the setting ``default.key.serde``.
-            value: serde of values; None takes the setting ``default.value.serde``.
+            topic: the topic; no other node of the topology may read it.
+            key: serde of keys; None uses the setting ``default.key.serde``.
+            value: serde of values; None uses the setting ``default.value.serde``.
             store: name or options of the store that keeps the rows; None generates a name.
             name: name of the table node; None generates one.
 
@@ -188,10 +192,10 @@ class StreamsBuilder:
         return global_table(self._draft, topic, key=key, value=value, store=store, name=name)
 
     def add_state_store(self, store: StoreBuilder[Any]) -> None:
-        """Add a store for processors; each of them names those that it works with.
+        """Add a state store for processors; each processor names the stores that it uses.
 
         Args:
-            store: made by `Stores`. The same one may be added again.
+            store: created by `Stores`. The same store may be added again.
 
         Raises:
             TopologyError: another store of that name was added.
@@ -220,15 +224,17 @@ class StreamsBuilder:
         self._draft.add_state_stores((store,))
 
     def build(self) -> Topology:
-        """Check and return what was written so far.
+        """Check the topology and return it.
 
         Returns:
             The topology; later calls on the builder do not change it.
 
         Raises:
-            TopologyError: two stores or nodes have one name, topics are read in two ways that do
-                not go together, records come round to the topic that they were read from, or a
-                sink that is to read a topic directly is not alone with it.
+            TopologyError: two stores or nodes have the same name, topics are read in two
+                incompatible ways,
+                records can return to the topic that they were read from, or a sink that reads a
+                    topic
+                directly shares it.
         """
         steps = list(self._draft.steps())
         nodes = tuple(node for step in steps for node in step.nodes)
