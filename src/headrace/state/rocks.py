@@ -513,7 +513,7 @@ class RocksTaskState:
         # Flush all column families: an abandoned restore may have written to other stores.
         with failures():
             for name in self._columns:
-                # A local variable would stay in an error's traceback and keep the files open.
+                # A variable would stay in an error's traceback and keep the files open.
                 self._columns[name].flush(True)
 
     def drop_store(self, name: str) -> None:

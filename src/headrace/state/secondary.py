@@ -206,7 +206,7 @@ class RocksSecondary:
             return False
         with failures():
             self._db.try_catch_up_with_primary()
-        # Rows written while it caught up are read by the next call.
+        # What came while it caught up is for the next time.
         self._followed = logs
         return list_of_files(self._path) == self._files
 

@@ -311,7 +311,7 @@ class TimedBuffer(Buffer):
             self._count_changes()
             self.dirty.clear()
             self._order.clear()
-            self.clean.clear()  # `RowCache` does not update rows read individually
+            self.clean.clear()  # what was read individually is not updated there
         self._fresh.clear()
         self._times.clear()
         self._known = 0

@@ -1,4 +1,4 @@
-"""The errors of the topology package: one class per reaction."""
+"""Errors of the topology package, with a class for each reaction."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from types import MappingProxyType
 from typing import Literal
 
 _EITHER = re.compile(r"value=(\S.*?) \(key=(.*?) for keys\)")
-"""What serdes say where they cannot know which of both is meant."""
+"""Text in serdes' messages, because a serde does not know whether it encodes keys or values."""
 
 
 class TopologyError(Exception):
-    """The topology as written cannot run; change the code that builds it.
+    """The topology cannot run as written; change the code that builds it.
 
-    Raised while the topology is built, before anything is read.
+    Raised while the topology is built, before any record is read.
     """
 
 
 Part = Literal["key", "value"]
 Arguments = Mapping[Part, str]
-"""What the arguments of a step are called that name its serdes, where not as the part."""
+"""Names of a call's arguments that contain its serdes, if they differ from the part."""
 NO_ARGUMENTS: Arguments = MappingProxyType({})
 
 
 class SerdeError(Exception):
     """A key or value cannot be encoded or decoded; pass another serde or correct the data.
 
-    The message names the serde and the type it was given, never the payload. A serde does not know
-    what it is used for; who does sets `part`, and the message says it.
+    The message contains the serde's name and the type of its argument, never the payload. A serde
+    does not know whether it is used for keys or values; the caller sets `part`, which the message
+    contains.
     """
 
     part: Part | None = None
     arguments: Arguments = NO_ARGUMENTS
-    """Those of the step, where nobody knows which part it is about."""
+    """Names of the call's serde arguments, if the part is unknown."""
     argument: str | None = None
-    """The argument of the step that names the serde, where it is not called as the part."""
+    """Name of the argument that contains the serde, if it differs from the part."""
     is_of_function: bool = False
-    """Whether it only reports that a user's function has raised its cause."""
+    """Whether the cause is an error of a user's function."""
 
     def named_by(self, arguments: Arguments) -> None:
-        """Say what the arguments of the step are called, unless that is known."""
+        """Set the names of the call's serde arguments, unless they are already set."""
         if self.part is None:
             self.arguments = arguments
         elif self.argument is None:
@@ -64,10 +65,10 @@ class SerdeError(Exception):
 
 @contextmanager
 def about(part: Part) -> Iterator[None]:
-    """Say of a serde's error which part of a record it is about.
+    """Set the part of a record, key or value, of a serde's error.
 
     Args:
-        part: what is being read or written.
+        part: the part that is read or written.
     """
     try:
         yield
@@ -77,20 +78,22 @@ def about(part: Part) -> Iterator[None]:
 
 
 class FarTimeWarning(UserWarning):
-    """A test wrote a record with a time after the year 9999, which brokers refuse by default."""
+    """A test wrote a record with a timestamp after the year 9999; brokers reject it by default."""
 
 
 class KeySerdeWarning(UserWarning):
-    """Keys are written with a serde that nobody named, or may be other bytes than those they meet.
+    """Keys are written with the default serde, or may be encoded differently than the keys they are
+    joined with.
 
-    The test driver warns of both; name the serde, or use the same object on both sides.
+    The test driver emits this warning in both cases; set the serde, or use the same object on both
+    sides.
     """
 
 
 class RegistryError(Exception):
-    """The schema registry does not answer, or refuses; nothing is wrong with the record.
+    """The schema registry does not answer or rejects the request; the record is not the cause.
 
-    Correct what the message names and start again; no record is skipped for it.
+    Correct the cause in the message and restart; no record is skipped because of it.
     """
 
 
@@ -99,26 +102,27 @@ class SchemaRefusedError(RegistryError):
 
 
 class SchemaUnknownError(RegistryError):
-    """The registry does not have a schema; register it, or ask another registry."""
+    """The registry does not have the schema; register it, or use another registry."""
 
 
 LAST_TIME_MS = 2**62
-"""The largest timestamp of a record. It leaves room below 2**63 for the longest of windows."""
+"""Largest legal timestamp of a record, so that the end of the longest window is below 2**63."""
 
 
 class BadRecordError(Exception):
-    """Base of what generated code raises for a record that it cannot process.
+    """Base class of errors that generated code raises for a record that it cannot process.
 
-    The task catches it, as it catches what user functions raise, and adds the record's place.
+    The task catches it like an error of a user function, and adds the record's topic, partition and
+    offset.
     """
 
 
 class EarlierRecordError(BadRecordError):
-    """A user function failed on an earlier record, which the present one has read or released.
+    """A user function failed on an earlier record, which the current record has read or released.
 
     Args:
-        error: what the function raised.
-        timestamp: of the earlier record, in milliseconds since 1970.
+        error: the error that the function raised.
+        timestamp: timestamp of the earlier record, in milliseconds since 1970.
     """
 
     def __init__(self, error: Exception, timestamp: int) -> None:
@@ -134,11 +138,11 @@ class EarlierRecordError(BadRecordError):
 
 
 class NullKeyError(BadRecordError):
-    """A record without a key reached a step that needs one.
+    """A record without a key reached an operator that requires a key.
 
     Args:
-        node: the step that needs the key.
-        store: the store whose rows have keys, if the step has one.
+        node: the operator.
+        store: the operator's store, or None.
     """
 
     def __init__(self, node: str, store: str | None) -> None:
@@ -155,13 +159,13 @@ class NullKeyError(BadRecordError):
 
 
 class BufferFullError(BadRecordError):
-    """A suppression holds back more than it may, and was told to stop then.
+    """A suppression buffers more than its limit, and its policy is to stop.
 
     Args:
         node: the suppression.
         store: its buffer.
-        records: how many rows it holds.
-        size: how many bytes it holds, or 0 where they are not counted.
+        records: number of buffered rows.
+        size: number of buffered bytes, or 0 if they are not counted.
     """
 
     def __init__(self, node: str, store: str, records: int, size: int) -> None:
@@ -180,26 +184,27 @@ class BufferFullError(BadRecordError):
 
 
 class MisuseError(BadRecordError):
-    """A processor asked of its context or a store what cannot be; the text says what, and no more.
+    """A processor made an invalid call to its context or a store; the message describes only the
+    call.
 
-    What is raised is a `TypeError`, `ValueError` or `RuntimeError` as well.
+    The raised error is also a `TypeError`, `ValueError` or `RuntimeError`.
     """
 
 
 class MisuseTypeError(MisuseError, TypeError):
-    """It was given something of another type."""
+    """An argument has an invalid type."""
 
 
 class MisuseValueError(MisuseError, ValueError):
-    """It was given something that it does not take."""
+    """An argument has an invalid value."""
 
 
 class MisuseTimeError(MisuseError, RuntimeError):
-    """It was called when it cannot be."""
+    """A method was called at an invalid time."""
 
 
 class NegativeTimestampError(BadRecordError):
-    """A record has a timestamp before 1970, or none; Kafka Streams refuses it too.
+    """A record has a timestamp before 1970, or none; Kafka Streams rejects it, too.
 
     Args:
         timestamp: milliseconds since 1970.
@@ -218,7 +223,7 @@ class NegativeTimestampError(BadRecordError):
 
 
 def type_of(returned: object) -> str:
-    """Say what something is, without its content.
+    """Return the type of an object with its article, without its content.
 
     >>> type_of(1), type_of("a"), type_of(None)
     ('an int', 'a str', 'None')
@@ -230,10 +235,10 @@ def type_of(returned: object) -> str:
 
 
 class ReturnedError(BadRecordError):
-    """A function returned what it must not.
+    """A user function returned an invalid value.
 
     Args:
-        returned: what it was, without its content.
+        returned: description of the value, without its content.
     """
 
     def __init__(self, returned: str) -> None:
@@ -242,10 +247,10 @@ class ReturnedError(BadRecordError):
 
 
 class NoPairError(ReturnedError):
-    """A function that makes a key and a value returned something else.
+    """A function that must return a key and a value returned something else.
 
     Args:
-        returned: what it was, without its content.
+        returned: description of the value, without its content.
     """
 
     def __str__(self) -> str:
@@ -256,10 +261,10 @@ class NoPairError(ReturnedError):
 
 
 class NoResultsError(ReturnedError):
-    """A function that makes any number of results returned what has none in it.
+    """A function that must return an iterable of results returned something else.
 
     Args:
-        returned: what it was, without its content.
+        returned: description of the value, without its content.
     """
 
     def __str__(self) -> str:
@@ -270,10 +275,10 @@ class NoResultsError(ReturnedError):
 
 
 class NoValuesError(ReturnedError):
-    """A function that is given a batch returned what has no value for each record in it.
+    """A batch function returned an object that does not contain a value for each record.
 
     Args:
-        returned: what it was, without its content.
+        returned: description of the object, without its content.
     """
 
     def __str__(self) -> str:
@@ -284,11 +289,11 @@ class NoValuesError(ReturnedError):
 
 
 class WrongLengthError(ReturnedError):
-    """A function that is given a batch returned more values than it has records, or fewer.
+    """A batch function returned more or fewer values than the batch has records.
 
     Args:
-        values: how many it returned.
-        records: how many it was given.
+        values: number of values that it returned.
+        records: number of records in the batch.
     """
 
     def __init__(self, values: int, records: int) -> None:
@@ -305,10 +310,10 @@ class WrongLengthError(ReturnedError):
 
 
 class NeverRunError(ReturnedError):
-    """A function returned a coroutine or a generator where nobody awaits or asks it.
+    """A function returned a coroutine or a generator that is never awaited or iterated.
 
     Args:
-        returned: what it was.
+        returned: type of the object.
     """
 
     def __str__(self) -> str:
@@ -319,10 +324,10 @@ class NeverRunError(ReturnedError):
 
 
 class NoTimestampError(ReturnedError):
-    """A timestamp extractor returned what is no time.
+    """A timestamp extractor returned an object that is not a timestamp.
 
     Args:
-        returned: what it was, without its content.
+        returned: description of the object, without its content.
     """
 
     def __str__(self) -> str:
@@ -336,9 +341,9 @@ class InvalidTimeError(BadRecordError):
     """The payload of a record has no valid event time.
 
     Args:
-        source: what of the record the time is read from.
-        what: what is there, without its content.
-        answer: what is done with the record, whatever the handlers would do.
+        source: the part of the record that the time is read from.
+        what: description of that part, without its content.
+        answer: reaction to the record that overrides the handlers.
     """
 
     def __init__(
@@ -357,12 +362,12 @@ class InvalidTimeError(BadRecordError):
 
 
 class NoPartitionError(ReturnedError):
-    """A partitioner returned what is no partition of the topic.
+    """A partitioner returned an object that is not a partition of the topic.
 
     Args:
-        returned: what it was: a number, or else without its content.
-        topic: the topic that is written to.
-        partitions: how many partitions it has.
+        returned: the number, or a description of another object without its content.
+        topic: the output topic.
+        partitions: number of its partitions.
     """
 
     def __init__(self, returned: str, topic: str, partitions: int) -> None:
@@ -382,10 +387,10 @@ class NoPartitionError(ReturnedError):
 
 
 class NoReasonError(ReturnedError):
-    """A function that gives the reason of a dead letter returned something else.
+    """A function that must return the reason of a dead letter returned something else.
 
     Args:
-        returned: what it was, without its content.
+        returned: description of the value, without its content.
     """
 
     def __str__(self) -> str:
@@ -396,14 +401,14 @@ class NoReasonError(ReturnedError):
 
 
 class DeadLetterRequested(Exception):  # noqa: N818 - its name is the letter's
-    """A step sends the record to the dead letters; the text is its reason."""
+    """A node sends the record to the dead-letter topic; the message is the reason."""
 
 
 class NoTopicError(ReturnedError):
-    """A function that names the topic of a record returned something else than a name.
+    """A function that must return the name of the output topic returned something else.
 
     Args:
-        returned: what it was, without its content.
+        returned: description of the value, without its content.
     """
 
     def __str__(self) -> str:
@@ -414,7 +419,7 @@ class NoTopicError(ReturnedError):
 
 
 class FutureTimestampError(BadRecordError):
-    """A record has a timestamp that is too large for windows to reckon with.
+    """A record has a timestamp that is too large for window arithmetic.
 
     Args:
         timestamp: milliseconds since 1970.
@@ -433,12 +438,12 @@ class FutureTimestampError(BadRecordError):
 
 
 class RefusedTimestampError(BadRecordError):
-    """A record is to be written with a timestamp that its topic does not accept.
+    """An output record has a timestamp that its topic does not accept.
 
     Args:
         topic: the topic.
         timestamp: milliseconds since 1970.
-        reason: which limit of the topic it exceeds, and what to do.
+        reason: the topic's limit that it exceeds, and the fix.
     """
 
     def __init__(self, topic: str, timestamp: int, reason: str) -> None:
@@ -452,17 +457,19 @@ class RefusedTimestampError(BadRecordError):
 
 
 class UnknownTimeError(NegativeTimestampError):
-    """A record has a negative timestamp, and no record before it in its partition has another."""
+    """A record has a negative timestamp, and no earlier record of its partition has a valid
+    timestamp.
+    """
 
     def __str__(self) -> str:
         return f"{super().__str__()}; no record before it tells the time of its partition"
 
 
 class PartialError(BadRecordError):
-    """A repartition topic has a partial result that whoever reads it cannot take.
+    """A repartition topic contains a partial aggregate that its reader cannot process.
 
     Args:
-        call: what it is a partial result of.
+        call: the aggregation that wrote it.
     """
 
     def __init__(self, call: str) -> None:
@@ -478,15 +485,15 @@ class PartialError(BadRecordError):
 
 
 class CallError(BadRecordError):
-    """A call to the outside has come to no end of its own."""
+    """An external call ended without a result or an error of its function."""
 
 
 class CallTimeoutError(CallError, TimeoutError):
-    """A call to the outside took too long.
+    """An external call took too long.
 
     Args:
-        timeout_ms: how long it might take.
-        attempts: how many there were.
+        timeout_ms: the timeout.
+        attempts: number of attempts.
     """
 
     def __init__(self, timeout_ms: int, attempts: int) -> None:
@@ -504,17 +511,17 @@ class CallTimeoutError(CallError, TimeoutError):
 
 
 class CallCancelledError(CallError):
-    """A call to the outside was cancelled: by itself, or as the worker ended."""
+    """An external call was cancelled, by the function or because the worker stopped."""
 
     def __str__(self) -> str:
         return "the call was cancelled, by the function itself or as the worker ended"
 
 
 class CallsStuckError(CallError):
-    """So many calls that took too long still run that no further one is begun.
+    """Too many timed-out calls are still running in threads, so no new call is started.
 
     Args:
-        stuck: how many.
+        stuck: their number.
     """
 
     def __init__(self, stuck: int) -> None:

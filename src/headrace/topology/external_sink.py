@@ -1,11 +1,11 @@
-"""The seam of external sinks: what a table outside of Kafka is asked, and what it is handed.
+"""Protocol of external sinks: tables outside of Kafka that store rows and positions.
 
-Rows and the place up to which records were read become final together, in one transaction of the
-sink's own. So nothing is committed twice: a position is moved only from where the writer believes
-it to be, and a writer that is wrong about that, because another one has the task by now or because
-an answer of its own was lost, is told so and asks again.
+Rows and the position up to which records were read are committed together, in one transaction of
+the sink. So no record is committed twice: a position moves only from the value that the writer
+expects. If the expectation is wrong, because another worker has the task or because the result of a
+commit was lost, the write fails, and the writer reads the positions again.
 
-A sink of one's own takes two methods more than its rows: see docs/beyond.md.
+A custom sink needs only two methods besides writing rows: see docs/beyond.md.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from headrace.topology.windows import duration_ms
 
 
 class SinkFencedError(Exception):
-    """A position is not where the writer believed it to be; nothing was written.
+    """A position is not the expected position; no rows were written.
 
-    Raise it in `SinkConnection.write`. The task asks for the positions again, and goes on behind
-    them if it is still this worker's.
+    Raise it in `SinkConnection.write`. The task reads the positions again, and continues from them
+    if this worker still owns the task.
     """
 
 
 class SinkUnavailableError(Exception):
-    """The sink does not answer, or nobody knows whether it has written.
+    """The sink does not answer, or the outcome of a write is unknown.
 
-    Raise it where another attempt may succeed: a lost connection, a time-out, a lock. The task
-    asks for the positions again after a while, as often as it takes. The message is logged, so it
-    says nothing of rows.
+    Raise it if another attempt may succeed: after a lost connection, a timeout or a lock conflict.
+    The task reads the positions again after a while, and retries without limit. The message is
+    logged, so it must not contain data of rows.
 
     Args:
-        timed_out: whether the sink answers, and ended a statement that took longer than it may: the
-            task tries again at once, with half as many rows.
+        timed_out: whether the sink aborted a statement that exceeded its time limit: the task
+            retries
+            immediately, with half as many rows.
     """
 
     def __init__(self, reason: str = "", *, timed_out: bool = False) -> None:
@@ -45,25 +46,26 @@ class SinkUnavailableError(Exception):
 
 
 class SinkUnusableError(Exception):
-    """The sink cannot be used as it is: a table or a column is missing, a right is not given.
+    """The sink cannot be used: for example, a table, a column or a permission is missing.
 
-    Raise it where a person has to put something right; it ends the application, with its message.
+    Raise it if an operator has to fix the cause; it stops the application with its message.
     """
 
 
 class SinkRefusedError(Exception):
-    """The sink refuses a row for what is in it; nothing of the batch was written.
+    """The sink rejects a row because of its content; no row of the batch was written.
 
-    Raise it in `SinkConnection.write`. Who has written finds the row among those of the batch,
-    and asks the setting ``production.exception.handler`` about it; the others are written.
+    Raise it in `SinkConnection.write`. The caller finds the row in the batch and asks the setting
+    ``production.exception.handler`` about it; the other rows are written.
 
     Args:
-        reason: what is wrong, without the values of the row.
-        table: where it was to go.
-        column: the column that refuses it, where that is known.
-        offset: the row's, where it is known which one it is.
-        others: the refusals of all other rows of the batch that are refused, each with its offset,
-            where the sink has looked at all of them: the rest is written as one batch then.
+        reason: the problem, without the values of the row.
+        table: the table of the row.
+        column: the column that rejects the row, if known.
+        offset: the row's offset, if known.
+        others: errors of all other rejected rows of the batch, each with its offset, if the sink
+            has
+            checked all rows: the rest is then written as one batch.
 
     Example:
         >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))
@@ -82,7 +84,7 @@ class SinkRefusedError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.is_of_function = False
-        """Whether it only reports that a user's function has raised its cause."""
+        """Whether the cause is an error of a user's function."""
         self.table = table
         self.column = column
         self.offset = offset
@@ -95,13 +97,13 @@ class SinkRefusedError(Exception):
 
 
 class SinkRow(NamedTuple):
-    """A record on its way out; one is made for each record, so it is a tuple.
+    """Record for an external sink; a tuple for speed, because every record creates it.
 
     Args:
-        key: decoded.
-        value: decoded; None where a table has deleted the row.
+        key: the decoded key.
+        value: the decoded value; None if a table has deleted the row.
         timestamp: milliseconds since 1970.
-        offset: of the record that it is.
+        offset: the record's offset.
     """
 
     key: Any
@@ -110,20 +112,19 @@ class SinkRow(NamedTuple):
     offset: int
 
     def __repr__(self) -> str:
-        """Nothing of what is in it, which is nobody's business in a log."""
         return f"SinkRow(timestamp={self.timestamp}, offset={self.offset})"
 
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """Rows of one partition, and how its position moves with them.
+    """Rows of a partition, and the positions before and after them.
 
     Args:
-        source: what the positions are of: a topic with its id, to be kept as it is.
-        partition: of that topic.
-        expected: the position before it; None where there is none yet.
-        next: the position behind it.
-        rows: in the order of their offsets; there may be none.
+        source: identifier of the positions: a topic with its id; store it unchanged.
+        partition: partition of that topic.
+        expected: the position before the batch; None if no position is stored.
+        next: the position after the batch.
+        rows: the rows in the order of their offsets; may be empty.
     """
 
     source: str
@@ -135,18 +136,18 @@ class SinkBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkBatching:
-    """How long the rows of a partition are collected, over many commits, for one large batch.
+    """Limits of the rows of a partition that are collected, over many commits, into a large batch.
 
-    What is collected is in memory, and neither the sink's position nor the group's offset is past
-    it; so a worker that dies loses none, and its successor reads those records again. They are
-    written earlier where the worker stops or the partition is taken away, and where others wait
-    for its offsets (`repartition.lag.max.records`).
+    Collected rows are in memory. Neither the sink's position nor the consumer group's offset moves
+    past them, so a worker that dies loses no rows, and its successor reads those records again.
+    Rows are written earlier if the worker stops, if the partition is revoked, or if other tasks
+    wait for its offsets (`repartition.lag.max.records`).
 
     Args:
-        every: how old the first row of a batch becomes.
-        max_rows: with so many rows it is written earlier.
-        max_bytes: the same of their memory, as far as it is known: some 1,000 bytes a row more than
-            its record has.
+        every: maximum age of the first row of a batch.
+        max_rows: maximum number of rows.
+        max_bytes: approximate maximum of their memory: about 1,000 bytes per row more than its
+            record.
 
     Raises:
         TopologyError: a number is not positive.
@@ -175,51 +176,52 @@ class SinkBatching:
 
 
 class SinkConnection(Protocol):
-    """An open sink: used by one thread at a time.
+    """Connection to an external sink, used by a single thread at a time.
 
-    One that is better written to seldom has `batching`, a `SinkBatching`; without it, rows are
-    written with each commit. One that can return the names that it keeps positions under, of all
-    steps and applications, has a method `keepers`; it returns none if the target has no rows. If a
-    step without positions finds those of another application there, it logs a warning.
+    A sink that performs better with rare, large writes has `batching`, a `SinkBatching`; without
+    it, rows are written with each commit. A sink that can list the names under which positions are
+    stored, of all nodes and applications, has a method `keepers`; it returns none if the target has
+    no rows. If a node without positions finds another application's positions there, it logs a
+    warning.
     """
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        """The positions of those partitions that have one.
+        """Return the stored positions of partitions; partitions without a position are missing.
 
         Args:
-            source: as it is in batches.
+            source: the identifier in batches.
 
         Raises:
             SinkUnavailableError: the sink does not answer.
         """
 
     def write(self, batch: SinkBatch, /) -> None:
-        """Write the rows of a batch and move its position, both or neither.
+        """Write the rows of a batch and move its position atomically.
 
         Raises:
-            SinkFencedError: the position is not the expected one.
-            SinkRefusedError: a row is refused for what is in it.
-            SinkUnavailableError: the sink does not answer, or the outcome is not known.
+            SinkFencedError: the position is not the expected position.
+            SinkRefusedError: a row is rejected because of its content.
+            SinkUnavailableError: the sink does not answer, or the outcome is unknown.
         """
 
     def close(self) -> None:
-        """Let go of it; what is not committed is void."""
+        """Close the connection and roll back uncommitted writes."""
 
 
 class ExternalSink(Protocol):
-    """Where rows go outside of Kafka; shared by all tasks, so it holds nothing open itself."""
+    """Destination of rows outside of Kafka; shared by all tasks, so it holds no connection."""
 
     @property
     def keyed(self) -> bool:
-        """Whether a row takes the place of the one with its key, and a null value deletes it."""
+        """Whether a row replaces the row with the same key, and a null value deletes it."""
 
     def open(self, name: str, /) -> SinkConnection:
-        """Connect with it.
+        """Connect to the sink.
 
         Args:
-            name: whose positions are asked for and moved: the application and the step.
+            name: the name under which positions are stored: the application and the node.
 
         Raises:
-            SinkUnavailableError: it does not answer.
-            SinkUnusableError: it is not as it must be.
+            SinkUnavailableError: the sink does not answer.
+            SinkUnusableError: the sink cannot be used.
         """

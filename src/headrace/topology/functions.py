@@ -1,6 +1,6 @@
-"""What a user's function is called, and where it stands: for errors, and for the generated code.
+"""Names and source locations of user functions, for errors and for the generated code.
 
-Nothing is ever told of what a function holds or is called with: names and places alone.
+The results contain only names and locations, never a function's variables or arguments.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, Literal, TypeVar
 
 from headrace.topology.errors import NeverRunError
 
-# A look at what a function returns first, where nobody looks at it afterwards.
+# Check of a function's first result, for results that are not used otherwise.
 #
-# A lambda that calls a coroutine function is none itself: as a predicate its coroutine holds for
-# every record, and as an action it does nothing. The first good result of a task gives the function
-# back to the generated code, so that later calls cost nothing more.
+# A lambda that calls a coroutine function is not a coroutine function itself: as a predicate its
+# coroutine is true for every record, and as an action it does nothing. After the first valid result
+# the generated code calls the function directly, so later calls have no overhead.
 
 
 def refuse_never_run(result: object) -> None:
-    """Raise if something would have to be awaited or asked, which nobody does.
+    """Raise if a function's result is a coroutine or generator, which would never run.
 
     Raises:
-        NeverRunError: it is a coroutine, a generator or the like.
+        NeverRunError: It is a coroutine, a generator or similar.
     """
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()
@@ -37,10 +37,11 @@ def refuse_never_run(result: object) -> None:
 
 
 def holds(result: object) -> bool:
-    """Whether what a predicate returned is true; for one that is called within another function.
+    """Return the truth value of a predicate's result; for predicates called inside another
+    function.
 
     Raises:
-        NeverRunError: it is a coroutine, a generator or the like.
+        NeverRunError: It is a coroutine, a generator or similar.
     """
     if result is True or result is False:
         return result
@@ -51,10 +52,10 @@ def holds(result: object) -> bool:
 def looked_at(
     function: Callable[..., Any], keep: Callable[[Callable[..., Any]], None]
 ) -> Callable[..., Any]:
-    """Return what calls a function and looks at its first result.
+    """Return a wrapper of a function that checks its first result.
 
     Args:
-        keep: called with the function itself once its result is what it should be.
+        keep: Called with the function itself after a valid result, to replace the wrapper.
     """
 
     def call(*values: Any) -> Any:
@@ -70,18 +71,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _DEPTH_MAX = 4
 _CALLED = ("process", "transform", "__call__", "__init__")
-"""What is called of a class that was given, or of what it makes."""
+"""Methods of a user's class that are called, in order of preference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a function stands.
+    """Source location of a function.
 
     Args:
-        name: of the function, with that of its class.
-        file: as Python has it; None for what is not written in Python.
-        line: the function's first one.
-        module: the module's name.
+        name: The function's name, with its class.
+        file: Its file as in Python's code object; None if it is not written in Python.
+        line: First line of the function.
+        module: The module's name.
     """
 
     name: str
@@ -90,12 +91,12 @@ class Place:
     module: str = ""
 
     def __str__(self) -> str:
-        """The same on every machine: with the end of the path that tells the module."""
+        """Return the location with a path that does not depend on the machine."""
         return self.name if self.file is None else self._in(_tail(self.file, self.module))
 
     @property
     def whole(self) -> str | None:
-        """With the whole path, which editors follow."""
+        """Location with the full path, which editors can open."""
         return None if self.file is None else self._in(self.file)
 
     def _in(self, file: str) -> str:
@@ -103,7 +104,8 @@ class Place:
 
 
 def place_of(function: object) -> Place | None:
-    """Where a function stands; None for what is ours, or is no function.
+    """Return the source location of a user function; None for a function of this package or another
+    object.
 
     >>> str(place_of(str.upper)), str(place_of(len)), str(place_of(functools.partial(int, base=2)))
     ('str.upper', 'len', 'int')
@@ -119,7 +121,7 @@ def place_of(function: object) -> Place | None:
     method = _in_python(function)
     if method is None:
         name = str(getattr(function, "__qualname__", type(function).__qualname__))
-        known = module.lstrip("_")  # that of a module in C, such as `operator`'s
+        known = module.lstrip("_")  # modules in C start with an underscore, such as `_operator`
         return Place(_printable(name if known in ("", "builtins") else f"{known}.{name}"))
     code: CodeType = method.__code__
     name = str(getattr(method, "__qualname__", code.co_qualname))
@@ -127,7 +129,7 @@ def place_of(function: object) -> Place | None:
 
 
 def made_of(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Say of a function of ours which one of the user it stands for."""
+    """Mark a wrapper with the user function that it wraps."""
 
     def marked(ours: F) -> F:
         ours.__wrapped__ = function  # type: ignore[attr-defined]
@@ -137,10 +139,10 @@ def made_of(function: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..., Any]]:
-    """The user's functions in a node of a topology, without those of serdes.
+    """Yield the user functions in a node of a topology, except functions of serdes.
 
     Args:
-        depth: how far to look into it.
+        depth: Maximum depth of nested objects.
     """
     if hasattr(given, "serialize") and hasattr(given, "deserialize"):
         return
@@ -155,10 +157,10 @@ def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..
 
 
 def called(traceback: TracebackType | None, generated: str) -> Place | None:
-    """The first function in a traceback that is neither ours nor generated, if there is one.
+    """Return the first function in a traceback that is a user function, or None.
 
     Args:
-        generated: the file name of the generated code.
+        generated: File name of the generated code.
     """
     while traceback is not None:
         frame = traceback.tb_frame
@@ -171,7 +173,7 @@ def called(traceback: TracebackType | None, generated: str) -> Place | None:
 
 
 def calling_line() -> str:
-    """File and line of the user's code that called us."""
+    """Return file and line of the user code that called this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and is_ours(_module_in(frame)):
         frame = frame.f_back
@@ -188,27 +190,27 @@ def _module_of(function: object) -> str:
 
 
 def is_ours(module: str) -> bool:
-    """Whether a module is one of this project."""
+    """Return whether a module belongs to this package."""
     return module == "headrace" or module.startswith("headrace.")
 
 
 def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     try:
         unwrapped: Callable[..., Any] = inspect.unwrap(function)
-    except ValueError:  # it says that it wraps itself
+    except ValueError:  # it wraps itself
         return function
     return unwrapped
 
 
 def _in_python(function: Any) -> Any:
-    """What is called, if it is written in Python and not here."""
+    """Return the called method if it is a user's and written in Python, or None."""
     if isinstance(function, type):
         found = [getattr(function, name, None) for name in _CALLED]
     else:
         found = [function, getattr(type(function), "__call__", None)]  # noqa: B004
     for method in found:
         code = getattr(method, "__code__", None)
-        # What a dataclass has by itself comes from no file.
+        # Generated methods of a dataclass have no file.
         if isinstance(code, CodeType) and code.co_filename != "<string>":
             return None if is_ours(_module_of(method)) else method
     return None
@@ -219,7 +221,7 @@ def _own_name(qualified: str) -> str:
 
 
 def _tail(file: str, module: str) -> str:
-    """The end of a path that tells the module: ``examples/word_count.py``."""
+    """Return the end of a path that corresponds to the module: ``examples/word_count.py``."""
     path = PurePath(file)
     names = [*module.split("."), *(["__init__"] if path.stem == "__init__" else [])]
     tail = path.parts[-len(names) :]
@@ -229,26 +231,26 @@ def _tail(file: str, module: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """On one line, whatever somebody called a function."""
+    """Return the text with unprintable characters replaced, such as line breaks."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-# Where the user's code writes nodes and stores, for errors about two that have one name.
+# Source lines that create nodes and stores, for errors about duplicate names.
 
 
 Kind = Literal["node", "store"]
 Lines = Mapping[tuple[Kind, str], tuple[str, ...]]
-"""By kind and name: file and line of each call that wrote one, in order."""
+"""File and line of each call that created a node or store, by kind and name, in order."""
 
 
 def with_lines(lines: Lines, kind: Kind, names: Iterable[str]) -> Lines:
-    """The lines, and the present one of the user's code for some more nodes or stores."""
+    """Return the lines, with the current line of the user's code added for some nodes or stores."""
     here = calling_line()
     return {**lines, **{(kind, n): (*lines.get((kind, n), ()), here) for n in names}}
 
 
 def said_lines(lines: Lines, kind: Kind, name: str) -> str:
-    """Where those of a name are written, to stand behind it; empty where nobody knows.
+    """Return the locations of a name as the end of a sentence; empty if they are unknown.
 
     Example:
         >>> said_lines({("node", "by-word"): ("app.py:3", "app.py:9")}, "node", "by-word")

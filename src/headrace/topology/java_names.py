@@ -1,6 +1,6 @@
-"""An unknown name that Kafka Streams has in Java is answered with the name that it has here.
+"""Hints from Kafka Streams' Java names to the Python names, in errors about unknown attributes.
 
-Type checkers do not see it: to them an unknown name is an error as before.
+Type checkers do not see it: they report an unknown name as an error as usual.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _RENAMED = {
     "persistentSessionStore": "session",
 }
 _MAKERS = ("of", "with", "as", "advanceBy", "until")
-"""How Java's methods begin that make what a call of the class makes here."""
+"""Prefixes of Java's static factories, which correspond to a call of the class here."""
 
 
 def hinting(face: Face) -> Face:
-    """Have the objects of a class tell the name here of what they are asked for by Java's."""
+    """Make the objects of a class suggest the Python name for an unknown Java name."""
 
     def unknown(self: Any, name: str) -> Any:
         raise _error(type(self), name, self, f"{type(self).__name__!r} object", _RENAMED)
@@ -46,7 +46,9 @@ def hinting(face: Face) -> Face:
 
 
 class Hinting(type):
-    """The same for the names of a class itself, such as ``TimeWindows.ofSizeWithNoGrace``."""
+    """Metaclass that suggests the Python name for Java's class methods, such as
+    ``TimeWindows.ofSizeWithNoGrace``.
+    """
 
     if not TYPE_CHECKING:
 
@@ -55,7 +57,7 @@ class Hinting(type):
 
         def __init__(cls, name: str, bases: tuple[type, ...], own: dict[str, Any]) -> None:
             super().__init__(name, bases, own)
-            # Dataclasses with slots are made a second time, with what makes their objects.
+            # A dataclass with slots is created a second time, with its generated `__init__`.
             made = own.get("__init__")
             if made is not None and _takes_names_alone(made):
                 cls.__init__ = _by_name(cls, made)
@@ -67,7 +69,9 @@ def _takes_names_alone(made: Callable[..., None]) -> bool:
 
 
 def _by_name(face: type, made: Callable[..., None]) -> Callable[..., None]:
-    """The same, which says what to write where an argument comes without its name."""
+    """Return an `__init__` whose error for positional arguments shows the call with keyword
+    arguments.
+    """
 
     @wraps(made)
     def init(self: Any, *args: Any, **named: Any) -> None:
@@ -100,7 +104,7 @@ def _written(face: type) -> str:
 
 
 def _snake(name: str) -> str:
-    """A name in Python's spelling.
+    """Convert a Java name to Python's spelling.
 
     >>> _snake("groupByKey"), _snake("toKTable")
     ('group_by_key', 'to_k_table')

@@ -1,8 +1,8 @@
-"""Names of nodes, stores and internal topics, numbered as Kafka Streams numbers them.
+"""Names of nodes, stores and internal topics, numbered as in Kafka Streams.
 
-A Java application's topics are recognised only if the same calls give the same names here. One
-counter numbers everything. A given name uses up a number all the same, except a store's: giving a
-store its name takes that number away from all that follows.
+A Java application's topics are found only if the same calls generate the same names here. A single
+counter numbers everything. A call with a given name uses up a number, too, except for stores: if a
+store is named, all later numbers are one lower.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from headrace.topology.errors import TopologyError, type_of
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-# Kafka's bound on the name of a topic; topics are named after nodes and stores.
+# Kafka's limit of a topic name; topics are named after nodes and stores.
 _LENGTH_MAX = 249
 _GENERATED = re.compile(r"KSTREAM.*-[0-9]{10}")
 _REPARTITION = "-repartition"
@@ -22,7 +22,7 @@ _REPARTITION = "-repartition"
 
 @dataclass(frozen=True, slots=True)
 class RepartitionNames:
-    """The names of a repartition topic and of the nodes that write and read it."""
+    """Names of a repartition topic and of the nodes that write and read it."""
 
     topic: str
     sink: str
@@ -31,7 +31,7 @@ class RepartitionNames:
 
 
 class Names:
-    """The counter of one builder."""
+    """Counter of a builder."""
 
     __slots__ = ("_next",)
 
@@ -39,18 +39,18 @@ class Names:
         self._next = 0
 
     def node(self, prefix: str, given: str | None = None) -> str:
-        """Return the given name, or the next number behind `prefix`; either uses up a number."""
+        """Return the given name, or `prefix` with the next number; both use up a number."""
         generated = self._numbered(prefix)
         return generated if given is None else legal(given)
 
     def store(self, prefix: str) -> str:
-        """Generate the name of a store that was given none."""
+        """Generate the name of a store without a given name."""
         return self._numbered(f"{prefix}STATE-STORE-")
 
     def repartition(self, prefix: str) -> RepartitionNames:
-        """Name a repartition topic and its nodes after a given or generated name."""
+        """Return the names of a repartition topic and its nodes for a prefix."""
         topic = repartition_topic(prefix)
-        # The numbers are used up in this order even where the names do not show them.
+        # The numbers are used up in this order even if the names do not contain them.
         numbered = [self._numbered(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
         if _GENERATED.fullmatch(prefix):
             return RepartitionNames(topic, *numbered)
@@ -62,12 +62,12 @@ class Names:
 
 
 def repartition_topic(prefix: str) -> str:
-    """The topic that is named after a given or generated name."""
+    """Return the name of the repartition topic with a given or generated prefix."""
     return prefix if prefix.endswith(_REPARTITION) else prefix + _REPARTITION
 
 
 def is_legal_topic(name: str) -> bool:
-    """Whether brokers take a name for a topic.
+    """Return whether brokers accept a topic name.
 
     >>> is_legal_topic("orders.v1"), is_legal_topic("orders v1"), is_legal_topic("..")
     (True, False, False)
@@ -80,10 +80,10 @@ def _is_legal(name: str) -> bool:
 
 
 def legal(name: str, what: str = "name") -> str:
-    """Return `name` if Kafka allows it for a topic.
+    """Return `name` if it is a legal topic name.
 
     Raises:
-        TopologyError: naming the name and what is allowed.
+        TopologyError: the name is not legal.
     """
     if not isinstance(name, str):
         raise TopologyError(f"{what} must be a str, and {type_of(name)} was given")
@@ -100,13 +100,13 @@ def legal(name: str, what: str = "name") -> str:
 
 
 def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
-    """Return the topics that a step reads, each once.
+    """Return the topics that a call reads.
 
     Args:
-        step: what the user called, for errors.
+        step: the call, for errors.
 
     Raises:
-        TopologyError: there is none, one is given twice, or a name is not legal.
+        TopologyError: no topic is given, a topic is given twice, or a name is not legal.
     """
     if isinstance(topics, bytes) or not isinstance(topics, (str, Iterable)):
         raise TopologyError(
@@ -123,10 +123,10 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
 
 
 def legal_topic(topic: str, step: str) -> str:
-    """Return the one topic that a step reads.
+    """Return the single topic that a call reads.
 
     Raises:
-        TopologyError: it is none, several, or its name is not legal.
+        TopologyError: no topic or several topics are given, or the name is not legal.
     """
     found = legal_topics(topic, step)
     if len(found) > 1:

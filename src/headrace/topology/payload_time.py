@@ -33,7 +33,7 @@ _MS = timedelta(milliseconds=1)
 _PER_SECOND = {"epoch_s": 1, "epoch_ms": 1_000, "epoch_us": 1_000_000, "epoch_ns": 1_000_000_000}
 _ISO = "iso8601"
 _CLOCK_UNSET_MS = 365 * 86_400_000
-"""A clock before 1971 is the test driver's default: nothing is ahead of it in a useful sense."""
+"""A clock before 1971 is the test driver's default, so `max_ahead` is not checked against it."""
 _NAIVE = "a time without a time zone; add the zone to the data, or give event_time() zone="
 
 
@@ -108,7 +108,7 @@ def _zone(zone: str | tzinfo | None) -> tzinfo | None:
 
 @dataclass(frozen=True, slots=True)
 class EventTime:
-    """The extractor that `event_time` returns; equal arguments make equal ones."""
+    """Timestamp extractor returned by `event_time`; equal if its arguments are equal."""
 
     field: str | Callable[[Any], Any]
     format: str
@@ -118,7 +118,7 @@ class EventTime:
 
     @property
     def answer(self) -> Literal["skip", "dead_letter"] | None:
-        """What is done with a record whose time is invalid, whatever the handlers would do."""
+        """Reaction to a record with an invalid time that overrides the handlers."""
         if self.on_invalid == "dead_letter":
             return "dead_letter"
         return "skip" if self.on_invalid == "drop" else None
@@ -127,7 +127,7 @@ class EventTime:
         """Return the time in milliseconds since 1970.
 
         Raises:
-            InvalidTimeError: there is no valid one.
+            InvalidTimeError: the payload has no valid time.
         """
         del partition_time
         try:

@@ -1,10 +1,10 @@
-"""Timestamp extractors: which time a record of a source has, where it is not the record's own.
+"""Timestamp extractors, which determine the timestamp of a source's records.
 
-An extractor is a function ``(record, partition_time)``: given an `InputRecord` and the largest
-time of its partition so far (-1 for none), it returns milliseconds since 1970, or a datetime with
-a time zone. A record with a negative time is left out, and counted; one later than
-2**62 is an error. It is called once a record, in
-the order of the offsets, before the task chooses among its partitions by the times.
+An extractor is a function ``(record, partition_time)``: called with an `InputRecord` and the
+largest timestamp of its partition so far (-1 for none), it returns milliseconds since 1970, or a
+datetime with a time zone. A record with a negative timestamp is dropped and counted; a timestamp
+larger than 2**62 is an error. The extractor is called once per record, in the order of the offsets,
+before the task chooses among its partitions by timestamp.
 
 >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
 >>> builder = StreamsBuilder()
@@ -42,17 +42,18 @@ _MS = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class InputRecord:
-    """A record as an extractor sees it.
+    """Record that is passed to a timestamp extractor.
 
     Args:
-        key: decoded; None is a null key.
-        value: decoded; None is a null value.
-        timestamp: the record's own, in milliseconds since 1970; brokers take negative ones too.
-        headers: in order, or None.
-        topic: where it was read.
-        partition: where it was read.
-        offset: where it was read.
-        now_ms: tells the wall-clock time in milliseconds since 1970.
+        key: the decoded key; None for a null key.
+        value: the decoded value; None for a null value.
+        timestamp: the record's own timestamp, in milliseconds since 1970; brokers accept negative
+            timestamps.
+        headers: the headers in order, or None.
+        topic: the record's topic.
+        partition: the record's partition.
+        offset: the record's offset.
+        now_ms: returns the wall-clock time in milliseconds since 1970.
     """
 
     key: Any
@@ -69,10 +70,10 @@ TimestampExtractor = Callable[[InputRecord, int], int | datetime]
 
 
 def fail_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Take the record's own timestamp, and stop where it is negative or too large: the default.
+    """Return the record's own timestamp, and raise if it is negative or too large: the default.
 
     Raises:
-        NegativeTimestampError: the producer set none, or a negative one.
+        NegativeTimestampError: the timestamp is negative, or the producer set none.
         FutureTimestampError: it is larger than 2**62.
 
     >>> record = InputRecord(None, None, 5, None, "orders", 0, 0, lambda: 9)
@@ -85,7 +86,7 @@ def fail_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int: 
 
 
 def log_and_skip_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Take the record's own timestamp; one that is none has the record left out.
+    """Return the record's own timestamp, or -1 to drop the record if it is not valid.
 
     >>> record = InputRecord(None, None, -1, None, "orders", 0, 0, lambda: 9)
     >>> log_and_skip_on_invalid_timestamp(record, 3)
@@ -95,10 +96,11 @@ def log_and_skip_on_invalid_timestamp(record: InputRecord, partition_time: int) 
 
 
 def use_partition_time_on_invalid_timestamp(record: InputRecord, partition_time: int) -> int:
-    """Take the record's own timestamp, or the largest one before it where it is none.
+    """Return the record's own timestamp, or the partition's largest timestamp so far if it is not
+    valid.
 
     Raises:
-        UnknownTimeError: there was none before it.
+        UnknownTimeError: no earlier record of the partition has a valid timestamp.
 
     >>> record = InputRecord(None, None, -1, None, "orders", 0, 0, lambda: 9)
     >>> use_partition_time_on_invalid_timestamp(record, 3)
@@ -113,7 +115,7 @@ def use_partition_time_on_invalid_timestamp(record: InputRecord, partition_time:
 
 
 def wallclock_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Take the time at which the record is read: processing time.
+    """Return the time at which the record is processed: processing time.
 
     >>> record = InputRecord(None, None, 5, None, "orders", 0, 0, lambda: 9)
     >>> wallclock_timestamp(record, -1)
@@ -131,21 +133,23 @@ BY_NAME: dict[str, TimestampExtractor] = {
         wallclock_timestamp,
     )
 }
-"""Those that settings can name."""
+"""Extractors that can be named in settings."""
 
 
 def needed(
     own: TimestampExtractor | None, default: TimestampExtractor | None
 ) -> TimestampExtractor | None:
-    """The extractor to call for a source, or None where the record's own timestamp will do."""
+    """Return the extractor to call for a source, or None if the record's own timestamp is
+    sufficient.
+    """
     chosen = own if own is not None else default
     return None if chosen is fail_on_invalid_timestamp else chosen
 
 
 class Stamped:
-    """A record with the time that an extractor gave it, and its decoded key and value.
+    """Record with the timestamp from an extractor, and with its decoded key and value.
 
-    What went wrong is raised where the record is processed, so that it is named there.
+    Errors are raised when the record is processed, so that they are reported with the record.
     """
 
     __slots__ = ("_error", "_message", "_objects", "_timestamp")
@@ -162,44 +166,44 @@ class Stamped:
         return self._message
 
     def topic(self) -> str:
-        """The topic that it was read from."""
+        """Return the record's topic."""
         topic: str = self._message.topic()
         return topic
 
     def partition(self) -> int:
-        """The partition that it was read from."""
+        """Return the record's partition."""
         partition: int = self._message.partition()
         return partition
 
     def offset(self) -> int:
-        """Its offset in the partition."""
+        """Return the record's offset."""
         offset: int = self._message.offset()
         return offset
 
     def key(self) -> bytes | None:
-        """The key's bytes."""
+        """Return the key's bytes."""
         key: bytes | None = self._message.key()
         return key
 
     def value(self) -> bytes | None:
-        """The value's bytes."""
+        """Return the value's bytes."""
         value: bytes | None = self._message.value()
         return value
 
     def headers(self) -> Headers:
-        """The headers, in order."""
+        """Return the headers in order."""
         headers: Headers = self._message.headers()
         return headers
 
     def timestamp(self) -> tuple[int, int]:
-        """The kind of the timestamp, and the time that the extractor gave."""
+        """Return the timestamp's type, and the timestamp from the extractor."""
         return self._message.timestamp()[0], self._timestamp
 
     def objects(self) -> tuple[Any, Any]:
-        """The decoded key and value.
+        """Return the decoded key and value.
 
         Raises:
-            Exception: what their serdes raised.
+            Exception: The error of their serdes.
         """
         if self._objects is None:
             assert self._error is not None
@@ -207,17 +211,17 @@ class Stamped:
         return self._objects
 
     def time(self) -> int:
-        """The time that the extractor gave.
+        """Return the timestamp from the extractor.
 
         Raises:
-            Exception: what it raised.
+            Exception: The error of the extractor.
         """
         if self._error is not None:
             raise self._error
         return self._timestamp
 
     def stamp(self, stamper: TimestampAssigner) -> int:
-        """Decode the record and ask for its time; returns it, or -1 where something went wrong."""
+        """Decode the record and call the extractor; return the timestamp, or -1 after an error."""
         message = self._message
         try:
             key, value = message.key(), message.value()
@@ -245,7 +249,7 @@ class Stamped:
 
 
 def _ends_python() -> bool:
-    """Whether Ctrl-C raises, so that a KeyboardInterrupt is not the user's."""
+    """Return whether Ctrl-C raises KeyboardInterrupt, so that the user's code did not raise it."""
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -260,7 +264,7 @@ def _milliseconds(time: Any) -> int:
         return _possible(time)
     if not isinstance(time, datetime):
         raise NoTimestampError(type_of(time))
-    # One without a zone would be read in that of the machine at hand.
+    # A datetime without a time zone would be interpreted in the machine's time zone.
     if time.tzinfo is None:
         raise NoTimestampError("a datetime without a time zone")
     return (time - _1970) // _MS
@@ -268,10 +272,10 @@ def _milliseconds(time: Any) -> int:
 
 @dataclass(slots=True, eq=False)
 class TimestampAssigner:
-    """Assigner of timestamps to the records of one partition, in offset order.
+    """Assigner of timestamps to the records of a partition, in offset order.
 
     Args:
-        partition_time: the largest time so far.
+        partition_time: the largest timestamp so far.
     """
 
     extract: TimestampExtractor
@@ -281,7 +285,7 @@ class TimestampAssigner:
     partition_time: int = -1
 
     def stamp(self, messages: Iterable[Any]) -> list[Stamped]:
-        """Return the records with their times."""
+        """Return the records with their timestamps."""
         stamped = []
         for message in messages:
             record = Stamped(message)

@@ -1,4 +1,4 @@
-"""A topology: the graph with all that one asks of it, and adds to it node by node."""
+"""Topology: the graph, its description, and methods that add nodes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ from headrace.topology.processors.store_faces import KeyValueStore, ReadOnlyKeyV
 from headrace.topology.processors.stores import StoreBuilder, store_names, with_stores
 from headrace.topology.timestamps import TimestampExtractor
 
-# A topology built node by node, on its own or behind what the DSL made: pure functions.
+# Functions that add nodes and stores to a topology; pure functions.
 #
-# Each takes the nodes and stores of a topology and returns those of the next one; the methods of
-# `headrace.topology.topology.Topology` call them.
+# Each returns a new topology; the methods of `headrace.topology.topology.Topology` call them.
 
 
 def with_source(
@@ -45,7 +44,7 @@ def with_source(
     timestamps: TimestampExtractor | None,
     offset_reset: OffsetReset | None,
 ) -> G:
-    """Add a node that reads topics."""
+    """Return the topology with a source node added."""
     found = legal_topics(topics, "add_source()")
     for node in topology.nodes:
         for topic in set(found).intersection(node.reads_topics):
@@ -68,7 +67,7 @@ def with_source(
 def with_processor(
     topology: G, name: str, supplier: Any, parents: tuple[str, ...], stores: Iterable[Any]
 ) -> G:
-    """Add a node that runs processors."""
+    """Return the topology with a processor node added."""
     given = supplied(supplier)
     wanted = (*stores, *given.stores)
     node = Operator(
@@ -90,14 +89,14 @@ def with_sink(
     value: AnySerde | None,
     partitioner: Function | None,
 ) -> G:
-    """Add a node that writes to a topic."""
+    """Return the topology with a sink node added."""
     target = topic if callable(topic) else legal(topic, "topic")
     above = _known(topology, name, parents)
     return _with(topology, Sink(legal(name), above, target, key, value, partitioner=partitioner))
 
 
 def with_state_store(topology: G, store: StoreBuilder[Any], processors: tuple[str, ...]) -> G:
-    """Add a store, and connect processors with it."""
+    """Return the topology with a store added and connected to processors."""
     stores, lines = with_stores(topology.stores, (store,), topology.lines)
     added = replace(topology, stores=stores, lines=lines)
     for processor in processors:
@@ -108,7 +107,7 @@ def with_state_store(topology: G, store: StoreBuilder[Any], processors: tuple[st
 def with_read_only_state_store(
     topology: G, store: StoreBuilder[Any], topic: str, source: str, processor: str
 ) -> G:
-    """Add a store of the last values of a topic, which is its changelog too."""
+    """Return the topology with a store of a topic's last values; the topic is its changelog."""
     kept = store.store
     if kept.face is not KeyValueStore:
         raise TopologyError(
@@ -132,7 +131,7 @@ def with_read_only_state_store(
 
 
 def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
-    """Let a processor use stores."""
+    """Return the topology with stores connected to a processor."""
     if not stores:
         raise TopologyError(f"no store was named to connect {processor!r} with; name at least one")
     found = [node for node in topology.nodes if node.name == processor]
@@ -174,24 +173,27 @@ def _known(topology: G, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
 @checked
 @dataclass(frozen=True, slots=True, repr=False)
 class Topology(Graph):
-    """What an application computes: nodes in the order in which they were built, and stores.
+    """Nodes of an application, in the order in which they were added, and its stores.
 
-    The DSL makes one; others are built node by node, or continue one of the DSL.
+    It is created by `StreamsBuilder.build`, or node by node; nodes can be added to a topology of
+    the DSL, too.
     """
 
     def describe(self, *, code: bool = False, config: RunSettings | None = None) -> str:
-        """Print the sub-topologies as Kafka Streams does; with `code`, the generated source too.
+        """Return the description of the sub-topologies as in Kafka Streams, optionally with
+        generated code.
 
         Args:
-            code: append the Python source that the compiler makes of each sub-topology.
-            config: what it is to run with, as `StreamsConfig.parse` makes it of settings, or the
-                `config` of an application; None stands for the defaults.
+            code: whether to append the Python source that the compiler generates for each
+                sub-topology.
+            config: the settings that it will run with, as returned by `StreamsConfig.parse`, or the
+                `config` of an application; None uses the defaults.
 
         Returns:
             The description, ready to print.
 
         Raises:
-            TopologyError: the config is none, such as settings that nobody has checked.
+            TopologyError: the config has another type, such as a dict of unchecked settings.
 
         Example:
             >>> from headrace import StreamsConfig
@@ -231,7 +233,7 @@ class Topology(Graph):
         """Draw the topology as a picture.
 
         Returns:
-            An ``<svg>`` element, which is a file of its own as well.
+            An ``<svg>`` element, which is also a valid file.
 
         Example:
             >>> Topology().add_source("read", "lines").add_sink("write", "out", "read").to_svg()[:4]
@@ -240,7 +242,6 @@ class Topology(Graph):
         return to_svg(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         return self.to_svg()
 
     def __repr__(self) -> str:
@@ -266,20 +267,21 @@ class Topology(Graph):
         timestamps: TimestampExtractor | None = None,
         offset_reset: OffsetReset | None = None,
     ) -> Topology:
-        """Add a node that reads topics; returns the new topology, and leaves this one.
+        """Return a new topology with a node that reads topics; this topology does not change.
 
         Args:
-            name: of the node.
-            topics: one, or several that are partitioned alike.
-            key: serde of keys; None takes the setting ``default.key.serde``.
-            value: serde of values; None takes the setting ``default.value.serde``.
-            timestamps: tells the time of each record; None takes the setting
+            name: name of the node.
+            topics: a topic, or several co-partitioned topics.
+            key: serde of keys; None uses the setting ``default.key.serde``.
+            value: serde of values; None uses the setting ``default.value.serde``.
+            timestamps: extracts the timestamp of each record; None uses the setting
                 ``default.timestamp.extractor``.
-            offset_reset: "earliest" or "latest": where to begin with a partition of which nothing
-                was committed; None takes the setting ``consumer.auto.offset.reset``.
+            offset_reset: "earliest" or "latest": the start offset of a partition without committed
+                offset;
+                None uses the setting ``consumer.auto.offset.reset``.
 
         Raises:
-            TopologyError: a name is not legal or is taken, or a topic is read already.
+            TopologyError: a name is not legal or is taken, or a topic is already read.
 
         >>> from headrace import serdes
         >>> topology = Topology().add_source("read", "lines", value=serdes.string)
@@ -296,18 +298,19 @@ class Topology(Graph):
     def add_processor(
         self, name: str, supplier: Callable[..., Any], *parents: str, stores: Iterable[Any] = ()
     ) -> Topology:
-        """Add a node that runs processors; returns the new topology, and leaves this one.
+        """Return a new topology with a node that runs processors; this topology does not change.
 
         Args:
-            name: of the node.
-            supplier: makes a new processor in each call, or is a function that is called as
+            name: name of the node.
+            supplier: returns a new processor in each call, or is a function that is called as
                 ``function(record, context)``; see `KStream.process`.
-            parents: the nodes that feed it, those of the DSL by their names in `describe`.
-            stores: what it works with: names of stores that are there, or what describes them,
-                which are added.
+            parents: names of the upstream nodes; nodes of the DSL have the names in `describe`.
+            stores: stores of the processor: names of existing stores, or store builders, whose
+                stores are
+                added.
 
         Raises:
-            TopologyError: a name is not legal, is taken or is not there.
+            TopologyError: a name is not legal, is taken or does not exist.
 
         >>> def upper(record, context):
         ...     context.forward(record.with_value(record.value.upper()), to="write")
@@ -326,20 +329,20 @@ class Topology(Graph):
         value: AnySerde | None = None,
         partitioner: Function | None = None,
     ) -> Topology:
-        """Add a node that writes to a topic; returns the new topology, and leaves this one.
+        """Return a new topology with a node that writes to a topic; this topology does not change.
 
         Args:
-            name: of the node.
+            name: name of the node.
             topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
-            parents: the nodes that feed it.
-            key: serde of keys; None takes the setting ``default.key.serde``.
-            value: serde of values; None takes the setting ``default.value.serde``.
+            parents: names of the upstream nodes.
+            key: serde of keys; None uses the setting ``default.key.serde``.
+            value: serde of values; None uses the setting ``default.value.serde``.
             partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
-                partition, several in a list, an empty list to write nowhere, or None for that of
-                the key.
+                partition, several in a list, an empty list to write nowhere, or None for the key's
+                default partition.
 
         Raises:
-            TopologyError: a name is not legal, is taken or is not there.
+            TopologyError: a name is not legal, is taken or does not exist.
 
         >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
         'out'
@@ -347,14 +350,14 @@ class Topology(Graph):
         return with_sink(self, name, topic, parents, key, value, partitioner)
 
     def add_state_store(self, store: StoreBuilder[Any], *processors: str) -> Topology:
-        """Add a store; returns the new topology, and leaves this one.
+        """Return a new topology with a store; this topology does not change.
 
         Args:
-            store: made by `Stores`.
-            processors: the nodes to connect with it.
+            store: created by `Stores`.
+            processors: the nodes to connect to it.
 
         Raises:
-            TopologyError: another store of that name is there, or a node is no processor.
+            TopologyError: another store with that name exists, or a node is not a processor.
 
         >>> from headrace.topology.processors.stores import Stores
         >>> def count(record, context):
@@ -370,20 +373,21 @@ class Topology(Graph):
     def add_read_only_state_store(
         self, store: StoreBuilder[Any], topic: str, *, source: str, processor: str
     ) -> Topology:
-        """Add a store of the last value of each key of a topic; returns the new topology.
+        """Return a new topology with a read-only store of the last value of each key of a topic.
 
-        The topic is the store's changelog too, so it must be compacted and none is made (KIP-813).
-        Processors that are connected with the store read it.
+        The topic is also the store's changelog, so it must be compacted, and no changelog topic is
+        created (KIP-813). Processors that are connected to the store can read it.
 
         Args:
-            store: made by `Stores.key_value`; its serdes read the topic.
-            topic: read from its beginning; a null value deletes.
-            source: the name of the node that reads it.
-            processor: the name of the node that keeps the rows.
+            store: created by `Stores.key_value`; its serdes decode the topic.
+            topic: the topic, read from its beginning; a null value deletes the row.
+            source: name of the node that reads the topic.
+            processor: name of the node that writes the rows.
 
         Raises:
-            TopologyError: the store is of another kind or unlogged, the topic is read already, or
-                a name is taken.
+            TopologyError: the store is of another kind or not logged, the topic is already read, or
+                a name
+                is taken.
 
         >>> from headrace.topology.processors.stores import Stores
         >>> def price(record, context):
@@ -399,16 +403,16 @@ class Topology(Graph):
         return with_read_only_state_store(self, store, topic, source, processor)
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
-        """Let a processor use stores, those of tables included; returns the new topology.
+        """Return a new topology with stores, including stores of tables, connected to a processor.
 
-        Processors that use the same store are in one sub-topology.
+        Processors that use the same store are in the same sub-topology.
 
         Args:
-            processor: the name of its node.
-            stores: names of stores that are there.
+            processor: name of the processor's node.
+            stores: names of existing stores.
 
         Raises:
-            TopologyError: there is no such processor or store.
+            TopologyError: the processor or a store does not exist.
 
         >>> from headrace.topology.processors.stores import Stores
         >>> def keep(record, context):

@@ -1,9 +1,9 @@
-"""Windows over time: what they are, which of them a record falls into, and when they close.
+"""Windows of time: their definitions, the windows of a record, and when they close.
 
-Specs are frozen and know no records; the functions are pure. Times are milliseconds since 1970
-inside, `timedelta` at the surface. A window is closed once stream time has passed its end by the
-grace period: a record for a closed window is late, and dropped (Kafka Streams: `TimeWindows`,
-`SlidingWindows`, `SessionWindows`, `JoinWindows`, and the processors that use them).
+Specs are frozen and contain no records; the functions are pure. Times are milliseconds since 1970
+internally, and `timedelta` in the public API. A window is closed when stream time has passed its
+end plus the grace period: a record for a closed window is late, and dropped (Kafka Streams:
+`TimeWindows`, `SlidingWindows`, `SessionWindows`, `JoinWindows`, and the processors that use them).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Window(NamedTuple):
-    """A span of time in milliseconds since 1970; whether the end belongs to it, its spec says.
+    """Time interval in milliseconds since 1970; its spec defines whether the end is inclusive.
 
     Example:
         >>> window = Window(0, 90_000)
@@ -39,35 +39,35 @@ class Window(NamedTuple):
 
     @property
     def start(self) -> datetime:
-        """When it begins, in UTC."""
+        """Start in UTC."""
         return _1970 + self.start_ms * _MS
 
     @property
     def end(self) -> datetime:
-        """When it ends, in UTC.
+        """End in UTC.
 
         Raises:
-            OverflowError: it is later than a datetime can say, as that of a window without an end.
+            OverflowError: The end is too large for a datetime, as in an unlimited window.
         """
         return _1970 + self.end_ms * _MS
 
 
 class Windowed(NamedTuple, Generic[K]):
-    """A key within a window: the key of a windowed table."""
+    """Key in a window: the key of a windowed table."""
 
     key: K
     window: Window
 
 
 def duration_ms(name: str, value: Any, *, at_least: int) -> int:
-    """Read a duration that a user gave, in whole milliseconds.
+    """Return a user's duration in milliseconds, after checking it.
 
     Args:
-        name: what it is, for the error.
-        at_least: the shortest that is possible, in milliseconds.
+        name: name of the parameter, for the error.
+        at_least: minimum in milliseconds.
 
     Raises:
-        TopologyError: it is none, too short, or not whole milliseconds.
+        TopologyError: it is not a timedelta, too short, or not a whole number of milliseconds.
     """
     if not isinstance(value, timedelta):
         raise TopologyError(f"{name} must be a timedelta, not {type(value).__name__}")
@@ -81,18 +81,18 @@ def duration_ms(name: str, value: Any, *, at_least: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWindows(metaclass=Hinting):
-    """Windows of one size, in step with 1970: tumbling, or hopping where they overlap.
+    """Windows of a fixed size, aligned to 1970: tumbling, or hopping if they overlap.
 
-    A window holds the records from its start, inclusive, to its end, exclusive. None begins before
-    1970.
+    A window contains the records from its start, inclusive, to its end, exclusive. No window starts
+    before 1970.
 
     Args:
-        size: of each window.
-        advance: from one window's start to the next; None for the size, so that none overlap.
-        grace: how late records may come, in stream time, and still count.
+        size: size of each window.
+        advance: distance between two starts; None for the size, so that windows do not overlap.
+        grace: how long after its end, in stream time, a window accepts records.
 
     Raises:
-        TopologyError: a duration is not possible.
+        TopologyError: a duration is not valid.
 
     Example:
         >>> ms = timedelta(milliseconds=1)
@@ -115,39 +115,41 @@ class TimeWindows(metaclass=Hinting):
 
     @property
     def size_ms(self) -> int:
-        """The size in milliseconds."""
+        """Size in milliseconds."""
         return duration_ms("size", self.size, at_least=1)
 
     @property
     def advance_ms(self) -> int:
-        """From one start to the next, in milliseconds."""
+        """Distance between two starts, in milliseconds."""
         if self.advance is None:
             return self.size_ms
         return duration_ms("advance", self.advance, at_least=1)
 
     @property
     def grace_ms(self) -> int:
-        """The grace period in milliseconds."""
+        """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
 
     def starts(self, timestamp: int) -> range:
-        """The starts of the windows that a record falls into, the earliest first.
+        """Return the starts of the windows that contain a record, earliest first.
 
         Args:
-            timestamp: the record's, in milliseconds since 1970.
+            timestamp: the record's timestamp, in milliseconds since 1970.
         """
         advance = self.advance_ms
         first = max(0, timestamp - self.size_ms + advance) // advance * advance
         return range(first, timestamp + 1, advance)
 
     def is_closed(self, end_ms: int, stream_time: int) -> bool:
-        """Whether a record for the window that ends at `end_ms` is late."""
+        """Return whether the window that ends at `end_ms` is closed, so that records for it are
+        late.
+        """
         return end_ms <= stream_time - self.grace_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnlimitedWindows(metaclass=Hinting):
-    """One window without an end; records before its start are dropped.
+    """A single window without an end; records before its start are dropped.
 
     Args:
         start_ms: its start, in milliseconds since 1970.
@@ -166,16 +168,16 @@ class UnlimitedWindows(metaclass=Hinting):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingWindows(metaclass=Hinting):
-    """Windows that records make: any two records whose times differ by no more share one.
+    """Windows defined by records: any two records within the time difference share a window.
 
-    A window holds the records from its start to its end, both inclusive.
+    A window contains the records from its start to its end, both inclusive.
 
     Args:
-        time_difference: of the records in a window, at most.
-        grace: how late records may come, in stream time, and still count.
+        time_difference: maximum time difference of the records in a window.
+        grace: how long after its end, in stream time, a window accepts records.
 
     Raises:
-        TopologyError: a duration is not possible.
+        TopologyError: a duration is not valid.
     """
 
     time_difference: timedelta
@@ -187,32 +189,34 @@ class SlidingWindows(metaclass=Hinting):
 
     @property
     def time_difference_ms(self) -> int:
-        """The largest difference in milliseconds."""
+        """Maximum time difference in milliseconds."""
         return duration_ms("time_difference", self.time_difference, at_least=0)
 
     @property
     def grace_ms(self) -> int:
-        """The grace period in milliseconds."""
+        """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
 
     def is_closed(self, end_ms: int, stream_time: int) -> bool:
-        """Whether a record for the window that ends at `end_ms` is late."""
+        """Return whether the window that ends at `end_ms` is closed, so that records for it are
+        late.
+        """
         return end_ms < stream_time - self.grace_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionWindows(metaclass=Hinting):
-    """Windows that grow while records come: one ends where nothing comes for the gap.
+    """Windows that grow while records arrive, and end after an inactivity gap without records.
 
-    A session holds the records from its start to its end, both inclusive; two records exactly the
-    gap apart are in one session.
+    A session contains the records from its start to its end, both inclusive; two records exactly
+    the gap apart are in the same session.
 
     Args:
         inactivity_gap: the longest pause within a session.
-        grace: how late records may come, in stream time, and still count.
+        grace: how late records may be, in stream time, and still be added.
 
     Raises:
-        TopologyError: a duration is not possible.
+        TopologyError: a duration is not valid.
 
     Example:
         >>> sessions = SessionWindows(inactivity_gap=timedelta(milliseconds=5))
@@ -229,28 +233,29 @@ class SessionWindows(metaclass=Hinting):
 
     @property
     def gap_ms(self) -> int:
-        """The gap in milliseconds."""
+        """Inactivity gap in milliseconds."""
         return duration_ms("inactivity_gap", self.inactivity_gap, at_least=1)
 
     @property
     def grace_ms(self) -> int:
-        """The grace period in milliseconds."""
+        """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
 
     def reach(self, timestamp: int) -> tuple[int, int]:
-        """Where sessions that a record joins end at the earliest, and start at the latest.
+        """Return the earliest end and the latest start of sessions that a record joins.
 
         Args:
-            timestamp: the record's, in milliseconds since 1970.
+            timestamp: the record's timestamp, in milliseconds since 1970.
         """
         return max(0, timestamp - self.gap_ms), timestamp + self.gap_ms
 
     def merged(self, sessions: Iterable[Window], timestamp: int) -> tuple[Window, Sequence[Window]]:
-        """The session that a record makes of those of its key, and those that it takes in.
+        """Return the session after adding a record, and the existing sessions that are merged into
+        it.
 
         Args:
-            sessions: of the key; none of them within the gap of another.
-            timestamp: the record's, in milliseconds since 1970.
+            sessions: sessions of the key, each more than the gap apart.
+            timestamp: the record's timestamp, in milliseconds since 1970.
         """
         earliest_end, latest_start = self.reach(timestamp)
         taken = [w for w in sessions if w.end_ms >= earliest_end and w.start_ms <= latest_start]
@@ -259,23 +264,24 @@ class SessionWindows(metaclass=Hinting):
         return Window(start, end), taken
 
     def is_closed(self, end_ms: int, stream_time: int) -> bool:
-        """Whether a session that ends at `end_ms` can grow no more."""
+        """Return whether a session that ends at `end_ms` can no longer grow."""
         return end_ms < stream_time - self.grace_ms - self.gap_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinWindows(metaclass=Hinting):
-    """Which records of two streams belong together: those whose times differ by no more.
+    """Maximum time difference between matching records of two streams.
 
     Args:
-        time_difference: how far the other record's time may lie before or after; may be left out
-            where `before` or `after` is given, and is nothing then.
-        before: how far it may lie before; None takes `time_difference`.
-        after: how far it may lie after; None takes `time_difference`.
-        grace: how late records may come, in stream time, and still be joined.
+        time_difference: maximum difference of the other record's time, before and after; optional
+            if
+            `before` or `after` is given, and 0 then.
+        before: maximum difference before; None uses `time_difference`.
+        after: maximum difference after; None uses `time_difference`.
+        grace: how late records may be, in stream time, and still be joined.
 
     Raises:
-        TopologyError: a duration is not possible, or none is given.
+        TopologyError: a duration is not valid, or none is given.
 
     Example:
         >>> ms = timedelta(milliseconds=1)
@@ -301,12 +307,12 @@ class JoinWindows(metaclass=Hinting):
 
     @property
     def before_ms(self) -> int:
-        """How far before, in milliseconds; negative where only later records match."""
+        """Maximum difference before, in milliseconds; negative if only later records match."""
         return self._side("before", self.before)
 
     @property
     def after_ms(self) -> int:
-        """How far after, in milliseconds; negative where only earlier records match."""
+        """Maximum difference after, in milliseconds; negative if only earlier records match."""
         return self._side("after", self.after)
 
     def _side(self, name: str, value: timedelta | None) -> int:
@@ -317,13 +323,13 @@ class JoinWindows(metaclass=Hinting):
 
     @property
     def grace_ms(self) -> int:
-        """The grace period in milliseconds."""
+        """Grace period in milliseconds."""
         return duration_ms("grace", self.grace, at_least=0)
 
     def around(self, timestamp: int) -> tuple[int, int]:
-        """From when to when, both inclusive, the other stream's records match.
+        """Return the first and last time at which the other stream's records match, both inclusive.
 
         Args:
-            timestamp: of this stream's record, in milliseconds since 1970.
+            timestamp: timestamp of this stream's record, in milliseconds since 1970.
         """
         return max(0, timestamp - self.before_ms), timestamp + self.after_ms

@@ -1,4 +1,4 @@
-"""Several grouped streams that are folded into one table, each by an aggregator of its own."""
+"""Cogrouped streams: several grouped streams aggregated into a single table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ A = TypeVar("A")
 
 Group = tuple["grouped.KGroupedStream[Any, Any]", Callable[[Any, Any, Any], Any]]
 Made = tuple[Store, OperatorSpec]
-"""A store, and the fold over it."""
+"""A store and the aggregation that it stores."""
 
 _AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
 _MERGE = "COGROUPKSTREAM-MERGE-"
@@ -50,9 +50,10 @@ _MERGE = "COGROUPKSTREAM-MERGE-"
 
 @checked
 class CogroupedKStream(Generic[K, A]):
-    """What `KGroupedStream.cogroup` returns: streams of one key, each with its aggregator.
+    """Grouped streams with the same kind of key and their aggregators; returned by
+    `KGroupedStream.cogroup`.
 
-    They share one store. A null value is left out, as with any fold of whole streams.
+    They share a store. Null values are dropped, as in any aggregation of whole streams.
     """
 
     __slots__ = ("_groups",)
@@ -66,23 +67,25 @@ class CogroupedKStream(Generic[K, A]):
     def cogroup(
         self, other: grouped.KGroupedStream[K, V], aggregator: Callable[[K, V, A], A]
     ) -> CogroupedKStream[K, A]:
-        """Add one more stream.
+        """Add another grouped stream with its aggregator.
 
         Args:
-            other: the stream, grouped by the same kind of key; one that is there already is given
-                the new aggregator.
+            other: the stream, grouped by the same kind of key; a stream that was already added gets
+                the
+                new aggregator.
             aggregator: called as ``aggregator(key, value, aggregate)`` with its values; None
-                deletes the row.
+                deletes the
+                row.
 
         Returns:
-            All of them; this object stays as it is.
+            All streams; this object does not change.
 
         Raises:
             TopologyError: the stream comes from another builder.
         """
         if other._edge.draft is not self._groups[0][0]._edge.draft:
             raise TopologyError("cogroup() was given a stream of another builder; use one builder")
-        # The same stream stays at its place, as in Kafka Streams.
+        # A stream that was already added keeps its position, as in Kafka Streams.
         return CogroupedKStream(tuple({**dict(self._groups), other: aggregator}.items()))
 
     def aggregate(
@@ -94,14 +97,14 @@ class CogroupedKStream(Generic[K, A]):
         value: Serde[A] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[K, A]:
-        """Fold the values of all streams into one aggregate a key.
+        """Aggregate the values of all streams by key.
 
         Args:
-            initializer: makes the aggregate of a key that has none.
+            initializer: returns the initial aggregate of a key.
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None takes that of the groups, where they have the same.
-            value: serde of the aggregates; None takes the setting ``default.value.serde``.
-            name: what the names of the nodes begin with; None generates them.
+            key: serde of the store's keys; None uses the groups' serde if it is the same for all.
+            value: serde of the aggregates; None uses the setting ``default.value.serde``.
+            name: prefix of the nodes' names; None generates them.
 
         Returns:
             The table of aggregates.
@@ -145,10 +148,10 @@ class CogroupedKStream(Generic[K, A]):
     def windowed_by(
         self, windows: TimeWindows | SlidingWindows | UnlimitedWindows | SessionWindows
     ) -> TimeWindowedCogroupedKStream[K, A] | SessionWindowedCogroupedKStream[K, A]:
-        """Fold each window of a key for itself; the streams share one stream time.
+        """Aggregate by key and window; the streams share their stream time.
 
         Args:
-            windows: what the windows are.
+            windows: the kind and size of the windows.
         """
         if isinstance(windows, SessionWindows):
             return SessionWindowedCogroupedKStream(self._groups, windows)
@@ -157,7 +160,7 @@ class CogroupedKStream(Generic[K, A]):
 
 @checked
 class TimeWindowedCogroupedKStream(Generic[K, A]):
-    """What `CogroupedKStream.windowed_by` returns for time, sliding and unlimited windows."""
+    """Cogrouped streams in time, sliding or unlimited windows."""
 
     __slots__ = ("_groups", "_windows")
 
@@ -181,15 +184,16 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         value: Serde[A] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[Windowed[K], A]:
-        """Fold the values of all streams into one aggregate for each key and window.
+        """Aggregate the values of all streams by key and window.
 
         Args:
-            initializer: makes the aggregate of a window that has none.
+            initializer: returns the initial aggregate of a window.
             store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None takes that of the groups,
-                where they have the same.
-            value: serde of the aggregates; None takes the setting ``default.value.serde``.
-            name: what the names of the nodes begin with; None generates them.
+            key: serde of the keys within the store's windowed keys; None uses the groups' serde if
+                it is
+                the same for all.
+            value: serde of the aggregates; None uses the setting ``default.value.serde``.
+            name: prefix of the nodes' names; None generates them.
 
         Returns:
             The table of aggregates.
@@ -233,7 +237,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
 
 @checked
 class SessionWindowedCogroupedKStream(Generic[K, A]):
-    """What `CogroupedKStream.windowed_by` returns for sessions."""
+    """Cogrouped streams in session windows."""
 
     __slots__ = ("_groups", "_windows")
 
@@ -254,16 +258,17 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
         value: Serde[A] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[Windowed[K], A]:
-        """Fold the values of all streams into one aggregate for each session of a key.
+        """Aggregate the values of all streams by key and session.
 
         Args:
-            initializer: makes an empty aggregate.
+            initializer: returns an empty aggregate.
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
             store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None takes that of the groups,
-                where they have the same.
-            value: serde of the aggregates; None takes the setting ``default.value.serde``.
-            name: what the names of the nodes begin with; None generates them.
+            key: serde of the keys within the store's windowed keys; None uses the groups' serde if
+                it is
+                the same for all.
+            value: serde of the aggregates; None uses the setting ``default.value.serde``.
+            name: prefix of the nodes' names; None generates them.
 
         Returns:
             The table of aggregates.
@@ -315,7 +320,9 @@ def _cogroup(
     *,
     folds_nulls: bool,
 ) -> Edge:
-    """Add the repartitions, a step for each stream and the one behind them, in Kafka's order."""
+    """Add the repartition topics, a node for each stream and the merging node, in Kafka Streams'
+    order.
+    """
     first = groups[0][0]._edge
     draft, names = first.draft, first.draft.names
     store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
@@ -337,7 +344,9 @@ def _cogroup(
 def _partitioned(
     group: grouped.KGroupedStream[Any, Any], groups: tuple[Group, ...], store: str
 ) -> Edge:
-    """A stream as its fold reads it; new keys without a serde have that of the other streams."""
+    """Return a stream, repartitioned if necessary; new keys without a serde use the other streams'
+    serde.
+    """
     edge = group._edge
     if not edge.rekeyed:
         return edge
@@ -346,7 +355,7 @@ def _partitioned(
 
 
 def _shared_key(groups: tuple[Group, ...]) -> AnySerde | None:
-    """The serde of the streams' keys; new keys that nobody named one for take the others'."""
+    """Return the key serde that all streams share, or None; streams with new keys may have none."""
     edges = [group._edge for group, _ in groups]
     keys = [edge.key for edge in edges if edge.key is not None or not edge.rekeyed]
     return keys[0] if keys and all(key == keys[0] for key in keys) else None

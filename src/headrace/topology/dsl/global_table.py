@@ -1,4 +1,4 @@
-"""A global table: all rows of a topic in every process, for streams to look up by any key."""
+"""Global table: all rows of a topic in every process, for lookups by any key."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class GlobalKTable(Generic[K, V]):
-    """What `StreamsBuilder.global_table` returns; streams join with it.
+    """Global table, returned by `StreamsBuilder.global_table`; streams join with it.
 
-    A table's rows are shared out among the tasks, so a record finds only rows of its own partition.
-    A global table has all rows everywhere: a record may look up any key, whatever key and
-    partition it has itself, and nothing is partitioned anew for it.
+    A table's rows are distributed among the tasks, so a record finds only rows of its own
+    partition. A global table has all rows in each process: a record may look up any key, and
+    neither side is repartitioned.
 
     Args:
-        store: the name of the store that keeps the rows.
+        store: name of the store of the rows.
     """
 
     store: str
@@ -55,17 +55,17 @@ def global_table(
         value=value,
     )
     table = GlobalTable(names.node("KTABLE-SOURCE-", name), (source.name,), store_name)
-    # The topic is the changelog, and nothing is held back: nothing flows from the table.
+    # The topic is the changelog, and nothing is cached: the table has no downstream nodes.
     spec = replace(kept.spec(store_name), logged=False, cached=False)
     draft.add(source, table, store=Store(spec, key, value))
     return GlobalKTable(store_name, draft, table.name)
 
 
 def node_of(table: GlobalKTable[K, V], draft: Draft) -> str:
-    """The name of a table's node.
+    """Return the name of a table's node.
 
     Raises:
-        TopologyError: the table is another builder's.
+        TopologyError: the table is from another builder.
     """
     if table._draft is not draft:
         raise TopologyError("join() was given a global table of another builder; use one builder")

@@ -1,4 +1,4 @@
-"""A stream that is grouped by its key, ready to be folded into a table."""
+"""Grouped stream: records grouped by key, to be aggregated into a table."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ A = TypeVar("A")
 
 @checked
 class KGroupedStream(Generic[K, V]):
-    """What `KStream.group_by` and `KStream.group_by_key` return.
+    """Stream grouped by key, returned by `KStream.group_by` and `KStream.group_by_key`.
 
-    A null value is left out by each of the folds. Where the key has changed since the records were
-    last partitioned, the fold reads them from a repartition topic, so that all records of one key
-    are folded by one task.
+    Every aggregation drops null values. If the key may have changed since the records were last
+    partitioned, the aggregation reads them from a repartition topic, so that a single task has all
+    records of a key.
     """
 
     __slots__ = ("_edge", "_name")
@@ -56,8 +56,8 @@ class KGroupedStream(Generic[K, V]):
 
         Args:
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None takes that of the group.
-            value: serde of the counts; None takes `serdes.long`.
+            key: serde of the store's keys; None uses the group's.
+            value: serde of the counts; None uses `serdes.long`.
             name: name of the node; None generates one.
 
         Returns:
@@ -80,20 +80,25 @@ class KGroupedStream(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[K, V]:
-        """Combine the values of each key, two at a time; the first value is taken as it is.
+        """Combine the values of each key with a function of two values; the first value is used
+        unchanged.
 
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the row.
-            merger: called as ``merger(key, one, other)`` with what the reducer made of some values
-                and of those that came next; returns what it makes of all of them. With it,
-                values are reduced before they are written to a repartition topic, where nobody
-                can tell. A test has it called where its driver is made with ``commit="manual"``:
-                by default each record is committed by itself, and there is nothing to merge. The
-                first value of each such result is taken as it is, too: refuse values before, with
-                `filter` or `map_values`, and not by what the reducer raises.
+            merger: called as ``merger(key, one, other)`` with the reducer's result of some values
+                and its
+                result of the values after them; returns the result of all of them. With it, values
+                    are
+                reduced before they are written to a repartition topic, with the same results. To
+                    test it,
+                create the driver with ``commit="manual"``: by default each record is committed
+                individually, and no results are merged. The first value of each such result is used
+                unchanged, too: reject values upstream, with `filter` or `map_values`, not with an
+                    error of
+                the reducer.
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None takes that of the group.
-            value: serde of the store's values; None takes that of the group.
+            key: serde of the store's keys; None uses the group's.
+            value: serde of the store's values; None uses the group's.
             name: name of the node; None generates one.
 
         Returns:
@@ -131,19 +136,22 @@ class KGroupedStream(Generic[K, V]):
         value: Serde[A] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[K, A]:
-        """Fold the values of each key into an aggregate.
+        """Aggregate the values of each key.
 
         Args:
-            initializer: makes the aggregate of a key that has none.
+            initializer: returns the initial aggregate of a key.
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row.
-            merger: called as ``merger(key, one, other)`` with the aggregate of some values and
-                that of those that came next, each begun by the initializer; returns the aggregate
+            merger: called as ``merger(key, one, other)`` with the aggregate of some values and the
+                aggregate of the values after them, each started by the initializer; returns the
+                    aggregate
                 of all of them. With it, values are aggregated before they are written to a
-                repartition topic, where nobody can tell. A test has it called where its driver is
-                made with ``commit="manual"``, as `reduce` says.
+                    repartition
+                topic, with the same results. To test it, create the driver with
+                    ``commit="manual"``; see
+                `reduce`.
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None takes that of the group.
-            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            key: serde of the store's keys; None uses the group's.
+            value: serde of the aggregates; None uses the setting ``default.value.serde``.
             name: name of the node; None generates one.
 
         Returns:
@@ -196,21 +204,23 @@ class KGroupedStream(Generic[K, V]):
         emit: Emit = "on_window_update",
         late: Late[K, V] | None = None,
     ) -> time_windowed.TimeWindowedKStream[K, V] | session_windowed.SessionWindowedKStream[K, V]:
-        """Cut the stream into windows of time, each of which is folded on its own.
+        """Divide the stream into time windows, each of which is aggregated separately.
 
         Args:
-            windows: which windows there are, and how long records may come for them.
-            emit: "on_window_update" sends a result on whenever it changes, "on_window_close" once,
-                when no record can change it any more. Unlimited windows are never closed.
-            late: called with the stream of the records that came after all their windows were
-                closed; adds to it what is to happen with them. Their serdes are the group's. They
-                are counted in any case.
+            windows: the windows, and their grace period.
+            emit: "on_window_update" forwards a result whenever it changes, "on_window_close" once,
+                when
+                the window is closed. Unlimited windows are never closed.
+            late: called with the stream of late records, which came after all of their windows were
+                closed; adds the nodes that process them. They have the group's serdes. Late records
+                    are
+                always counted.
 
         Returns:
-            The windowed stream, to be folded.
+            The windowed stream, to be aggregated.
 
         Raises:
-            TopologyError: what was given does not go together.
+            TopologyError: the arguments cannot be combined.
 
         Example:
             >>> from datetime import timedelta
@@ -243,14 +253,15 @@ class KGroupedStream(Generic[K, V]):
         )
 
     def cogroup(self, aggregator: Callable[[K, V, A], A]) -> cogrouped.CogroupedKStream[K, A]:
-        """Begin to fold several streams into one table, each by an aggregator of its own.
+        """Start a cogroup: an aggregation of several streams into a table, each with its own
+        aggregator.
 
         Args:
             aggregator: called as ``aggregator(key, value, aggregate)`` with this stream's values;
                 None deletes the row.
 
         Returns:
-            What the other streams are added to.
+            The cogrouped stream, to which other streams are added.
 
         Example:
             >>> from headrace import StreamsBuilder

@@ -1,4 +1,4 @@
-"""A table that is grouped anew, ready to be folded into another table."""
+"""Grouped table: rows grouped by a new key, to be aggregated into another table."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _AGGREGATE = "KTABLE-AGGREGATE-"
 
 @checked
 class KGroupedTable(Generic[K, V]):
-    """What `KTable.group_by` returns.
+    """Table grouped by a new key, returned by `KTable.group_by`.
 
-    A row counts once in its group: where it changes, its old value is taken away again and its new
-    one is added, and where it is deleted it is taken away. Both go through a repartition topic, so
-    that one task has all of a group. A fold must not mind in which order rows come: those of
-    several partitions come in any.
+    A row counts once in its group. When it changes, its old value is subtracted and its new value
+    is added; when it is deleted, its old value is subtracted. Both go through a repartition topic,
+    so that a single task has all rows of a group. An aggregation must not depend on the order of
+    rows, because rows of several partitions come in any order.
     """
 
     __slots__ = ("_edge", "_name", "_source")
@@ -42,7 +42,7 @@ class KGroupedTable(Generic[K, V]):
         self._edge = edge
         self._name = name
         self._source: str | None = None
-        """The source of the repartition topic, once it is there."""
+        """Source node of the repartition topic, after it was added."""
 
     def __repr__(self) -> str:
         return f"<KGroupedTable of {self._edge}>"
@@ -59,8 +59,8 @@ class KGroupedTable(Generic[K, V]):
 
         Args:
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None takes that of the group.
-            value: serde of the counts; None takes `serdes.long`.
+            key: serde of the store's keys; None uses the group's.
+            value: serde of the counts; None uses `serdes.long`.
             name: name of the node; None generates one.
 
         Returns:
@@ -98,7 +98,8 @@ class KGroupedTable(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[K, V]:
-        """Combine the values of each group, two at a time; the first is taken as it is.
+        """Combine the values of each group with a function of two values; the first value is used
+        unchanged.
 
         Args:
             adder: called as ``adder(aggregate, value)`` for a row that joins the group; None
@@ -106,8 +107,8 @@ class KGroupedTable(Generic[K, V]):
             subtractor: called as ``subtractor(aggregate, value)`` for a row that leaves it; None
                 deletes the group's row.
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None takes that of the group.
-            value: serde of the store's values; None takes that of the group.
+            key: serde of the store's keys; None uses the group's.
+            value: serde of the store's values; None uses the group's.
             name: name of the node; None generates one.
 
         Returns:
@@ -147,17 +148,17 @@ class KGroupedTable(Generic[K, V]):
         value: Serde[A] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[K, A]:
-        """Fold the values of each group into an aggregate.
+        """Aggregate the values of each group.
 
         Args:
-            initializer: makes the aggregate of a group that has none.
+            initializer: returns the initial aggregate of a group.
             adder: called as ``adder(key, value, aggregate)`` for a row that joins the group; None
                 deletes the group's row.
             subtractor: called as ``subtractor(key, value, aggregate)`` for a row that leaves it;
                 None deletes the group's row.
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys; None takes that of the group.
-            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            key: serde of the store's keys; None uses the group's.
+            value: serde of the aggregates; None uses the setting ``default.value.serde``.
             name: name of the node; None generates one.
 
         Returns:
@@ -195,7 +196,7 @@ class KGroupedTable(Generic[K, V]):
         value: AnySerde | None,
         name: str | None,
     ) -> Edge:
-        """Add the repartition topic and the fold. The order of names matters."""
+        """Add the repartition topic and the aggregation. The order of generated names matters."""
         edge, kept = self._edge, materialized(store)
         names = edge.draft.names
         store_name = names.store(_AGGREGATE) if kept.store is None else kept.store

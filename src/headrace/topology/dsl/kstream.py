@@ -1,4 +1,4 @@
-"""A stream of records, and what can be done with each of them."""
+"""Stream of records and its operators."""
 
 from __future__ import annotations
 
@@ -69,23 +69,20 @@ NO_GRACE = timedelta(0)
 R = TypeVar("R")
 K2 = TypeVar("K2", default=Any)
 V2 = TypeVar("V2", default=Any)
-"""Nobody knows what a lambda forwards: then they are Any."""
+"""Any, if the types that a lambda forwards are unknown."""
 
 
 TIMEOUT = timedelta(seconds=5)
-"""Shorter than a transaction lives by default."""
-
-
-"""Nobody knows what a lambda forwards: then they are Any."""
+"""Default timeout of external calls, shorter than the default transaction timeout."""
 
 
 @checked
 class KStream(Generic[K, V]):
-    """Records, one after the other; each method adds a step behind this stream.
+    """Stream of records; each method adds an operator downstream of this stream.
 
-    Functions take ``(key, value)``; those of the ``*_values`` steps take the value alone, unless
-    ``with_key`` is set. They must not change what they are given. A stream may have several
-    followers: each of them sees every record.
+    Functions take ``(key, value)``; functions of the ``*_values`` operators take only the value,
+    unless ``with_key`` is set. They must not change their arguments. A stream may have several
+    downstream operators: each of them receives every record.
 
     >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
     >>> builder = StreamsBuilder()
@@ -110,7 +107,7 @@ class KStream(Generic[K, V]):
     def filter(
         self, predicate: Callable[[K, V], object], *, name: str | None = None
     ) -> KStream[K, V]:
-        """Keep the records for which the predicate holds.
+        """Keep the records for which the predicate is true.
 
         Args:
             predicate: called as ``predicate(key, value)``.
@@ -121,7 +118,7 @@ class KStream(Generic[K, V]):
     def filter_not(
         self, predicate: Callable[[K, V], object], *, name: str | None = None
     ) -> KStream[K, V]:
-        """Keep the records for which the predicate does not hold.
+        """Keep the records for which the predicate is false.
 
         Args:
             predicate: called as ``predicate(key, value)``.
@@ -132,7 +129,7 @@ class KStream(Generic[K, V]):
     def map(
         self, mapper: Callable[[K, V], tuple[K2, V2]], *, name: str | None = None
     ) -> KStream[K2, V2]:
-        """Make another record of each.
+        """Replace each record by another record.
 
         Args:
             mapper: called as ``mapper(key, value)``, returns the new key and value.
@@ -157,7 +154,7 @@ class KStream(Generic[K, V]):
     def map_values(
         self, mapper: Callable[..., V2], *, with_key: bool = False, name: str | None = None
     ) -> KStream[K, V2]:
-        """Make another value of each; the key stays, so nothing is partitioned anew.
+        """Replace the value of each record; the key stays, so no repartition is needed.
 
         Args:
             mapper: called as ``mapper(value)``.
@@ -170,7 +167,7 @@ class KStream(Generic[K, V]):
     def flat_map(
         self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], *, name: str | None = None
     ) -> KStream[K2, V2]:
-        """Make any number of records of each.
+        """Replace each record by any number of records.
 
         Args:
             mapper: called as ``mapper(key, value)``, returns pairs of a key and a value.
@@ -203,7 +200,7 @@ class KStream(Generic[K, V]):
         with_key: bool = False,
         name: str | None = None,
     ) -> KStream[K, V2]:
-        """Make any number of values of each, all under the same key.
+        """Replace the value of each record by any number of values with the same key.
 
         Args:
             mapper: called as ``mapper(value)``, returns values.
@@ -216,7 +213,7 @@ class KStream(Generic[K, V]):
     def select_key(
         self, mapper: Callable[[K, V], K2], *, name: str | None = None
     ) -> KStream[K2, V]:
-        """Give each record another key.
+        """Replace the key of each record.
 
         Args:
             mapper: called as ``mapper(key, value)``, returns the new key.
@@ -226,7 +223,7 @@ class KStream(Generic[K, V]):
         return KStream(replace(edge, key=None, rekeyed=True))
 
     def peek(self, action: Callable[[K, V], object], *, name: str | None = None) -> KStream[K, V]:
-        """Do something with each record and let it pass.
+        """Call a function with each record and forward the record unchanged.
 
         Args:
             action: called as ``action(key, value)``; called again where a record is processed
@@ -236,7 +233,7 @@ class KStream(Generic[K, V]):
         return KStream(self._added("peek", "PEEK", action, name))
 
     def for_each(self, action: Callable[[K, V], object], *, name: str | None = None) -> None:
-        """Do something with each record; nothing can follow.
+        """Call a function with each record; the result has no downstream operators.
 
         Args:
             action: called as ``action(key, value)``; called again where a record is processed
@@ -249,7 +246,7 @@ class KStream(Generic[K, V]):
         """Write each record to the standard output, as ``[label]: key, value``.
 
         Args:
-            label: what stands in front; None takes the name of the node that comes before.
+            label: text in the brackets; None uses the name of the upstream node.
             name: name of the node; None generates one.
         """
         self._added(
@@ -257,7 +254,7 @@ class KStream(Generic[K, V]):
         )
 
     def merge(self, other: KStream[K, V], *, name: str | None = None) -> KStream[K, V]:
-        """Put two streams into one; the order between them is not defined.
+        """Merge two streams into a single stream; their relative order is undefined.
 
         Args:
             other: a stream of the same builder.
@@ -269,13 +266,13 @@ class KStream(Generic[K, V]):
         return KStream(merged(self._edge, other._edge, name))
 
     def split(self, *, name: str | None = None) -> branched.BranchedKStream[K, V]:
-        """Begin to send each record to one of several streams.
+        """Start a split of the stream into branches.
 
         Args:
-            name: what the names of the branches begin with; None generates it.
+            name: prefix of the branches' names; None generates it.
 
         Returns:
-            What the branches are added to.
+            The split, to which branches are added.
         """
         return branched.BranchedKStream(self._edge, name)
 
@@ -287,13 +284,13 @@ class KStream(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> KStream[K, V]:
-        """Send the records through an internal topic, so that equal keys come together.
+        """Send the records through an internal topic that is partitioned by key.
 
         Args:
-            partitions: partition count of the topic; None takes it from upstream.
-            key: serde of the topic's keys; None takes that of the stream.
-            value: serde of the topic's values; None takes that of the stream.
-            name: what the topic is named after; None generates it.
+            partitions: partition count of the topic; None uses the upstream partition count.
+            key: serde of the topic's keys; None uses the stream's.
+            value: serde of the topic's values; None uses the stream's.
+            name: prefix of the topic's name; None generates it.
 
         Raises:
             TopologyError: the name is not legal or is taken, or the count is not positive.
@@ -301,7 +298,7 @@ class KStream(Generic[K, V]):
         if partitions is not None and partitions < 1:
             raise TopologyError(f"repartition() was given {partitions} partitions; give at least 1")
         edge = self._with_serdes(key, value)
-        # Unlike elsewhere, a given name uses up no number here.
+        # Unlike in other methods, a given name does not use up a number here.
         prefix = edge.draft.names.node("KSTREAM-REPARTITION-") if name is None else legal(name)
         return KStream(edge.repartitioned(prefix, partitions=partitions))
 
@@ -314,15 +311,15 @@ class KStream(Generic[K, V]):
         partitioner: Function | None = None,
         name: str | None = None,
     ) -> None:
-        """Write the records to a topic, under their own timestamps and headers.
+        """Write the records to a topic, with their timestamps and headers.
 
         Args:
             topic: the topic, or a function that is called as ``topic(key, value)`` and returns it.
-            key: serde of keys; None takes that of the stream.
-            value: serde of values; None takes that of the stream.
+            key: serde of keys; None uses the stream's.
+            value: serde of values; None uses the stream's.
             partitioner: called as ``partitioner(topic, key, value, partitions)``; returns a
-                partition, several in a list, an empty list to write nowhere, or None for that of
-                the key.
+                partition, several in a list, an empty list to write nowhere, or None for the key's
+                default partition.
             name: name of the node; None generates one.
 
         Raises:
@@ -338,18 +335,21 @@ class KStream(Generic[K, V]):
     def to_dead_letters(
         self, reason: str | Callable[[K, V], str], *, name: str | None = None
     ) -> None:
-        """Write a dead letter for each record, with a reason; nothing can follow.
+        """Write a dead letter with a reason for each record; the result has no downstream
+        operators.
 
-        It goes to the topic of the setting ``errors.dead.letter.queue.topic.name``, and is what a
-        record that fails becomes there: the bytes of the input record, and headers with the reason
-        as ``__streams.errors.message`` and with the place of the input record.
+        The dead letter goes to the topic of the setting ``errors.dead.letter.queue.topic.name``,
+        and has the same format as a failed record's: the bytes of the input record, and headers
+        with the reason as ``__streams.errors.message`` and with topic, partition and offset of the
+        input record.
 
         Args:
             reason: the text, or a function that is called as ``reason(key, value)`` and returns it.
             name: name of the node; None generates one.
 
         Raises:
-            TopologyError: the reason is neither or is empty, or a name is not legal or is taken.
+            TopologyError: the reason is empty or has another type, or a name is not legal or is
+                taken.
                 Without the setting the application does not start.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
@@ -376,25 +376,28 @@ class KStream(Generic[K, V]):
         value: Serde[V] | None = None,
         direct: bool = False,
     ) -> None:
-        """Write each record to a table outside of Kafka, exactly once.
+        """Write each record to an external sink, exactly once.
 
-        The records go through a topic of their own, named after the step. A task of its own reads
-        it, and its commit is the table's: rows and the position in the topic are one transaction.
+        The records go through an internal topic, named after the node. A separate task reads it and
+        commits in the external sink: rows and the position in the topic are in one transaction.
 
         Args:
-            sink: where to, such as a `SqliteSink`.
-            name: of the step; positions are kept under the ``application.id`` and this name, so
-                both stay as they are.
-            key: serde of the topic's keys; None takes that of the stream.
-            value: serde of the topic's values; None takes that of the stream.
-            direct: whether there is no such topic: the task reads that of the stream itself, with
-                steps in between that have no state. It is one topic alone, so no merged one, and
-                nothing else may be made of it then.
+            sink: the sink, such as a `SqliteSink`.
+            name: name of the node; positions are stored under the ``application.id`` and this name,
+                so
+                neither may change.
+            key: serde of the topic's keys; None uses the stream's.
+            value: serde of the topic's values; None uses the stream's.
+            direct: whether to omit the internal topic: the task reads the stream's input topic
+                itself, with
+                only stateless nodes in between. This requires a stream of a single topic that has
+                    no other
+                downstream nodes.
 
         Raises:
-            TopologyError: it is no sink, the name is not legal or is taken, or there are serdes for
-                a topic that there is none of; `StreamsBuilder.build` says where it cannot be
-                direct.
+            TopologyError: it is not a sink, the name is not legal or is taken, or serdes are given
+                without
+                an internal topic; `StreamsBuilder.build` checks the other requirements of `direct`.
 
         Example:
             >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
@@ -421,12 +424,12 @@ class KStream(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[K, V]:
-        """Read the stream as a table: the last value of each key, a null value deletes the row.
+        """Read the stream as a table: the last value of each key; a null value deletes the row.
 
         Args:
-            store: name or options of the store; a table that is given no name is not stored.
-            key: serde of keys; None takes that of the stream.
-            value: serde of values; None takes that of the stream.
+            store: name or options of the store; a table without a name is not stored.
+            key: serde of keys; None uses the stream's.
+            value: serde of values; None uses the stream's.
             name: name of the node, and of the topic if the key has changed; None generates it.
 
         Raises:
@@ -441,12 +444,12 @@ class KStream(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> grouped.KGroupedStream[K, V]:
-        """Group the records by the key that they have.
+        """Group the records by their key.
 
         Args:
-            key: serde of keys; None takes that of the stream.
-            value: serde of values; None takes that of the stream.
-            name: what a repartition topic is named after; None takes the store's name.
+            key: serde of keys; None uses the stream's.
+            value: serde of values; None uses the stream's.
+            name: prefix of the repartition topic's name; None uses the store's name.
 
         Raises:
             TopologyError: the name is not legal.
@@ -462,14 +465,15 @@ class KStream(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> grouped.KGroupedStream[K2, V]:
-        """Give each record another key and group the records by it.
+        """Replace the key of each record and group the records by the new key.
 
         Args:
             selector: called as ``selector(key, value)``, returns the new key.
-            key: serde of the new keys; None takes the setting ``default.key.serde``.
-            value: serde of values; None takes that of the stream.
-            name: name of the node, and of the repartition topic; None generates the one and takes
-                the store's name for the other.
+            key: serde of the new keys; None uses the setting ``default.key.serde``.
+            value: serde of values; None uses the stream's.
+            name: name of the node, and prefix of the repartition topic's name; None generates the
+                node's
+                name and uses the store's name for the topic.
 
         Raises:
             TopologyError: the name is not legal or is taken.
@@ -525,31 +529,38 @@ class KStream(Generic[K, V]):
         on_error: OnError = "fail",
         name: str | None = None,
     ) -> KStream[K, Any]:
-        """Make another value of each by a call to the outside, many of them under way at a time.
+        """Call an external service for each record, with many calls in flight, and use the result
+        as the value.
 
-        The calls belong to the transaction that their records are read in: their results go on in
-        the order of the records, and none is under way at a commit. What is processed again after
-        a failure is called for again.
+        The calls belong to the transaction of their records: by default results are forwarded in
+        the order of the records, and no call is in flight at a commit. Calls are repeated if their
+        records are processed again after a failure.
 
         Args:
-            fn: called as ``fn(value)``; a coroutine function, or a plain one, which is called in a
-                thread. One with a parameter `call` is told which call it is, by a `Call` whose
-                ``key`` is the same whenever the call is made again.
+            fn: called as ``fn(value)``; a coroutine function, or a plain function, which is called
+                in a
+                thread. A function with a parameter `call` receives a `Call` whose ``key`` is the
+                    same
+                whenever the call is repeated.
             with_key: call ``fn(key, value)`` instead.
-            concurrency: how many calls of a task are under way at most.
-            timeout: how long the calls for one record may take, with all attempts and pauses; to be
+            concurrency: maximum number of calls in flight per task.
+            timeout: time limit of the calls for a record, including all attempts and pauses; must
+                be
                 shorter than ``producer.transaction.timeout.ms``.
-            retry: how often a call that failed is made again, and when; None for never.
-            order: "kept" for that of the records, "any" for that in which the calls end.
-            on_error: what becomes of a record whose call failed in the end: "fail" asks the
-                setting ``processing.exception.handler``, which by default stops the application,
-                "skip" leaves it out, "dead_letter" writes it to the setting's dead-letter topic, a
-                function is called as ``on_error(value, error)`` and returns the value.
+            retry: retry policy of failed calls; None for no retries.
+            order: "kept" for the order of the records, "any" for the order in which the calls end.
+            on_error: reaction to a record whose last attempt failed: "fail" asks the setting
+                ``processing.exception.handler``, which by default stops the application, "skip"
+                    drops the
+                record, "dead_letter" writes it to the setting's dead-letter topic, a function is
+                    called as
+                ``on_error(value, error)`` and returns the value.
             name: name of the node; None generates one.
 
         Raises:
-            TopologyError: something cannot be called so, or is out of range; a name is not legal
-                or is taken.
+            TopologyError: the function cannot be called this way, an argument is out of range, or a
+                name is
+                not legal or is taken.
 
         >>> import asyncio
         >>> from headrace import TopologyTestDriver, serdes
@@ -598,17 +609,19 @@ class KStream(Generic[K, V]):
         max_ms: int | None = None,
         name: str | None = None,
     ) -> KStream[K, Any]:
-        """Make other values of many records by one call: what models want.
+        """Call a function, such as a model, with batches of values, and use its results as the new
+        values.
 
         Args:
             fn: called as ``fn(values)``, returns as many values in their order: a list, or a frame
-                or a column of such.
-            as_: what it is given: a "list", or a table of "arrow", a frame of "pandas" or
-                "polars", with a column for each name where values are dicts, and else a column
-                ``value``.
-            max_records: how many it is given at most.
-            max_ms: for how many milliseconds values may wait for more of them, a commit aside; None
-                for no longer than the records that were read together.
+                or a column of them.
+            as_: type of the argument: a "list", or a table of "arrow", a frame of "pandas" or
+                "polars",
+                with a column for each name if values are dicts, and otherwise a column ``value``.
+            max_records: maximum number of values per call.
+            max_ms: maximum wait for more values in milliseconds; a commit ends the wait earlier.
+                None calls
+                the function for the records of each poll.
             name: name of the node; None generates one.
 
         Raises:
@@ -652,21 +665,26 @@ class KStream(Generic[K, V]):
         stores: Iterable[AnyStore] = (),
         name: str | None = None,
     ) -> KStream[Any, Any]:
-        """Have a processor of one's own take each record; what it forwards is the result.
+        """Process each record with a user-defined processor; the records that it forwards are the
+        result.
 
-        It may change keys, so what needs equal keys together is repartitioned behind it.
+        It may change keys, so downstream operators that require partitioning by key repartition the
+        result.
 
         Args:
-            supplier: makes a new processor in each call, one for each task; a class will do. Or a
-                function that is called as ``function(record, context)``. One with an attribute
-                `stores` brings those and is connected with them.
-            stores: what the processor works with: names of stores, those of tables included, or
-                what describes them, which are added.
+            supplier: returns a new processor in each call, for each task; may be a class. Or a
+                function that is called as ``function(record, context)``. A supplier with an
+                    attribute
+                `stores` adds these stores and connects the processor to them.
+            stores: stores of the processor: names of stores or tables, or store builders, whose
+                stores are
+                added.
             name: name of the node; None generates one.
 
         Raises:
-            TopologyError: the supplier makes no processors, or the same one twice; a name is not
-                legal or is taken.
+            TopologyError: the supplier does not return processors, or returns the same processor
+                twice; a
+                name is not legal or is taken.
 
         >>> from headrace import Processor, Record, Stores, TopologyTestDriver, serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -709,19 +727,21 @@ class KStream(Generic[K, V]):
         stores: Iterable[AnyStore] = (),
         name: str | None = None,
     ) -> KStream[K, Any]:
-        """Have a processor of one's own take each record, which leaves keys as they are.
+        """Process each record with a user-defined processor that cannot change keys.
 
-        So nothing is repartitioned behind it. See `process` for the rest.
+        So no repartition is needed downstream. See `process` for details.
 
         Args:
-            supplier: makes a new `FixedKeyProcessor` in each call, or is a function that is called
+            supplier: returns a new `FixedKeyProcessor` in each call, or is a function that is
+                called
                 as ``function(record, context)``; records are `FixedKeyRecord`.
-            stores: what the processor works with.
+            stores: stores of the processor; see `process`.
             name: name of the node; None generates one.
 
         Raises:
-            TopologyError: the supplier makes no processors, or the same one twice; a name is not
-                legal or is taken.
+            TopologyError: the supplier does not return processors, or returns the same processor
+                twice; a
+                name is not legal or is taken.
 
         >>> from headrace import TopologyTestDriver, serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -779,25 +799,30 @@ class KStream(Generic[K, V]):
         store: str | Materialized | None = None,
         name: str | None = None,
     ) -> KStream[K, V]:
-        """Let a record go on unless one with its id went on at most `within` before or after it.
+        """Drop a record if a record with the same id, at most `within` before or after it, was
+        forwarded.
 
-        The id is the record's key, or the key and what `key` returns. Times are those of records.
-        One that is left out starts no interval of its own. Records without a key, and those for
-        which `key` returns None, always go on (Kafka Streams: KIP-655). Ids are equal where their
-        serdes make the same bytes of them: with `serdes.json` 1, 1.0 and True are three.
+        The id is the record's key, or the key and the result of `key`. Times are the records'
+        timestamps. A dropped record does not start a new interval. Records without a key, and
+        records for which `key` returns None, are always forwarded (Kafka Streams: KIP-655). Ids are
+        equal if their serialized bytes are equal: with `serdes.json` 1, 1.0 and True are three ids.
 
         Args:
-            within: how far from a record that went on others are left out, both ends included.
-            key: called as ``key(value)``, returns what tells records of one key apart.
+            within: maximum distance in time of a duplicate from a forwarded record, both ends
+                included.
+            key: called as ``key(value)``, returns the part of the id that distinguishes records of
+                a key.
             with_key: call ``key(key, value)`` instead.
-            grace: how far behind stream time a record may come and be judged by all that went on;
-                what comes later goes on unless one that is still known lies near.
-            id_serde: serde of what `key` returns; None takes ``default.key.serde``.
-            key_serde: serde of keys; None takes that of the stream.
-            value_serde: serde of values in a repartition topic; None takes that of the stream.
+            grace: how late a record may be and still be compared with all forwarded records; a
+                later
+                record is forwarded unless a forwarded record that is still stored is near.
+            id_serde: serde of the results of `key`; None uses ``default.key.serde``.
+            key_serde: serde of keys; None uses the stream's.
+            value_serde: serde of values in a repartition topic; None uses the stream's.
             store: name or options of the store, which is never cached; None generates the name.
-            name: name of the node, and of the topic if the key has changed; None generates the one
-                and takes the store's name for the other.
+            name: name of the node, and of the topic if the key has changed; None generates the
+                node's name
+                and uses the store's name for the topic.
 
         Raises:
             TopologyError: a duration is not possible, or a name is not legal or is taken.
@@ -835,16 +860,16 @@ class KStream(Generic[K, V]):
         serde: Serde[Any] | None = None,
         name: str | None = None,
     ) -> KStream[K, V]:
-        """Let a share of the records go on, by a hash of what they are and never by chance.
+        """Forward a fraction of the records, chosen by a hash of their key or value.
 
-        All records of a key go on, or none, in each run and in a backfill as well. The hash is
-        BLAKE2b of the bytes that the serde makes (see `headrace.topology.operators.sample`), which
-        has nothing to do with the one that partitions go by.
+        The choice is deterministic: all records of a key are forwarded or none, in each run and in
+        a backfill. The hash is BLAKE2b of the serialized bytes (see
+        `headrace.topology.operators.sample`) and independent of the partitioner's hash.
 
         Args:
-            fraction: the share, from 0 to 1; about that part of the keys goes on.
-            by: "key", or "value" to decide for each value by itself.
-            serde: whose bytes are hashed; None takes that of the stream's keys or values.
+            fraction: the fraction of the keys, from 0 to 1; the actual fraction is approximate.
+            by: "key", or "value" to choose by the value instead.
+            serde: serde of the hashed bytes; None uses the stream's key or value serde.
             name: name of the node; None generates one.
 
         Raises:
@@ -937,39 +962,44 @@ class KStream(Generic[K, V]):
         late: Late[K, V] | None = None,
         other_late: Late[K, V2] | None = None,
     ) -> KStream[K, R]:
-        """Join each record with those of another stream near it in time, or with a row of a table.
+        """Join each record with another stream's records near it in time, or with a row of a table.
 
-        With another stream, both keep their records, and each record is joined with all of the
-        other stream that have its key and lie within `windows`, whichever comes first. The result
-        has the later timestamp of the two. With a table, each record of this stream is joined with
-        the row that the table has at that moment, and the result has the record's timestamp. A
-        `GlobalKTable` is looked up likewise, by the key that `key_mapper` tells.
+        With another stream, both streams store their records, and each record is joined with all
+        records of the other stream that have its key and are within `windows`, in any order of
+        arrival. The result has the later timestamp of the two. With a table, each record of this
+        stream is joined with the current row of its key, and the result has the record's timestamp.
+        A `GlobalKTable` is looked up in the same way, by the key that `key_mapper` returns.
 
-        A record without a value, or a match, has no result; one without a key is left to
-        ``null.key.policy``. A side whose key may have changed is partitioned anew, and both sides
-        have as many partitions: with a global table neither matters.
+        A record without a value, or without a match, has no result; a record without a key is
+        handled by ``null.key.policy``. A stream or table whose key may have changed is
+        repartitioned, and both sides need the same number of partitions; neither is necessary for a
+        global table.
 
         Args:
             other: the other stream, or the table, global or not.
             joiner: called as ``joiner(value, other_value)``.
-            windows: how far apart in time records of two streams may lie.
+            windows: maximum distance in time between records of two streams.
             with_key: call ``joiner(key, value, other_value)`` instead.
-            key: serde of keys; None takes that of this stream, or else that of the other.
-            value: serde of this stream's values; None takes what it has.
-            other_value: serde of the other stream's values; None takes what it has.
-            store: what the names of two streams' stores begin with, or their options. A retention
-                longer than the windows and their grace lets records be joined that come even later.
-            name: what names of nodes and repartition topics begin with, or the node's name where
-                the other side is a table; None generates them.
-            grace: how long a record waits for late rows of a table that keeps its past
+            key: serde of keys; None uses this stream's, or else the other's.
+            value: serde of this stream's values; None uses the stream's.
+            other_value: serde of the other stream's values; None uses the stream's.
+            store: prefix of the names of two streams' stores, or their options. With a retention
+                longer
+                than the windows and their grace, even later records are joined.
+            name: prefix of the names of nodes and repartition topics, or the node's name if the
+                other side
+                is a table; None generates them.
+            grace: how long a record waits for late rows of a versioned table
                 (``store=Materialized(history=...)``), to be joined with the row of its time.
-            key_mapper: called as ``key_mapper(key, value)``, tells the key of a global table's row.
-            late: is given this stream's records that came too late to be kept, once they are
-                joined with what the other stream still had; nothing that comes will find them.
-            other_late: the same with the other stream's records, in the serdes of that one.
+            key_mapper: called as ``key_mapper(key, value)``, returns the key of a global table's
+                row.
+            late: called with the stream of this stream's late records: they are joined with the
+                other
+                stream's stored records, but are not stored themselves.
+            other_late: the same for the other stream's late records, with that stream's serdes.
 
         Raises:
-            TopologyError: a name is not legal or is taken, or an argument does not go with `other`.
+            TopologyError: a name is not legal or is taken, or an argument is not valid for `other`.
 
         >>> from datetime import timedelta
         >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver
@@ -1067,35 +1097,37 @@ class KStream(Generic[K, V]):
         late: Late[K, V] | None = None,
         other_late: Late[K, V2] | None = None,
     ) -> KStream[K, R]:
-        """As `join`, and a record of this stream that matches nothing is joined with None.
+        """Join like `join`; a record of this stream without a match is joined with None.
 
-        With another stream that happens as soon as stream time is later than the last time at which
-        something could match the record: its own time, the windows' reach and the grace period. A
-        result follows all the same if a match comes even later and the record is still kept, unless
-        `late_match` is "drop". With a table it happens at once.
+        With another stream, the unmatched result is forwarded when stream time is later than the
+        last time at which a match could come: the record's time, the windows' reach and the grace
+        period. A match that comes even later still has a result if the record is still stored,
+        unless `late_match` is "drop". With a table, the unmatched result is forwarded immediately.
 
-        A record without a key is joined with None at once; one without a value has no result. With
-        a global table the first goes for a record for which `key_mapper` tells None.
+        A record without a key is joined with None immediately; a record without a value has no
+        result. With a global table the former applies to a record for which `key_mapper` returns
+        None.
 
         Args:
             other: the other stream, or the table, global or not.
-            joiner: called as ``joiner(value, other_value)``, with None where there is none.
-            windows: how far apart in time records of two streams may lie.
+            joiner: called as ``joiner(value, other_value)``, with None if there is no match.
+            windows: maximum distance in time between records of two streams.
             with_key: call ``joiner(key, value, other_value)`` instead.
-            key: serde of keys; None takes that of this stream, or else that of the other.
-            value: serde of this stream's values; None takes what it has.
-            other_value: serde of the other stream's values; None takes what it has.
-            store: how the records of two streams are kept, as `join` takes it.
-            name: what names begin with, as `join` takes it.
-            grace: how long a record waits for late rows of a table, as `join` takes it.
-            late_match: what a match makes that comes after the null result: "emit" makes a second
-                result, as in Kafka Streams; with "drop" the null result is the last one.
-            key_mapper: tells the key to look up in a global table, as `join` takes it.
-            late: is given this stream's records that came too late to be kept.
-            other_late: the same with the other stream's records.
+            key: serde of keys; None uses this stream's, or else the other's.
+            value: serde of this stream's values; None uses the stream's.
+            other_value: serde of the other stream's values; None uses the stream's.
+            store: prefix of the stores' names, or their options; see `join`.
+            name: prefix of names; see `join`.
+            grace: how long a record waits for late rows of a table; see `join`.
+            late_match: reaction to a match that comes after the unmatched result: "emit" forwards a
+                second
+                result, as in Kafka Streams; with "drop" the unmatched result is the last result.
+            key_mapper: returns the key to look up in a global table; see `join`.
+            late: called with the stream of this stream's late records; see `join`.
+            other_late: the same for the other stream's late records.
 
         Raises:
-            TopologyError: as `join`.
+            TopologyError: see `join`.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver
         >>> builder = StreamsBuilder()
@@ -1151,27 +1183,28 @@ class KStream(Generic[K, V]):
         late: Late[K, V] | None = None,
         other_late: Late[K, V2] | None = None,
     ) -> KStream[K, R]:
-        """As `left_join`, and so are the other stream's records that match nothing.
+        """Join like `left_join`; the other stream's records without a match are joined with None,
+        too.
 
         Args:
             other: the other stream.
             joiner: called as ``joiner(value, other_value)``; one of them may be None.
-            windows: how far apart in time records may lie.
+            windows: maximum distance in time between records.
             with_key: call ``joiner(key, value, other_value)`` instead.
-            key: serde of keys; None takes that of this stream, or else that of the other.
-            value: serde of this stream's values; None takes what it has.
-            other_value: serde of the other stream's values; None takes what it has.
-            store: how the records are kept, as `join` takes it.
-            name: what names begin with, as `join` takes it.
-            late_match: what a match makes that comes after a null result, as `left_join` takes it.
-            late: is given the records of this stream that came too late to be kept.
-            other_late: the same with the other stream's records.
+            key: serde of keys; None uses this stream's, or else the other's.
+            value: serde of this stream's values; None uses the stream's.
+            other_value: serde of the other stream's values; None uses the stream's.
+            store: prefix of the stores' names, or their options; see `join`.
+            name: prefix of names; see `join`.
+            late_match: reaction to a match that comes after an unmatched result; see `left_join`.
+            late: called with the stream of this stream's late records; see `join`.
+            other_late: the same for the other stream's late records.
 
         Returns:
             The stream of results.
 
         Raises:
-            TopologyError: as `join`.
+            TopologyError: see `join`.
 
         >>> from datetime import timedelta
         >>> from headrace import JoinWindows, StreamsBuilder, TopologyTestDriver, serdes

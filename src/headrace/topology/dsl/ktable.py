@@ -1,4 +1,4 @@
-"""A table: the last value of each key, and the stream of its changes."""
+"""Table: the last value of each key, and the stream of its changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from headrace.topology.operators.windows.suppress import Suppress
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 
-# Joins of a table with another one: by key, or by a key that each row names.
+# Joins of a table with another table: by key, or by a foreign key.
 
 
 K = TypeVar("K")
@@ -64,7 +64,7 @@ V2 = TypeVar("V2")
 
 @checked
 class KTable(Generic[K, V]):
-    """Rows by key. What flows from it is each change: the new value, None where the row is gone."""
+    """Rows by key; downstream nodes receive each change, with None for a deleted row."""
 
     __slots__ = ("_edge",)
 
@@ -83,18 +83,19 @@ class KTable(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Keep the rows for which the predicate holds; another row counts as deleted.
+        """Keep the rows for which the predicate is true; other rows count as deleted.
 
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
-            store: name or options of a store for the rows that are kept; None computes them from
-                the rows of this table where somebody reads them.
-            key: serde of the rows' keys; None takes that of this table.
-            value: serde of the rows' values; None takes that of this table.
+            store: name or options of a store for the resulting rows; None computes them from this
+                table's
+                rows when they are read.
+            key: serde of the rows' keys; None uses this table's.
+            value: serde of the rows' values; None uses this table's.
             name: name of the node; None generates one.
 
         Returns:
-            The table of the rows that are kept.
+            The table of the remaining rows.
 
         Raises:
             TopologyError: a name is not legal or is taken.
@@ -121,18 +122,19 @@ class KTable(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> KTable[K, V]:
-        """Keep the rows for which the predicate does not hold; another row counts as deleted.
+        """Keep the rows for which the predicate is false; other rows count as deleted.
 
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
-            store: name or options of a store for the rows that are kept; None computes them from
-                the rows of this table where somebody reads them.
-            key: serde of the rows' keys; None takes that of this table.
-            value: serde of the rows' values; None takes that of this table.
+            store: name or options of a store for the resulting rows; None computes them from this
+                table's
+                rows when they are read.
+            key: serde of the rows' keys; None uses this table's.
+            value: serde of the rows' values; None uses this table's.
             name: name of the node; None generates one.
 
         Returns:
-            The table of the rows that are kept.
+            The table of the remaining rows.
 
         Raises:
             TopologyError: a name is not legal or is taken.
@@ -176,15 +178,16 @@ class KTable(Generic[K, V]):
         value: Serde[V2] | None = None,
         name: str | None = None,
     ) -> KTable[K, V2]:
-        """Compute each row's value anew; a deleted row stays deleted.
+        """Replace the value of each row; a deleted row stays deleted.
 
         Args:
             mapper: called as ``mapper(value)``, never with None; None deletes the row.
             with_key: call ``mapper(key, value)`` instead.
-            store: name or options of a store for the new rows; None computes them from the rows
-                of this table where somebody reads them.
-            key: serde of the rows' keys; None takes that of this table.
-            value: serde of the new values; None takes the setting ``default.value.serde``.
+            store: name or options of a store for the new rows; None computes them from this table's
+                rows
+                when they are read.
+            key: serde of the rows' keys; None uses this table's.
+            value: serde of the new values; None uses the setting ``default.value.serde``.
             name: name of the node; None generates one.
 
         Returns:
@@ -229,26 +232,27 @@ class KTable(Generic[K, V]):
         value: Serde[V2] | None = None,
         name: str | None = None,
     ) -> KTable[K, V2]:
-        """Compute each row's value anew with an object that may keep stores of its own.
+        """Replace the value of each row with an object that may use state stores.
 
-        The object has ``transform(key, value)``, which is called with None for a row that is gone
-        and returns None for one that is to be gone. It may have ``init(context)``, called before
-        the first row with what gives it its stores, and ``close()``.
+        The object has ``transform(key, value)``, which is called with None for a deleted row, and
+        returns None to delete the row. It may have ``init(context)``, called before the first row
+        with the context that opens its stores, and ``close()``.
 
         Args:
-            supplier: a class or a function without arguments that makes a new object for each task.
-            stores: those that it works with, by name or as `Stores` describes them.
-            store: name or options of a store for the results; without one they are stored only
-                where somebody reads them, or what they were.
-            key: serde of the rows' keys; None takes that of this table.
-            value: serde of the results; None takes the setting ``default.value.serde``.
+            supplier: a class or a function without arguments that returns a new object for each
+                task.
+            stores: the object's stores, by name or as `Stores` describes them.
+            store: name or options of a store for the results; without it they are stored only if
+                downstream nodes read them or their old values.
+            key: serde of the rows' keys; None uses this table's.
+            value: serde of the results; None uses the setting ``default.value.serde``.
             name: name of the node; None generates one.
 
         Returns:
             The table of the results.
 
         Raises:
-            TopologyError: the supplier makes something else, or a name is not legal or is taken.
+            TopologyError: the supplier returns another type, or a name is not legal or is taken.
 
         Example:
             >>> from headrace import Stores, StreamsBuilder, TopologyTestDriver, serdes
@@ -280,20 +284,21 @@ class KTable(Generic[K, V]):
         value: Serde[V2] | None = None,
         name: str | None = None,
     ) -> grouped_table.KGroupedTable[K2, V2]:
-        """Group the rows anew, by a key and a value that are made of each row.
+        """Group the rows by a new key and value that are computed from each row.
 
         A row for which either is None belongs to no group.
 
         Args:
             mapper: called as ``mapper(key, value)``, never with None as the value, returns the
                 group's key and the row's value in the group. It must return the same for the same
-                row each time.
-            key: serde of the groups' keys; None takes the setting ``default.key.serde``.
-            value: serde of the values; None takes the setting ``default.value.serde``.
+                    row each
+                time.
+            key: serde of the groups' keys; None uses the setting ``default.key.serde``.
+            value: serde of the values; None uses the setting ``default.value.serde``.
             name: name of the node and of the repartition topic; None generates them.
 
         Returns:
-            The grouped table, to be folded.
+            The grouped table, to be aggregated.
 
         Raises:
             TopologyError: the name is not legal or is taken.
@@ -307,16 +312,19 @@ class KTable(Generic[K, V]):
         return grouped_table.KGroupedTable(grouped, name)
 
     def suppress(self, until: Suppressed, *, name: str | None = None) -> KTable[K, V]:
-        """Hold back the changes of each row, and send on the last of them when its time has come.
+        """Buffer the changes of each row, and forward only the last change when its time has come.
 
-        Time is stream time: nothing is sent on while nothing new comes in the same partition.
+        Time is stream time: no changes are forwarded while no new records arrive in the same
+        partition.
 
         Args:
-            until: when it has: `Suppressed.until_window_closes` or `Suppressed.until_time_limit`.
-            name: name of the node, and of its store with ``-store`` behind it; None generates them.
+            until: when to forward: `Suppressed.until_window_closes` or
+                `Suppressed.until_time_limit`.
+            name: name of the node, and with the suffix ``-store`` of its store; None generates
+                them.
 
         Returns:
-            The table of what was sent on.
+            The table of the forwarded changes.
 
         Raises:
             TopologyError: the table has no windows that could close, or the name is not legal or
@@ -345,7 +353,7 @@ class KTable(Generic[K, V]):
             )
         wait_ms = close_wait_ms(edge.draft, edge.node) if final else until.limit_ms
         assert wait_ms is not None
-        # Unlike elsewhere, a given name uses up no number here.
+        # Unlike in other methods, a given name does not use up a number here.
         node_name = names.node("KTABLE-SUPPRESS-") if name is None else legal(name)
         store = names.store("KTABLE-SUPPRESS-") if name is None else legal(f"{name}-store")
         buffer = until.buffer
@@ -380,8 +388,8 @@ class KTable(Generic[K, V]):
         """Read the table's changes as a stream.
 
         Args:
-            key_mapper: gives each change another key, called as ``key_mapper(key, value)`` with
-                None as the value of a row that is gone.
+            key_mapper: replaces the key of each change, called as ``key_mapper(key, value)`` with
+                None as the value of a deleted row.
             name: name of the node; None generates one.
 
         Returns:
@@ -404,20 +412,21 @@ class KTable(Generic[K, V]):
         key: Serde[K] | None = None,
         value: Serde[V] | None = None,
     ) -> None:
-        """Keep the rows in a table outside of Kafka: written under their keys, and deleted.
+        """Write the rows to an external sink, which upserts and deletes them by key.
 
-        As `KStream.to_sink` does; a change that a later one in the same transaction replaces is
-        not written.
+        It works as `KStream.to_sink`; a change that is replaced by a later change in the same
+        transaction is not written.
 
         Args:
-            sink: where to; one with a key, such as ``SqliteSink(..., key=["id"])``.
-            name: of the step; positions are kept under the ``application.id`` and this name, so
-                both stay as they are.
-            key: serde of the topic's keys; None takes that of this table.
-            value: serde of the topic's values; None takes that of this table.
+            sink: a sink with a key, such as ``SqliteSink(..., key=["id"])``.
+            name: name of the node; positions are stored under the ``application.id`` and this name,
+                so
+                neither may change.
+            key: serde of the topic's keys; None uses this table's.
+            value: serde of the topic's values; None uses this table's.
 
         Raises:
-            TopologyError: it is no sink, it has no key, or the name is not legal or is taken.
+            TopologyError: it is not a sink, it has no key, or the name is not legal or is taken.
 
         Example:
             >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver, serdes
@@ -472,10 +481,10 @@ class KTable(Generic[K, V]):
         foreign_key: Callable[..., Any] | None = None,
         **options: Any,
     ) -> KTable[K, R]:
-        """Join each row with another table's row: of the same key, or of the one that it names.
+        """Join each row with another table's row: the row of the same key, or of its foreign key.
 
-        Either row's change makes a new result, with the later of the two rows' timestamps. A row
-        without one on the other side has no result.
+        A change of either row creates a new result, with the later of the two rows' timestamps. A
+        row without a row on the other side has no result.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
@@ -490,7 +499,7 @@ class KTable(Generic[K, V]):
         >>> driver.input("prices").send("t", None)
         [tag]: t, None
 
-        With ``foreign_key`` each row names the key of the other table's row.
+        With ``foreign_key`` the key of the other table's row is computed from each row.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
@@ -515,15 +524,17 @@ class KTable(Generic[K, V]):
             other: the other table.
             joiner: called as ``joiner(value, other value)``.
             foreign_key: called as ``foreign_key(value)``, returns the other row's key, or None;
-                without it, rows of equal keys are joined.
+                without it, rows with equal keys are joined.
             **options: ``store``: name or options of the store of the results. ``key``, ``value``:
-                their serdes. ``name``: what the topics and steps are named after. With a foreign
-                key besides, ``with_key``: call both functions with the row's key in front;
-                ``partitioner``, ``other_partitioner``: where keys of this table, and of the other
-                one, are, called as ``partitioner(topic, key, None, partitions)``.
+                their
+                serdes. ``name``: prefix of the names of topics and nodes. Only with a foreign key:
+                ``with_key``: call both functions with the row's key as the first argument;
+                ``partitioner``, ``other_partitioner``: partitioners of this table's and the other
+                    table's
+                keys, called as ``partitioner(topic, key, None, partitions)``.
 
         Returns:
-            The table of the results, by the keys of this one.
+            The table of the results, with this table's keys.
 
         Raises:
             TopologyError: a name is not legal or is taken.
@@ -571,7 +582,8 @@ class KTable(Generic[K, V]):
         foreign_key: Callable[..., Any] | None = None,
         **options: Any,
     ) -> KTable[K, R]:
-        """Join each row with the row of another table, by key or the one it names, or with None.
+        """Join each row with another table's row, by key or foreign key; a row without a match
+        joins None.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
@@ -585,7 +597,7 @@ class KTable(Generic[K, V]):
         >>> driver.input("names").send("t", "tea")
         [tag]: t, ['tea', 5]
 
-        With ``foreign_key`` each row names the key of the other table's row.
+        With ``foreign_key`` the key of the other table's row is computed from each row.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
@@ -603,13 +615,13 @@ class KTable(Generic[K, V]):
 
         Args:
             other: the other table.
-            joiner: called as ``joiner(value, other value)``, with None for a row that is not there.
+            joiner: called as ``joiner(value, other value)``, with None for a missing row.
             foreign_key: called as ``foreign_key(value)``, returns the other row's key, or None;
-                without it, rows of equal keys are joined.
-            **options: as those of `join`.
+                without it, rows with equal keys are joined.
+            **options: see `join`.
 
         Returns:
-            The table of the results, by the keys of this one.
+            The table of the results, with this table's keys.
 
         Raises:
             TopologyError: a name is not legal or is taken.
@@ -634,17 +646,18 @@ class KTable(Generic[K, V]):
         value: Serde[R] | None = None,
         name: str | None = None,
     ) -> KTable[K, R]:
-        """Join the rows of both tables by key; where one has no row, it joins as None.
+        """Join the rows of both tables by key; a missing row joins as None.
 
         Args:
             other: the other table.
             joiner: called as ``joiner(value, other value)``, either of which may be None, but not
-                both; None is no result.
+                both; None is not a result.
             store: name or options of the store of the results; None computes them from the rows of
-                both tables where somebody reads them.
-            key: serde of the results' keys; None takes that of this table.
+                both
+                tables when they are read.
+            key: serde of the results' keys; None uses this table's.
             value: serde of the results.
-            name: name of the merging node, and before the names of the other two.
+            name: name of the merging node, and prefix of the names of the other two nodes.
 
         Returns:
             The table of the results.

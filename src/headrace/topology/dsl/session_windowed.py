@@ -1,4 +1,4 @@
-"""A grouped stream in sessions, ready to be folded into a table."""
+"""Grouped stream in session windows, to be aggregated into a table."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Emit = Literal["on_window_update", "on_window_close"]
 
 @checked
 class SessionWindowedKStream(Generic[K, V]):
-    """What `KGroupedStream.windowed_by` returns for `SessionWindows`.
+    """Grouped stream in session windows, returned by `KGroupedStream.windowed_by`.
 
-    A record joins the sessions of its key that lie within the gap: they become one, and each row
-    that they had is deleted. The timestamp of a row is its session's end. A record that comes too
-    late for any session is left out, and handed to ``late=`` where that was given. Unlike with a
-    fold of the whole stream, a null value is folded as any other.
+    A record is added to the sessions of its key that are within the inactivity gap. These sessions
+    are merged, and their previous rows are deleted. The timestamp of a row is its session's end. A
+    record that is too late for any session is dropped, and forwarded to ``late=`` if given. Unlike
+    an aggregation of the whole stream, null values are aggregated.
     """
 
     __slots__ = ("_edge", "_emit", "_late", "_name", "_windows")
@@ -69,8 +69,8 @@ class SessionWindowedKStream(Generic[K, V]):
 
         Args:
             store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None takes that of the group.
-            value: serde of the counts; None takes `serdes.long`.
+            key: serde of the keys within the store's windowed keys; None uses the group's.
+            value: serde of the counts; None uses `serdes.long`.
             name: name of the node; None generates one.
 
         Returns:
@@ -117,13 +117,14 @@ class SessionWindowedKStream(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[Windowed[K], V]:
-        """Combine the values of each session, two at a time; it merges sessions too.
+        """Combine the values of each session with a function of two values, which also merges
+        sessions.
 
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the session.
             store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None takes that of the group.
-            value: serde of the store's values; None takes that of the group.
+            key: serde of the keys within the store's windowed keys; None uses the group's.
+            value: serde of the store's values; None uses the group's.
             name: name of the node; None generates one.
 
         Returns:
@@ -162,16 +163,17 @@ class SessionWindowedKStream(Generic[K, V]):
         value: Serde[A] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[Windowed[K], A]:
-        """Fold the values of each session into an aggregate.
+        """Aggregate the values of each session.
 
         Args:
-            initializer: makes an empty aggregate; a record's own one, which is merged with those
-                of the sessions that it joins before the record goes into it.
+            initializer: returns an empty aggregate. Each record starts with an empty aggregate,
+                which is
+                merged with the aggregates of existing sessions before the record is added.
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the session.
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
             store: name or options of the store; None generates a name.
-            key: serde of the keys within the store's windowed keys; None takes that of the group.
-            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            key: serde of the keys within the store's windowed keys; None uses the group's.
+            value: serde of the aggregates; None uses the setting ``default.value.serde``.
             name: name of the node; None generates one.
 
         Returns:
@@ -244,13 +246,13 @@ def session_store(
     key: SessionWindowedSerde[Any],
     value: AnySerde | None,
 ) -> Store:
-    """The store of a fold over sessions.
+    """Return the store of an aggregation of sessions.
 
     Args:
-        value: serde of its values; None takes the setting ``default.value.serde``.
+        value: serde of its values; None uses the setting ``default.value.serde``.
 
     Raises:
-        TopologyError: the retention is shorter than records may come for a session.
+        TopologyError: the retention is shorter than the gap and the grace period.
     """
     least_ms = windows.gap_ms + windows.grace_ms
     return Store(kept.timed_spec(name, "session", least_ms=least_ms), key, value)

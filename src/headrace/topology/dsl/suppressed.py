@@ -1,6 +1,6 @@
-"""How long a table's changes are held back, and how much may be held.
+"""Options of `KTable.suppress`: how long changes are buffered, and how large the buffer may be.
 
-Specs are frozen; `KTable.suppress` takes them.
+The specs are frozen.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from headrace.topology.windows import duration_ms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferConfig(metaclass=Hinting):
-    """How much a suppression may hold back, and what happens when that is reached.
+    """Limits of a suppression's buffer, and the reaction when they are reached.
 
     Args:
-        max_records: so many rows are held at most; None for any number.
-        max_bytes: so many bytes are held at most, of keys and rows as they are stored; None for
-            any number. Each row is encoded once more to know it.
-        when_full: "emit_early" sends on the oldest rows before their time, "shut_down" stops the
-            application. Only with the second one the results are final.
-        logged: whether a changelog topic backs the buffer, so that it survives its machine.
-        topic_config: settings of the changelog topic, over the defaults.
+        max_records: maximum number of buffered rows; None for no limit.
+        max_bytes: maximum size of buffered rows in bytes, keys included, as they are stored; None
+            for
+            no limit. Each row is encoded once more to measure it.
+        when_full: "emit_early" forwards the oldest rows before their time, "shut_down" stops the
+            application. Only with "shut_down" the results are final.
+        logged: whether a changelog topic backs the buffer, so that it survives the loss of its
+            machine.
+        topic_config: settings of the changelog topic that override the defaults.
 
     Raises:
-        TopologyError: a bound is not possible.
+        TopologyError: a limit is not valid.
 
     Example:
         >>> BufferConfig(max_records=1000, when_full="shut_down").is_strict
@@ -60,15 +62,15 @@ class BufferConfig(metaclass=Hinting):
 
     @property
     def is_strict(self) -> bool:
-        """Whether no row is ever sent on before its time."""
+        """Whether rows are never forwarded before their time."""
         unbounded = self.max_records is None and self.max_bytes is None
         return unbounded or self.when_full == "shut_down"
 
     def spec(self, name: str) -> StoreSpec:
-        """The spec of the store that holds the rows.
+        """Return the spec of the buffer's store.
 
         Args:
-            name: the store's.
+            name: name of the store.
         """
         return StoreSpec(name, logged=self.logged, topic_config=self.topic_config)
 
@@ -78,11 +80,11 @@ _UNBOUNDED = BufferConfig()
 
 @dataclass(frozen=True, slots=True)
 class Suppressed(metaclass=Hinting):
-    """Until when changes are held back; made by `until_window_closes` or `until_time_limit`.
+    """Suppression policy of changes, created by `until_window_closes` or `until_time_limit`.
 
     Args:
-        limit_ms: how long at most, in milliseconds of stream time; None until the window closes.
-        buffer: how much may be held back.
+        limit_ms: maximum delay in milliseconds of stream time; None until the window closes.
+        buffer: limits of the buffer.
     """
 
     limit_ms: int | None
@@ -90,10 +92,12 @@ class Suppressed(metaclass=Hinting):
 
     @classmethod
     def until_window_closes(cls, *, buffer: BufferConfig = _UNBOUNDED) -> Suppressed:
-        """Hold back the changes of a window until it can change no more: one result a window.
+        """Buffer the changes of a window until it is closed, so that each window has a single,
+        final result.
 
         Args:
-            buffer: how much may be held back; it may not emit early, as the results were not final.
+            buffer: limits of the buffer; it must not emit early, because results would not be
+                final.
 
         Raises:
             TopologyError: the buffer emits early.
@@ -111,14 +115,14 @@ class Suppressed(metaclass=Hinting):
 
     @classmethod
     def until_time_limit(cls, limit: timedelta, *, buffer: BufferConfig = _UNBOUNDED) -> Suppressed:
-        """Hold back the changes of a row for a time, and then send on the last of them.
+        """Buffer the changes of a row for a time limit, then forward the last change.
 
         Args:
-            limit: how long after the first change that is held back, in stream time.
-            buffer: how much may be held back.
+            limit: how long after the first buffered change, in stream time.
+            buffer: limits of the buffer.
 
         Raises:
-            TopologyError: the limit is not possible.
+            TopologyError: the limit is not valid.
 
         Example:
             >>> Suppressed.until_time_limit(timedelta(seconds=5)).limit_ms
@@ -128,10 +132,10 @@ class Suppressed(metaclass=Hinting):
 
 
 def close_wait_ms(draft: Draft, node: str) -> int:
-    """How far stream time must be past the end of a table's windows until all of them are closed.
+    """Return the delay between the end of a table's windows and their close, in stream time.
 
     Returns:
-        Milliseconds; the largest where several windowed tables make up this one.
+        Milliseconds; the maximum if the table is computed from several windowed tables.
 
     Raises:
         TopologyError: the table is not windowed, or its windows never close.
@@ -147,12 +151,14 @@ def close_wait_ms(draft: Draft, node: str) -> int:
 
 
 def _windowed(steps: Mapping[str, Step], name: str) -> list[Node]:
-    """The nodes nearest above that make windows; none where one of the ways up has none."""
+    """Return the nearest upstream nodes that create windows; empty if an upstream path has no such
+    node.
+    """
     step = steps[name]
     node = next(n for n in step.nodes if n.name == name)
     if node.makes_windows:
         return [node]
-    # The source of a repartition topic is fed by what feeds the other end of the topic.
+    # The upstream nodes of a repartition topic's source are those of the topic's sink.
     parents = node.parents or (() if node is step.nodes[0] else step.parents)
     above = [_windowed(steps, parent) for parent in parents]
     return [maker for makers in above for maker in makers] if all(above) else []

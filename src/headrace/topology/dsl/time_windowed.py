@@ -1,4 +1,4 @@
-"""A grouped stream that is cut into windows of time, ready to be folded into a windowed table."""
+"""Grouped stream in time windows, to be aggregated into a windowed table."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ A = TypeVar("A")
 
 @checked
 class TimeWindowedKStream(Generic[K, V]):
-    """What `KGroupedStream.windowed_by` returns for windows of time.
+    """Grouped stream in time windows, returned by `KGroupedStream.windowed_by`.
 
-    Each fold makes a table whose rows are one window of one key. A record changes the rows of all
-    windows that it lies in and that are not closed. Each row's timestamp is the largest one of its
-    records.
+    Each aggregation creates a table with a row for each key and window. A record changes the rows
+    of all windows that contain its timestamp and are not closed. A row's timestamp is the largest
+    timestamp of its records.
 
-    Time windows and unlimited windows hand null values to the fold; sliding windows leave them out.
+    Time windows and unlimited windows aggregate null values; sliding windows drop them.
 
     >>> from datetime import timedelta
     >>> from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver
@@ -89,8 +89,8 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Args:
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys without their window; None takes that of the group.
-            value: serde of the counts; None takes `serdes.long`.
+            key: serde of the store's keys without their window; None uses the group's.
+            value: serde of the counts; None uses `serdes.long`.
             name: name of the node; None generates one.
 
         Returns:
@@ -113,7 +113,7 @@ class TimeWindowedKStream(Generic[K, V]):
             [(0, 1), (5, 1)]
         """
         options_alone = isinstance(store, Materialized) or key is not None or value is not None
-        # Kafka Streams uses up one number more for a store with options and no name.
+        # Kafka Streams uses up an additional number for a store with options and no name.
         burn = options_alone and not isinstance(self._windows, SlidingWindows)
         rows = (key or self._edge.key, value or serdes.long)
         return self._folded(Counting(), store, rows, name, burn=burn)
@@ -127,21 +127,23 @@ class TimeWindowedKStream(Generic[K, V]):
         value: Serde[V] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[Windowed[K], V]:
-        """Combine the values of each key in each window, two at a time; the first is taken as is.
+        """Combine the values of each key and window with a function of two values; the first is
+        used unchanged.
 
         Args:
-            reducer: called as ``reducer(old, value)``; None deletes the row. In time windows a
-                null value is given to it too.
+            reducer: called as ``reducer(old, value)``; None deletes the row. In time windows it
+                also
+                receives null values.
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys without their window; None takes that of the group.
-            value: serde of the store's values; None takes that of the group.
+            key: serde of the store's keys without their window; None uses the group's.
+            value: serde of the store's values; None uses the group's.
             name: name of the node; None generates one.
 
         Returns:
             The table of combined values.
 
         Raises:
-            TopologyError: a name is not legal or is taken, or the store keeps windows too short.
+            TopologyError: a name is not legal or is taken, or the store's retention is too short.
 
         Example:
             >>> from datetime import timedelta
@@ -168,22 +170,22 @@ class TimeWindowedKStream(Generic[K, V]):
         value: Serde[A] | None = None,
         name: str | None = None,
     ) -> ktable.KTable[Windowed[K], A]:
-        """Fold the values of each key in each window into an aggregate.
+        """Aggregate the values of each key and window.
 
         Args:
-            initializer: makes the aggregate of a window that has none.
+            initializer: returns the initial aggregate of a window.
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row. In
-                time windows a null value is given to it too.
+                time windows it also receives null values.
             store: name or options of the store; None generates a name.
-            key: serde of the store's keys without their window; None takes that of the group.
-            value: serde of the aggregates; None takes the setting ``default.value.serde``.
+            key: serde of the store's keys without their window; None uses the group's.
+            value: serde of the aggregates; None uses the setting ``default.value.serde``.
             name: name of the node; None generates one.
 
         Returns:
             The table of aggregates.
 
         Raises:
-            TopologyError: a name is not legal or is taken, or the store keeps windows too short.
+            TopologyError: a name is not legal or is taken, or the store's retention is too short.
 
         Example:
             >>> from datetime import timedelta

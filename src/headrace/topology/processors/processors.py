@@ -1,7 +1,7 @@
-"""Processors: code of one's own in a topology, with stores, punctuators and any number of results.
+"""Processor API: user code in a topology, with stores, punctuators and any number of results.
 
-A processor is an object that lives as long as its task. What it keeps in attributes is gone after
-an abort or a restart, as a new one is made then; what it keeps in its stores is not.
+A processor is an object that lives as long as its task. Its attributes are lost after an abort or a
+restart, because a new object is created then; its stores are not.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _NUMBER_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, init=False)
 class Record(Generic[K_co, V_co]):
-    """A record on its way through processors.
+    """Record that processors receive and forward.
 
     Args:
-        key: None for none.
-        value: None for a null.
+        key: the key; None for a record without a key.
+        value: the value; None for a null value.
         timestamp: milliseconds since 1970; not negative, and 2**62 at most.
-        headers: names and values in order; those of the input go on to all that follows from it.
+        headers: names and values in order; forward a received record's headers to keep them.
 
     Raises:
         ValueError: the timestamp is negative or too large.
@@ -84,25 +84,25 @@ class Record(Generic[K_co, V_co]):
         set_headers(self, headers)
 
     def with_key(self, key: K2) -> Record[K2, V_co]:
-        """The same record with another key."""
+        """Return a copy with another key."""
         return Record(key, self.value, self.timestamp, self.headers)
 
     def with_value(self, value: V2) -> Record[K_co, V2]:
-        """The same record with another value."""
+        """Return a copy with another value."""
         return Record(self.key, value, self.timestamp, self.headers)
 
     def with_timestamp(self, timestamp: int) -> Record[K_co, V_co]:
-        """The same record at another time, in milliseconds since 1970."""
+        """Return a copy with another timestamp, in milliseconds since 1970."""
         return replace(self, timestamp=timestamp)
 
     def with_headers(self, headers: Headers) -> Record[K_co, V_co]:
-        """The same record with other headers; None for none."""
+        """Return a copy with other headers; None for no headers."""
         return replace(self, headers=tuple(headers or ()))
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedKeyRecord(Generic[K_co, V_co]):
-    """A record in ``process_values``: made of the one that came in, under the same key.
+    """Record in ``process_values``, whose key cannot be changed.
 
     >>> FixedKeyRecord("fr", 1, 5_000).with_value("one")
     FixedKeyRecord(key='fr', value='one', timestamp=5000, headers=())
@@ -127,20 +127,20 @@ class FixedKeyRecord(Generic[K_co, V_co]):
         set_headers(self, headers)
 
     def with_value(self, value: V2) -> FixedKeyRecord[K_co, V2]:
-        """The same record with another value."""
+        """Return a copy with another value."""
         return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
 
     def with_timestamp(self, timestamp: int) -> FixedKeyRecord[K_co, V_co]:
-        """The same record at another time, in milliseconds since 1970."""
+        """Return a copy with another timestamp, in milliseconds since 1970."""
         return replace(self, timestamp=timestamp)
 
     def with_headers(self, headers: Headers) -> FixedKeyRecord[K_co, V_co]:
-        """The same record with other headers; None for none."""
+        """Return a copy with other headers; None for no headers."""
         return replace(self, headers=tuple(headers or ()))
 
 
 def _setters(kind: type) -> tuple[Callable[[Any, Any], None], ...]:
-    """What sets the fields of a frozen class, in their order."""
+    """Return the setters of a frozen class's fields, in their order."""
     return tuple(vars(kind)[field.name].__set__ for field in fields(kind))
 
 
@@ -161,7 +161,7 @@ def _refuse_time(timestamp: Any) -> None:
 
 
 class RecordMetadata(NamedTuple):
-    """Where the record that is processed was read."""
+    """Topic, partition and offset of the current input record."""
 
     topic: str
     partition: int
@@ -169,17 +169,17 @@ class RecordMetadata(NamedTuple):
 
 
 class Cancellable(Protocol):
-    """A punctuator that is called time and again."""
+    """Scheduled punctuator."""
 
     def cancel(self) -> None:
-        """Never call it again."""
+        """Cancel all further calls."""
 
 
 class ProcessingContext:
-    """What a processor may ask and do, whether or not it may change keys.
+    """Base class of the contexts of processors.
 
     Args:
-        context: of its operator.
+        context: the context of the operator.
     """
 
     __slots__ = ("_facts", "_forward", "_operator", "_scheduled")
@@ -188,12 +188,12 @@ class ProcessingContext:
         self._operator = context
         self._facts: TaskFacts = context.task
         self._scheduled = 0
-        """How many schedules `init` has made; -1 once it is over."""
+        """Number of schedules that `init` has created; -1 after `init`."""
         self._forward: Receive = self._not_yet
 
     @property
     def node(self) -> str:
-        """The name of the processor's node."""
+        """Name of the processor's node."""
         return self._operator.node
 
     @property
@@ -203,7 +203,7 @@ class ProcessingContext:
 
     @property
     def task_id(self) -> str:
-        """The task's id: sub-topology and partition, as ``0_3``."""
+        """The task's id: sub-topology and partition, such as ``0_3``."""
         return self._facts.task_id
 
     @property
@@ -213,15 +213,14 @@ class ProcessingContext:
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """The settings of the application by their dotted names, those of the clients left out."""
+        """The application's settings by their dotted names, without the clients' settings."""
         return self._facts.settings
 
     @property
     def record_metadata(self) -> RecordMetadata | None:
-        """Where the record was read that this follows from.
+        """Topic, partition and offset of the input record that is being processed.
 
-        None in a punctuator and in `init`, and for what a cache held back and sends on at the
-        commit.
+        None in a punctuator and in `init`, and for cached changes that are forwarded at the commit.
         """
         message = self._facts.record
         if message is None:
@@ -230,7 +229,9 @@ class ProcessingContext:
 
     @property
     def current_stream_time(self) -> int:
-        """The largest timestamp that the task has seen, in milliseconds; -1 before the first."""
+        """The largest timestamp that the task has seen, in milliseconds; -1 before the first
+        record.
+        """
         return self._facts.stream_time
 
     @property
@@ -244,13 +245,13 @@ class ProcessingContext:
     def store(self, store: str) -> Any: ...
 
     def store(self, store: StoreBuilder[Any] | str) -> Any:
-        """A store that the processor is connected with.
+        """Return a store that is connected to the processor.
 
         Args:
-            store: its name, or what describes it, which tells a type checker what it is.
+            store: its name, or its builder, from which a type checker infers the store's type.
 
         Raises:
-            TopologyError: the processor is not connected with it.
+            TopologyError: the store is not connected to the processor.
         """
         return self._operator.open_store(store if isinstance(store, str) else store.name)
 
@@ -262,31 +263,36 @@ class ProcessingContext:
         kind: TimeKind,
         start: datetime | int | None = None,
     ) -> Cancellable:
-        """Have a function called time and again, in the task's thread, between two records.
+        """Schedule a punctuator: a function that is called periodically, in the task's thread,
+        between records.
 
-        By stream time it is looked at after each record, so the same input gives the same calls.
-        What was missed is one call, and the next is due at the first multiple behind now.
+        Stream time is checked after each record, so the same input results in the same calls.
+        Missed calls are combined into a single call, and the next call is due at the first multiple
+        of the interval after now.
 
-        When those that `init` makes are due next is committed with the input offsets: an abort or
-        a restart neither repeats nor leaves out a call, as long as `init` makes them in the same
-        order. Those made later end with the task.
+        The due times of punctuators that `init` schedules are committed in the offset metadata: an
+        abort or a restart neither repeats nor omits a call, provided that `init` schedules them in
+        the same order. Punctuators that are scheduled later end with the task.
 
         Args:
-            interval: between two calls.
-            callback: called with the present time of that kind in milliseconds.
-            kind: "stream_time" begins with the first record; "wall_clock" after one interval,
-                also while no records come.
-            start: what the multiples are counted from: a datetime with a time zone, or
-                milliseconds since 1970. None is 1970 for stream time, and now for the wall clock.
+            interval: interval between two calls.
+            callback: called with the current time of that kind in milliseconds.
+            kind: "stream_time" starts with the first record; "wall_clock" after one interval, even
+                if no
+                records arrive.
+            start: origin of the multiples: a datetime with a time zone, or milliseconds since 1970.
+                None
+                is 1970 for stream time, and now for wall-clock time.
 
         Returns:
-            What ends it again.
+            An object that cancels the punctuator.
 
         Raises:
-            TopologyError: the callback is no function of one value.
-            TypeError: the interval or the start is of another type.
-            ValueError: the interval is not whole milliseconds and at least one, or there is no
-                such kind.
+            TopologyError: the callback is not a function of one argument.
+            TypeError: the interval or the start has another type.
+            ValueError: the interval is not a whole number of milliseconds of at least one, or the
+                kind is
+                unknown.
         """
         if not isinstance(interval, timedelta):
             raise MisuseTypeError(f"an interval is a timedelta, and not {type_of(interval)}")
@@ -320,7 +326,7 @@ class ProcessingContext:
         if kept < 0:
             return start_ms or 0
         if start_ms is None and self._facts.stream_time >= 0:
-            # A shorter interval than before need not wait for the end of a long one.
+            # If the interval is now shorter, do not wait for the end of the previous interval.
             return min(kept, self._facts.stream_time + interval_ms)
         return kept
 
@@ -333,17 +339,17 @@ class ProcessingContext:
         return first if kept < 0 else min(kept, first)
 
     def commit(self) -> None:
-        """Ask for a commit soon; what was done until then is committed, and perhaps more."""
+        """Request a commit soon; it includes all work up to that commit."""
         self._facts.request_commit()
 
     def count(self, name: str, n: float = 1) -> None:
-        """Add to a number of one's own, which stands in the application's metrics.
+        """Add to a counter of the processor, which is part of the application's metrics.
 
-        All tasks of a worker add to the same. What an abort makes void stays counted.
+        All tasks of a worker share the counter. An abort does not undo its increments.
 
         Args:
-            name: letters, digits and underscores; few names, and never a key or a value.
-            n: what to add.
+            name: letters, digits and underscores; use few names, and never a key or a value.
+            n: increment.
 
         Raises:
             ValueError: the name has other characters, or `n` is negative.
@@ -382,7 +388,9 @@ class ProcessingContext:
         return found
 
     def _sendable(self, headers: HeaderTuple) -> list[tuple[str, bytes | None]]:
-        """Return the headers as a list; a name that is not UTF-8 would end the client's process."""
+        """Return the headers as a list; raise for a name that is not UTF-8, which would crash the
+        client.
+        """
         for name, _ in headers:
             if not is_header_name(name):
                 raise MisuseValueError(
@@ -399,22 +407,22 @@ class ProcessingContext:
 
 
 class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
-    """What a processor may ask and do; `init` is given it."""
+    """Context of a processor, passed to `init`."""
 
     __slots__ = ()
 
     def forward(self, record: Record[KOut_contra, VOut_contra], *, to: str | None = None) -> None:
-        """Hand a record to those that follow, and return when all that follows from it is done.
+        """Forward a record to the downstream nodes, and return after it is completely processed.
 
-        They get it one after the other, in the order in which they were added.
+        The nodes receive it one after the other, in the order in which they were added.
 
         Args:
-            record: under its own time and headers.
-            to: the name of the only node to get it; None for all.
+            record: the record, with its timestamp and headers.
+            to: name of the only node that receives it; None for all.
 
         Raises:
-            TypeError: it is no `Record`.
-            ValueError: no node of that name follows.
+            TypeError: it is not a `Record`.
+            ValueError: no downstream node has that name.
         """
         if not isinstance(record, Record):
             self._refuse(record, Record, "pass on the one that came, or Record(key, value, time)")
@@ -424,22 +432,22 @@ class ProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
 
 
 class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_contra]):
-    """What a processor of ``process_values`` may ask and do; `init` is given it."""
+    """Context of a processor of ``process_values``, passed to `init`."""
 
     __slots__ = ()
 
     def forward(
         self, record: FixedKeyRecord[KOut_contra, VOut_contra], *, to: str | None = None
     ) -> None:
-        """Hand a record to those that follow; see `ProcessorContext.forward`.
+        """Forward a record to the downstream nodes; see `ProcessorContext.forward`.
 
         Args:
-            record: made of one that came in, with its ``with_`` methods.
-            to: the name of the only node to get it; None for all.
+            record: created from a received record with its ``with_`` methods.
+            to: name of the only node that receives it; None for all.
 
         Raises:
-            TypeError: it is no `FixedKeyRecord`: use `KStream.process` to change keys.
-            ValueError: no node of that name follows.
+            TypeError: it is not a `FixedKeyRecord`: use `KStream.process` to change keys.
+            ValueError: no downstream node has that name.
         """
         if not isinstance(record, FixedKeyRecord):
             advice = "pass on what record.with_value(...) makes, or use process() to change keys"
@@ -450,40 +458,44 @@ class FixedKeyProcessorContext(ProcessingContext, Generic[KOut_contra, VOut_cont
 
 
 class Processor(Generic[KIn_contra, VIn_contra, KOut_co, VOut_co]):
-    """Base of processors: of the types of keys and values that come in and that go out.
+    """Base class of processors, generic in the types of input and output keys and values.
 
-    Any object with these three methods is one.
+    Any object with these three methods is a valid processor.
     """
 
     context: ProcessorContext[KOut_co, VOut_co]
 
     def init(self, context: ProcessorContext[KOut_co, VOut_co]) -> None:
-        """Begin: the stores are complete, and records come next. Keeps the context."""
+        """Initialize the processor, after its stores are restored and before the first record."""
         self.context = context
 
     def process(self, record: Record[KIn_contra, VIn_contra]) -> None:
-        """Take one record."""
+        """Process a record."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End with the task: after a commit, or after an abort, when the stores are gone."""
+        """Close the processor with its task: after a commit, or after an abort, when the stores are
+        closed.
+        """
 
 
 class FixedKeyProcessor(Generic[KIn_contra, VIn_contra, VOut_co]):
-    """Base of processors that leave keys as they are: of the types of keys, values and results."""
+    """Base class of processors that keep keys, generic in the types of keys, values and results."""
 
     context: FixedKeyProcessorContext[Any, VOut_co]
 
     def init(self, context: FixedKeyProcessorContext[Any, VOut_co]) -> None:
-        """Begin: the stores are complete, and records come next. Keeps the context."""
+        """Initialize the processor, after its stores are restored and before the first record."""
         self.context = context
 
     def process(self, record: FixedKeyRecord[KIn_contra, VIn_contra]) -> None:
-        """Take one record."""
+        """Process a record."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End with the task: after a commit, or after an abort, when the stores are gone."""
+        """Close the processor with its task: after a commit, or after an abort, when the stores are
+        closed.
+        """
 
 
 def _to_ms(time: datetime | int) -> int:

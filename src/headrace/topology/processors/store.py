@@ -1,4 +1,4 @@
-"""A store as a topology declares it."""
+"""Store as declared in a topology."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ AnySerde = Serde[Any]
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A store of the topology: its spec and the serdes of its keys and values."""
+    """Store of a topology: its spec and the serdes of its keys and values."""
 
     spec: StoreSpec
     key: AnySerde | None = None
     value: AnySerde | None = None
     face: Function | None = None
-    """Makes what a processor sees of it (see `stores.open_store`); None goes by the layout."""
+    """Creates the wrapper for processors (see `stores.open_store`); None uses the layout's."""
     source_topic: str | None = None
-    """The topic that its rows are read from, if that is its changelog too (see `optimizer`)."""
+    """Input topic that is also the store's changelog, or None (see `optimizer`)."""
 
     def __str__(self) -> str:
         return " ".join([self.name, *_named(key=self.key, value=self.value)])

@@ -1,15 +1,14 @@
-"""Stores as a processor sees them: key and value objects over the rows of one task.
+"""Store wrappers for processors: key and value objects over the rows of a task.
 
-Every store shows the task's own writes at once; an abort takes back what was not committed. Times
+Every store shows the task's own writes immediately; an abort rolls back uncommitted writes. Times
 are milliseconds since 1970.
 
-Iterating is safe while the same store is written: the keys are those of the moment at which the
-iteration begins (when the first row is asked for), each value is the one that the row has when it
-is reached, and a row that has been deleted by then is left out. Use an iterator within the call
-that made it.
+Iterating is safe while the same store is written. The keys are those at the start of the iteration
+(when the first row is read), each value is the current value when the row is reached, and a row
+that has been deleted by then is skipped. Use an iterator only within the call that created it.
 
-Orders are those of the encoded keys, byte by byte: strings by UTF-8, whole numbers from 0 on by
-size and the negative ones after them.
+Rows are ordered by the bytes of their encoded keys: strings by UTF-8, integers from 0 on by value,
+followed by negative integers.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ AnySerde = Serde[Any]
 
 
 class ValueAndTimestamp(NamedTuple, Generic[V]):
-    """A value, and the time of the record that it comes from in milliseconds since 1970."""
+    """Value with the timestamp of its record, in milliseconds since 1970."""
 
     value: V
     timestamp: int
@@ -41,15 +40,15 @@ class ValueAndTimestamp(NamedTuple, Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the face of a store is made over.
+    """Rows of a store, and the services that its wrapper uses.
 
     Args:
         buffer: the rows, by their keys' bytes.
-        key: serde of the rows' keys; of a window or session store that of its windowed keys.
-        timestamp: the time of the record or of the punctuation at hand.
-        number: a number of this store that is kept, by its name; it begins at -1.
-        dropped: to be called with the reason for each write that is left out.
-        watermark: the task's: the store's stream time is not later.
+        key: serde of the rows' keys; for a window or session store, of its windowed keys.
+        timestamp: returns the timestamp of the current record or punctuation.
+        number: returns a committed number of this store, by its name; its initial value is -1.
+        dropped: called with the reason for each write that is dropped.
+        watermark: returns the task's watermark, an upper bound of the store's stream time.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Rows:
     watermark: Callable[[], int] = lambda: NEVER_MS
 
     def encoded(self, key: Any, serde: AnySerde | None = None) -> bytes:
-        """The bytes of a key.
+        """Return the bytes of a key.
 
         Raises:
             ValueError: the key is None.
@@ -74,10 +73,10 @@ class Rows:
         return (serde or self.key).serialize(key)
 
     def time(self, time: int) -> int:
-        """A time that a processor gave.
+        """Return a time that a processor passed, after checking it.
 
         Raises:
-            ValueError: no record has it.
+            ValueError: the time is before 1970 or too large.
         """
         try:
             if 0 <= time <= LAST_TIME_MS:
@@ -96,7 +95,9 @@ class Rows:
     def scan(
         self, start: bytes | None, end: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Row key, value and timestamp of the rows in a range, as they are when reached."""
+        """Yield row key, value and timestamp of a range of rows, with their values when they are
+        reached.
+        """
         buffer = self.buffer
         for row_key, value, timestamp in buffer.scan(start, end, reverse=reverse):
             if row_key in buffer.dirty:
@@ -110,7 +111,7 @@ Face = Callable[[Rows], Any]
 
 
 class _KeyValue(Generic[K, V]):
-    """What the two kinds of key-value stores have in common; `V` is what is put and got."""
+    """Base class of key-value stores; `V` is the type that `put` accepts and `get` returns."""
 
     __slots__ = ("_rows",)
 
@@ -123,77 +124,77 @@ class _KeyValue(Generic[K, V]):
         return self._rows.name
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         value, timestamp = self._rows.buffer.get(self._rows.encoded(key))
         return None if value is None else self._shown(value, timestamp)
 
     def put(self, key: K, value: V | None) -> None:
-        """Write a row; None deletes it."""
+        """Write a row; a value of None deletes it."""
         if value is None:
             self.delete(key)
         else:
             self._rows.buffer.put(self._rows.encoded(key), *self._kept(value))
 
     def put_if_absent(self, key: K, value: V) -> V | None:
-        """Write a row unless the key has one; returns the value that was there, or None."""
+        """Write a row unless the key has a value; return the existing value, or None."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
         return old
 
     def put_all(self, entries: Iterable[tuple[K, V | None]]) -> None:
-        """Write rows, one after the other."""
+        """Write several rows."""
         for key, value in entries:
             self.put(key, value)
 
     def delete(self, key: K) -> V | None:
-        """Delete a row, if it is there; returns its value, or None."""
+        """Delete a row and return its value, or None if it does not exist."""
         row_key = self._rows.encoded(key)
         value, timestamp = self._rows.buffer.get(row_key)
         if value is None:
-            return None  # no tombstone for what was never there
+            return None  # no tombstone for a row that does not exist
         self._rows.buffer.put(row_key, None, self._rows.timestamp())
         return self._shown(value, timestamp)
 
     def range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V]]:
-        """The rows from one key to another, both inclusive, in the order of the keys' bytes.
+        """Yield the rows between two keys, both inclusive, in the order of the keys' bytes.
 
         Args:
-            start: None for the first.
-            end: None for the last.
+            start: first key; None for the store's first.
+            end: last key; None for the store's last.
         """
         return self._range(start, end, reverse=False)
 
     def reverse_range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V]]:
-        """The same rows as `range`, from the last to the first."""
+        """Yield the rows of `range` from the last to the first."""
         return self._range(start, end, reverse=True)
 
     def all(self) -> Iterator[tuple[K, V]]:
-        """All rows, in the order of the keys' bytes."""
+        """Yield all rows, in the order of the keys' bytes."""
         return self._range(None, None, reverse=False)
 
     def reverse_all(self) -> Iterator[tuple[K, V]]:
-        """All rows, from the last to the first."""
+        """Yield all rows, from the last to the first."""
         return self._range(None, None, reverse=True)
 
     def prefix_scan(self, prefix: P, serde: Serde[P]) -> Iterator[tuple[K, V]]:
-        """The rows whose key's bytes begin with those of a prefix.
+        """Yield the rows whose key bytes start with the bytes of a prefix.
 
         Args:
             prefix: such as the first letters, or a shorter list.
-            serde: turns the prefix into bytes.
+            serde: encodes the prefix.
         """
         start = self._rows.encoded(prefix, serde)
         return self._pairs(start, prefix_end(start), reverse=False)
 
     def approximate_num_entries(self) -> int:
-        """How many rows there are, roughly: rows that were rewritten or deleted may count."""
+        """Return the approximate number of rows; overwritten and deleted rows may be counted."""
         return self._rows.buffer.approximate_count()
 
     def _range(self, start: K | None, end: K | None, *, reverse: bool) -> Iterator[tuple[K, V]]:
         rows = self._rows
         low = None if start is None else rows.encoded(start)
-        # The first key behind the last one.
+        # The first key after `end`.
         high = None if end is None else rows.encoded(end) + b"\x00"
         return self._pairs(low, high, reverse=reverse)
 
@@ -212,7 +213,7 @@ class _KeyValue(Generic[K, V]):
 
 
 class KeyValueStore(_KeyValue[K, V]):
-    """One value a key.
+    """Store with a value for each key.
 
     >>> from headrace import serdes
     >>> from headrace.topology.processors.stores import Stores, in_memory
@@ -236,15 +237,15 @@ class KeyValueStore(_KeyValue[K, V]):
         self._put = rows.buffer.put
         self._timestamp = rows.timestamp
 
-    # As in the base, with less on the way: these two run for each record.
+    # Faster than in the base class, because these two are called for each record.
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         found: V | None = self._get(self._encode(key) if key is not None else self._no_key())[0]
         return found
 
     def put(self, key: K, value: V | None) -> None:
-        """Write a row; None deletes it."""
+        """Write a row; a value of None deletes it."""
         if value is None:
             self.delete(key)
         else:
@@ -263,25 +264,25 @@ class KeyValueStore(_KeyValue[K, V]):
 
 
 class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
-    """The last value of each key of a topic, see `Topology.add_read_only_state_store`."""
+    """The last value of each key of a topic; see `Topology.add_read_only_state_store`."""
 
     __slots__ = ()
 
     def put(self, key: K, value: V | None) -> None:
-        """Refuse: what is written here would be lost, as the store is restored from its topic."""
+        """Raise an error, because a restore from the topic would lose the write."""
         del key, value
         raise MisuseTypeError(
             f"store {self.name!r} is kept from a topic and cannot be written; write to the topic"
         )
 
     def delete(self, key: K) -> V | None:
-        """Refuse, as `put` does."""
+        """Raise an error; see `put`."""
         self.put(key, None)
         return None
 
 
 class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
-    """One value a key, and the time that goes with it: what a table of the DSL is kept in.
+    """Store with a value and a timestamp for each key, as used by the DSL's tables.
 
     >>> from headrace import serdes
     >>> from headrace.topology.processors.stores import Stores, in_memory
@@ -303,33 +304,35 @@ class TimestampedKeyValueStore(_KeyValue[K, ValueAndTimestamp[V]]):
         return kept, self._rows.time(timestamp)
 
 
-# The rows of a global table as a processor sees them.
+# Rows of a global table, for processors.
 
 
 @runtime_checkable
 class GlobalView(Protocol):
-    """The present rows of a global table."""
+    """Current rows of a global table."""
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        """The value and timestamp of a key, or (None, -1)."""
+        """Return the value and timestamp of a key, or (None, -1)."""
 
     def rows(self, start: Any, end: Any, /) -> Iterator[tuple[Any, Any, int]]:
-        """Key, value and timestamp from one key to another, both inclusive; None is no bound."""
+        """Yield key, value and timestamp of the rows between two keys, both inclusive; None means
+        unbounded.
+        """
 
 
 def store_key(store: str) -> str:
-    """Under what the rows of a store are found among views, which go by the names of nodes."""
+    """Return the key of a store's rows in the mapping of views, whose other keys are node names."""
     return f"store:{store}"
 
 
 class ReadOnlyStore(Generic[K, V]):
-    """What ``context.store(name)`` is for the store of a global table: its rows, to be read.
+    """Read-only store of a global table, returned by ``context.store(name)``.
 
-    No processor need be connected with it, and none can write to it. The rows stay as they are
-    while a record is processed.
+    Processors need no connection to it, and cannot write to it. The rows do not change while a
+    record is processed.
 
     Args:
-        name: the store's.
+        name: the store's name.
         view: its rows.
 
     >>> from headrace import ProcessorContext, Record, StreamsBuilder, TopologyTestDriver, serdes
@@ -355,24 +358,26 @@ class ReadOnlyStore(Generic[K, V]):
         self.name = name
 
     def get(self, key: K) -> V | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         value: V | None = self._view.get(key)[0]
         return value
 
     def get_with_timestamp(self, key: K) -> ValueAndTimestamp[V] | None:
-        """The value of a key with the time of its record in milliseconds since 1970, or None."""
+        """Return the value of a key with its record's timestamp in milliseconds since 1970, or
+        None.
+        """
         value, timestamp = self._view.get(key)
         return None if value is None else ValueAndTimestamp(value, timestamp)
 
     def range(self, start: K | None, end: K | None) -> Iterator[tuple[K, V]]:
-        """The rows from one key to another, both inclusive, in the order of the keys' bytes.
+        """Yield the rows between two keys, both inclusive, in the order of the keys' bytes.
 
         Args:
-            start: None for the first.
-            end: None for the last.
+            start: first key; None for the store's first.
+            end: last key; None for the store's last.
         """
         return ((key, value) for key, value, _ in self._view.rows(start, end))
 
     def all(self) -> Iterator[tuple[K, V]]:
-        """All rows, in the order of the keys' bytes."""
+        """Yield all rows, in the order of the keys' bytes."""
         return self.range(None, None)

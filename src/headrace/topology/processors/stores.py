@@ -1,7 +1,7 @@
-"""The stores that processors work with: what they are made of, and what they look like.
+"""Stores of processors: their builders and their wrappers.
 
-A `StoreBuilder` describes a store; it is given to ``add_state_store``, or named by a processor as
-one of its ``stores``. In the processor, ``context.store(builder)`` is the store itself.
+A `StoreBuilder` describes a store. Pass it to ``add_state_store``, or name it in a processor's
+``stores``. In the processor, ``context.store(builder)`` returns the store.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _MS = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class StoreBuilder(Generic[F]):
-    """Describes a store; `F` is what a processor gets. Made by the methods of `Stores`."""
+    """Description of a store, created by `Stores`; `F` is the type that processors use."""
 
     store: Store
 
@@ -64,24 +64,26 @@ class StoreBuilder(Generic[F]):
 
     @property
     def name(self) -> str:
-        """The store's name, after which its changelog topic is named."""
+        """The store's name, from which the changelog topic's name is derived."""
         return self.store.name
 
 
 @checked
 class Stores(metaclass=Hinting):
-    """The kinds of stores. What they have in common:
+    """Factory of store builders. All methods have these parameters:
 
     Args:
-        name: after which the changelog topic is named; unique in the topology.
-        key: serde of keys; None takes the setting ``default.key.serde``.
-        value: serde of values; None takes the setting ``default.value.serde``.
-        kind: "rocksdb" keeps rows on disk, "memory" in the process alone.
-        logged: whether a changelog topic backs the store, so that it survives its machine.
-        topic_config: settings of the changelog topic, over the defaults.
+        name: the store's name, from which the changelog topic's name is derived; unique in the
+            topology.
+        key: serde of keys; None uses the setting ``default.key.serde``.
+        value: serde of values; None uses the setting ``default.value.serde``.
+        kind: "rocksdb" keeps rows on disk, "memory" only in the process.
+        logged: whether a changelog topic backs the store, so that it survives the loss of its
+            machine.
+        topic_config: settings of the changelog topic that override the defaults.
 
-    Writes are gathered until the commit in any case: the changelog gets one record for each row
-    that changed, however often. The bytes of the changelog are Kafka Streams'.
+    Writes are always buffered until the commit: the changelog gets a single record for each changed
+    row. The changelog has Kafka Streams' format.
     """
 
     @staticmethod
@@ -94,7 +96,9 @@ class Stores(metaclass=Hinting):
         logged: bool = True,
         topic_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder[KeyValueStore[K, V]]:
-        """One value a key; the record in the changelog has the time of the record at hand.
+        """Describe a store with a value for each key.
+
+        Its changelog records have the timestamp of the current record.
 
         Raises:
             TopologyError: the name is not legal.
@@ -116,7 +120,8 @@ class Stores(metaclass=Hinting):
         logged: bool = True,
         topic_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder[TimestampedKeyValueStore[K, V]]:
-        """One value a key, with a time that the processor gives it: as the tables of the DSL.
+        """Describe a store with a value for each key and a timestamp set by the processor, as in
+        the DSL's tables.
 
         Raises:
             TopologyError: the name is not legal.
@@ -140,22 +145,23 @@ class Stores(metaclass=Hinting):
         logged: bool = True,
         topic_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder[WindowStore[K, V]]:
-        """Values by key and by the start of a window.
+        """Describe a store of values by key and window start.
 
         Args:
-            name: see the class, as the other arguments.
-            size: how long each window is; it is not in the bytes, and only says where they end.
-            retention: how far a window's start may lie behind the latest that was put; at least
+            name: see the class, as for all arguments below without a description.
+            size: size of the windows; it is not stored, and only determines their ends.
+            retention: how long a window is kept, from its start to the latest start that was put;
+                at least
                 the size.
             key: serde of keys.
             value: serde of values.
-            retain_duplicates: keep each value that is put for the same key and start.
-            kind: where rows live.
+            retain_duplicates: whether to keep each value that is put for the same key and start.
+            kind: "rocksdb" or "memory".
             logged: whether a changelog topic backs the store.
             topic_config: settings of the changelog topic.
 
         Raises:
-            TopologyError: the name is not legal, or a duration is not possible.
+            TopologyError: the name is not legal, or a duration is not valid.
 
         >>> minute = timedelta(minutes=1)
         >>> Stores.window("sums", size=minute, retention=60 * minute).name
@@ -177,10 +183,10 @@ class Stores(metaclass=Hinting):
         logged: bool = True,
         topic_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder[TimestampedWindowStore[K, V]]:
-        """Values with times that the processor gives them, by key and by the start of a window.
+        """Describe a store of values with timestamps set by the processor, by key and window start.
 
         Raises:
-            TopologyError: the name is not legal, or a duration is not possible.
+            TopologyError: the name is not legal, or a duration is not valid.
 
         >>> minute = timedelta(minutes=1)
         >>> Stores.timestamped_window("sums", size=minute, retention=minute).name
@@ -201,19 +207,19 @@ class Stores(metaclass=Hinting):
         logged: bool = True,
         topic_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder[SessionStore[K, V]]:
-        """Values by key and by the start and the end of a session.
+        """Describe a store of values by key and by the start and end of a session.
 
         Args:
-            name: see the class, as the other arguments.
-            retention: how far a session's end may lie behind the latest that was put.
+            name: see the class, as for all arguments below without a description.
+            retention: how long a session is kept, from its end to the latest end that was put.
             key: serde of keys.
             value: serde of values.
-            kind: where rows live.
+            kind: "rocksdb" or "memory".
             logged: whether a changelog topic backs the store.
             topic_config: settings of the changelog topic.
 
         Raises:
-            TopologyError: the name is not legal, or the duration is not possible.
+            TopologyError: the name is not legal, or the duration is not valid.
 
         >>> Stores.session("visits", retention=timedelta(days=1)).name
         'visits'
@@ -235,19 +241,20 @@ class Stores(metaclass=Hinting):
         logged: bool = True,
         topic_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder[VersionedStore[K, V]]:
-        """Several versions of each key's value, each valid from a time that the processor gives it.
+        """Describe a store with several versions of each key's value, each valid from its timestamp
+        on.
 
         Args:
-            name: see the class, as the other arguments.
-            history: how far a time that is asked for, or written, may lie behind the latest one.
+            name: see the class, as for all arguments below without a description.
+            history: how far a timestamp that is read or written may be before the latest timestamp.
             key: serde of keys.
             value: serde of values.
-            kind: where rows live.
+            kind: "rocksdb" or "memory".
             logged: whether a changelog topic backs the store.
             topic_config: settings of the changelog topic.
 
         Raises:
-            TopologyError: the name is not legal, or the duration is not possible.
+            TopologyError: the name is not legal, or the duration is not valid.
 
         >>> Stores.versioned("prices", history=timedelta(days=7)).name
         'prices'
@@ -267,18 +274,18 @@ class Stores(metaclass=Hinting):
         logged: bool = True,
         topic_config: Mapping[str, str] | None = None,
     ) -> StoreBuilder[F]:
-        """A store of one's own, kept in the rows of a key-value store.
+        """Describe a user-defined store whose data is in the rows of a key-value store.
 
-        An object of it is made for each task when the rows are there, and again after an abort:
-        what it keeps beside the rows is gone then. So it is exact, restored and moved like any
-        other store, without a word about changelogs.
+        A new object is created for each task after the rows are restored, and again after an abort,
+        when its attributes are lost. So the store is exactly-once, restored and moved like any
+        other store, and its code does not handle changelogs.
 
         Args:
-            name: see the class, as the other arguments.
-            face: makes the store over the rows; a class will do.
+            name: see the class, as for all arguments below without a description.
+            face: returns the user-defined store for the rows; may be a class.
             key: serde of the rows' keys.
             value: serde of the rows' values.
-            kind: where rows live.
+            kind: "rocksdb" or "memory".
             logged: whether a changelog topic backs the store.
             topic_config: settings of the changelog topic.
 
@@ -320,7 +327,7 @@ _OF_TABLES: Mapping[LayoutName, Face] = {
 
 
 def open_store(store: Store, rows: Rows) -> Any:
-    """Make what a processor gets for a store; that of a table looks as its layout says."""
+    """Create the wrapper of a store for processors; a table's store has its layout's wrapper."""
     face = store.face or _OF_TABLES.get(store.spec.layout)
     if face is None:
         raise TopologyError(f"store {store.name!r} cannot be read by a processor")
@@ -328,11 +335,11 @@ def open_store(store: Store, rows: Rows) -> Any:
 
 
 def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
-    """Make a store on its own, without a changelog: for tests of what works with one.
+    """Create a store without a topology and a changelog, for tests.
 
     Args:
-        builder: describes it; it names its serdes.
-        timestamp: the time that is at hand, in milliseconds.
+        builder: the store's builder, which must have serdes.
+        timestamp: timestamp of the current record, in milliseconds.
 
     >>> from headrace import serdes
     >>> store = in_memory(Stores.key_value("s", key=serdes.string, value=serdes.long))
@@ -367,7 +374,7 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
 
 
 def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
-    """The names of stores that are given by name or by what describes them, each once."""
+    """Return the distinct names of stores that are given by name or by builder."""
     names = (s.name if isinstance(s, StoreBuilder) else s for s in stores)
     return tuple(dict.fromkeys(names))
 
@@ -375,10 +382,10 @@ def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
 def with_stores(
     stores: Iterable[Store], wanted: Iterable[StoreBuilder[Any] | str], lines: Lines
 ) -> tuple[tuple[Store, ...], Lines]:
-    """The stores and their lines, and those described in `wanted` that are not there yet.
+    """Return the stores and their source lines, with the missing stores of `wanted` added.
 
     Raises:
-        TopologyError: another store of that name is there.
+        TopologyError: another store with that name exists.
     """
     by_name = {store.name: store for store in stores}
     for builder in wanted:

@@ -1,10 +1,10 @@
-"""Window and session stores as a processor sees them (see
-`headrace.topology.processors.store_faces`).
+"""Wrappers of window and session stores for processors.
 
-Both let go of rows by a time of their own, the largest that was put: rows that are a retention or
-more behind it are gone for every reader at once, and a put of such a row is left out and counted
-as dropped. That time is kept over restarts. The store of a table of the DSL is let go of by the
-table's own step instead.
+See `headrace.topology.processors.store_faces` for the rules of iteration and order. Both kinds
+expire rows by the store's own time, the largest time that was put: rows that are a retention or
+more older are immediately invisible to every reader, and a put of such a row is dropped and
+counted. That time survives restarts. The rows of a DSL table's store are expired by the table's
+operator instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LAST_MS = 2**63 - 1
 
 
 class _Timed(Generic[K]):
-    """What window and session stores have in common: rows that are found and expire by time."""
+    """Base class of window and session stores, whose rows have a time index and expire by time."""
 
     __slots__ = ("_buffer", "_inner", "_latest", "_retention_ms", "_rows")
 
@@ -53,7 +53,9 @@ class _Timed(Generic[K]):
             self._buffer.expire(self._latest.value - self._retention_ms + 1)
 
     def _advance(self, time: int) -> bool:
-        """Take note of a time that is put; returns whether it is within the retention."""
+        """Advance the store's time to a time that is put; return whether it is within the
+        retention.
+        """
         self._rows.time(time)
         if time > self._latest.value:
             self._latest.value = max(self._latest.value, min(time, self._rows.watermark()))
@@ -64,7 +66,7 @@ class _Timed(Generic[K]):
         return False
 
     def _by_time(self, start: int, end: int, *, backward: bool) -> Iterator[tuple[bytes, Any, int]]:
-        """The rows of all keys by their times, `end` inclusive, then by their keys."""
+        """Yield the rows of all keys by their times, `end` inclusive, then by their keys."""
         entries: Any = self._buffer.by_time(start, min(end, _LAST_MS - 1) + 1)
         if backward:
             entries = reversed(builtins.list(entries))
@@ -76,7 +78,9 @@ class _Timed(Generic[K]):
     def _of_key(
         self, key: bytes, low: int, high: int, *, tail: int, backward: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """The rows of one key from one time to another; longer keys may lie between them."""
+        """Yield the rows of a key between two times; a scan also finds rows of longer keys, which
+        are skipped.
+        """
         if low > high:
             return
         start = key + TIMESTAMP.pack(max(low, 0))
@@ -89,7 +93,7 @@ class _Timed(Generic[K]):
     def _of_keys(
         self, low: bytes | None, high: bytes | None, start: int, end: int, *, backward: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """The rows of a range of keys, both inclusive, by their times."""
+        """Yield the rows of a range of keys, both inclusive, by their times."""
         head = self._head_bytes
         for row in self._by_time(start, end, backward=backward):
             key = row[0][:-head]
@@ -98,7 +102,7 @@ class _Timed(Generic[K]):
 
     @property
     def _head_bytes(self) -> int:
-        """How much of a row's key is not the key itself."""
+        """Number of bytes that the layout appends to the key of a row."""
         raise NotImplementedError
 
     def _bound(self, key: K | None) -> bytes | None:
@@ -106,7 +110,7 @@ class _Timed(Generic[K]):
 
 
 class _WindowRows(_Timed[K], Generic[K, V]):
-    """What the two kinds of window stores have in common; `V` is what is put and got."""
+    """Base class of window stores; `V` is the type that `put` accepts and `get` returns."""
 
     __slots__ = ("_sequence", "_size_ms")
 
@@ -121,12 +125,12 @@ class _WindowRows(_Timed[K], Generic[K, V]):
         return TIMESTAMP.size + _SEQUENCE_BYTES
 
     def put(self, key: K, value: V | None, start: int) -> None:
-        """Write the row of a key's window; None deletes it.
+        """Write the row of a key's window; a value of None deletes it.
 
         Args:
             key: the key.
-            value: with `retain_duplicates` each put adds a row, and None does nothing.
-            start: where the window begins.
+            value: the value. With `retain_duplicates` each put adds a row, and None has no effect.
+            start: start of the window.
         """
         if not self._advance(start):
             return
@@ -144,29 +148,31 @@ class _WindowRows(_Timed[K], Generic[K, V]):
             self._buffer.put(row_key, None, self._rows.timestamp())
 
     def get(self, key: K, start: int) -> V | None:
-        """The value of the key's window that begins at `start`, or None.
+        """Return the value of the key's window with the given start, or None.
 
-        With `retain_duplicates` the first that was put.
+        With `retain_duplicates` it is the first value that was put.
         """
         found = next(self.fetch(key, start, start), None)
         return None if found is None else found[1]
 
     def fetch(self, key: K, start: int, end: int) -> Iterator[tuple[int, V]]:
-        """Start and value of the key's windows that begin between two times, both inclusive."""
+        """Yield start and value of the key's windows whose start is between two times, both
+        inclusive.
+        """
         return self._fetch(key, start, end, backward=False)
 
     def backward_fetch(self, key: K, start: int, end: int) -> Iterator[tuple[int, V]]:
-        """The same as `fetch`, from the last to the first."""
+        """Yield the rows of `fetch` from the last to the first."""
         return self._fetch(key, start, end, backward=True)
 
     def fetch_range(
         self, key_from: K | None, key_to: K | None, start: int, end: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """The windows of a range of keys, both inclusive, by start, then by the keys' bytes.
+        """Yield the windows of a range of keys, both inclusive, by start, then by the keys' bytes.
 
         Args:
-            key_from: None for the first.
-            key_to: None for the last.
+            key_from: first key; None for the store's first.
+            key_to: last key; None for the store's last.
             start: the earliest start.
             end: the latest start.
         """
@@ -175,23 +181,25 @@ class _WindowRows(_Timed[K], Generic[K, V]):
     def backward_fetch_range(
         self, key_from: K | None, key_to: K | None, start: int, end: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """The same as `fetch_range`, from the last to the first."""
+        """Yield the rows of `fetch_range` from the last to the first."""
         return self._fetch_range(key_from, key_to, start, end, backward=True)
 
     def fetch_all(self, start: int, end: int) -> Iterator[tuple[Windowed[K], V]]:
-        """All windows that begin between two times, both inclusive, by start, then by key."""
+        """Yield all windows whose start is between two times, both inclusive, by start, then by
+        key.
+        """
         return self._shown_all(self._by_time(start, end, backward=False))
 
     def backward_fetch_all(self, start: int, end: int) -> Iterator[tuple[Windowed[K], V]]:
-        """The same as `fetch_all`, from the last to the first."""
+        """Yield the rows of `fetch_all` from the last to the first."""
         return self._shown_all(self._by_time(start, end, backward=True))
 
     def all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """All windows, by start, then by the keys' bytes."""
+        """Yield all windows, by start, then by the keys' bytes."""
         return self.fetch_all(0, _LAST_MS)
 
     def backward_all(self) -> Iterator[tuple[Windowed[K], V]]:
-        """All windows, from the last to the first."""
+        """Yield all windows, from the last to the first."""
         return self.backward_fetch_all(0, _LAST_MS)
 
     def _fetch(self, key: K, start: int, end: int, *, backward: bool) -> Iterator[tuple[int, V]]:
@@ -219,7 +227,7 @@ class _WindowRows(_Timed[K], Generic[K, V]):
 
 
 class WindowStore(_WindowRows[K, V]):
-    """Values by key and by the start of a window.
+    """Store of values by key and window start.
 
     >>> from datetime import timedelta
     >>> from headrace import serdes
@@ -252,7 +260,9 @@ class WindowStore(_WindowRows[K, V]):
 
 
 class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
-    """Values with their times by key and window: what a windowed table of the DSL is kept in."""
+    """Store of values with timestamps by key and window start, as used by the DSL's windowed
+    tables.
+    """
 
     __slots__ = ()
 
@@ -265,7 +275,7 @@ class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
 
 
 class SessionStore(_Timed[K], Generic[K, V]):
-    """Values by key and by the start and the end of a session, both inclusive.
+    """Store of values by key and by the start and end of a session, both inclusive.
 
     >>> from datetime import timedelta
     >>> from headrace import serdes
@@ -298,7 +308,7 @@ class SessionStore(_Timed[K], Generic[K, V]):
         return 2 * TIMESTAMP.size
 
     def put(self, session: Windowed[K], value: V | None) -> None:
-        """Write the row of a session; None removes it."""
+        """Write the row of a session; a value of None removes it."""
         if value is None:
             self.remove(session)
             return
@@ -307,32 +317,32 @@ class SessionStore(_Timed[K], Generic[K, V]):
             self._buffer.put(row_key, value, self._rows.timestamp())
 
     def remove(self, session: Windowed[K]) -> None:
-        """Remove the row of a session, if it is there."""
+        """Remove the row of a session if it exists."""
         row_key = self._rows.key.serialize(session)
         if self._buffer.get(row_key)[0] is not None:
             self._buffer.put(row_key, None, self._rows.timestamp())
 
     def fetch_session(self, key: K, start: int, end: int) -> V | None:
-        """The value of the session with just this start and end, or None."""
+        """Return the value of the session with exactly this start and end, or None."""
         row_key = self._rows.encoded(key, self._inner) + TIMESTAMP.pack(end) + TIMESTAMP.pack(start)
         value: V | None = self._buffer.get(row_key)[0]
         return value
 
     def fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
-        """The sessions of a key, by end, then by start."""
+        """Yield the sessions of a key, by end, then by start."""
         return self.find_sessions(key, 0, _LAST_MS)
 
     def backward_fetch(self, key: K) -> Iterator[tuple[Windowed[K], V]]:
-        """The sessions of a key, from the last to the first."""
+        """Yield the sessions of a key, from the last to the first."""
         return self.backward_find_sessions(key, 0, _LAST_MS)
 
     def find_sessions(
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """The sessions of a key that end and begin within bounds, by end, then by start.
+        """Yield the sessions of a key within bounds, by end, then by start.
 
-        With ``earliest_end = t - gap`` and ``latest_start = t + gap`` those that a record of time
-        ``t`` belongs to.
+        With ``earliest_end = t - gap`` and ``latest_start = t + gap`` these are the sessions that a
+        record with timestamp ``t`` belongs to.
 
         Args:
             key: the key.
@@ -344,13 +354,13 @@ class SessionStore(_Timed[K], Generic[K, V]):
     def backward_find_sessions(
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """The same as `find_sessions`, from the last to the first."""
+        """Yield the rows of `find_sessions` from the last to the first."""
         return self._find(key, earliest_end, latest_start, backward=True)
 
     def find_sessions_of_range(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """The sessions of a range of keys, both inclusive, by end, then by the rows' bytes."""
+        """Yield the sessions of a range of keys, both inclusive, by end, then by row bytes."""
         low, high = self._bound(key_from), self._bound(key_to)
         rows = self._of_keys(low, high, earliest_end, _LAST_MS, backward=False)
         return self._begun_by(latest_start, rows)
@@ -358,7 +368,7 @@ class SessionStore(_Timed[K], Generic[K, V]):
     def find_sessions_by_end(
         self, earliest_end: int, latest_end: int
     ) -> Iterator[tuple[Windowed[K], V]]:
-        """The sessions of all keys that end between two times, both inclusive, by end."""
+        """Yield the sessions of all keys whose end is between two times, both inclusive, by end."""
         rows = self._by_time(earliest_end, latest_end, backward=False)
         return self._begun_by(_LAST_MS, rows)
 
@@ -383,24 +393,24 @@ class SessionStore(_Timed[K], Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class WindowFace:
-    """Makes the face of a window store that lets go of its rows itself."""
+    """Factory of window store wrappers that expire their rows."""
 
     retention_ms: int | None = None
     duplicates: bool = False
     timestamped: bool = False
 
     def __call__(self, rows: Rows) -> WindowStore[Any, Any] | TimestampedWindowStore[Any, Any]:
-        """Make it over some rows."""
+        """Create the wrapper of a store's rows."""
         kind = TimestampedWindowStore if self.timestamped else WindowStore
         return kind(rows, self.retention_ms, duplicates=self.duplicates)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFace:
-    """Makes the face of a session store that lets go of its rows itself."""
+    """Factory of session store wrappers that expire their rows."""
 
     retention_ms: int | None = None
 
     def __call__(self, rows: Rows) -> SessionStore[Any, Any]:
-        """Make it over some rows."""
+        """Create the wrapper of a store's rows."""
         return SessionStore(rows, self.retention_ms)

@@ -1,8 +1,8 @@
-"""A versioned store as a processor sees it: what each key's value was, as of a time.
+"""Wrapper of a versioned store for processors: the value of each key as of a time.
 
-A version is valid from its time until that of the next one; a deletion is a version too. Versions
-that are more than the history behind the largest time that was put are gone, except the last one of
-each key, and are not written any more. That time is kept over restarts.
+A version is valid from its time until the time of the next version; a deletion is a version, too.
+Versions older than the largest time that was put minus the history expire, except the last version
+of each key, and can no longer be written. That time survives restarts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class VersionedStore(Generic[K, V]):
-    """Values by key and time. Times are milliseconds since 1970.
+    """Store of values by key and time. Times are milliseconds since 1970.
 
     >>> from datetime import timedelta
     >>> from headrace import serdes
@@ -53,18 +53,19 @@ class VersionedStore(Generic[K, V]):
         """Write a version.
 
         Args:
-            key: not None.
-            value: what is valid from then on; None is a deletion.
-            timestamp: from when on.
+            key: the key, not None.
+            value: the value that is valid from then on; None is a deletion.
+            timestamp: time from which the value is valid.
 
         Returns:
-            Until when it is valid: the time of the next version, or `IS_LATEST` (-1) where there is
-            none. `NOT_PUT` where the time lies before the history: nothing was written.
+            The end of its validity: the time of the next version, or `IS_LATEST` (-1) if it is the
+                last
+            version. `NOT_PUT` if the time is before the history and no version was written.
         """
         return self.replace(key, value, timestamp)[0]
 
     def replace(self, key: K, value: V | None, timestamp: int) -> tuple[int, V | None]:
-        """Write a version, as `put` does; returns also the value that was valid at that time."""
+        """Write a version like `put`; return also the value that was valid at that time."""
         row = self._rows.encoded(key)
         self._rows.time(timestamp)
         if timestamp < self._latest.value - self._history_ms:
@@ -77,11 +78,12 @@ class VersionedStore(Generic[K, V]):
         return self._buffer.put_version(row, value, timestamp), before
 
     def delete(self, key: K, timestamp: int) -> ValueAndTimestamp[V] | None:
-        """Write a deletion; returns what was valid at that time before.
+        """Write a deletion; return the version that was valid at that time.
 
         Args:
-            key: not None.
-            timestamp: from when on the key has no value; before the history nothing is done.
+            key: the key, not None.
+            timestamp: time from which the key has no value; before the history the call has no
+                effect.
         """
         if timestamp < self._latest.value - self._history_ms:
             self._rows.dropped("older than the history of the store")
@@ -91,14 +93,14 @@ class VersionedStore(Generic[K, V]):
         return found
 
     def get(self, key: K, *, as_of: int | None = None) -> ValueAndTimestamp[V] | None:
-        """The version of a key that is valid now, or was at a time.
+        """Return the version of a key that is valid now, or was valid at a time.
 
         Args:
-            key: not None.
-            as_of: the time; None is now. Before the history only the last version is found.
+            key: the key, not None.
+            as_of: the time; None for now. Before the history only a last version is returned.
 
         Returns:
-            The value and the time since when it was valid, or None where there was none.
+            The value and the start of its validity, or None if no version was valid.
         """
         row = self._rows.encoded(key)
         found = self._buffer.get(row) if as_of is None else self._buffer.get_as_of(row, as_of)
@@ -107,10 +109,10 @@ class VersionedStore(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class VersionedFace:
-    """Makes the face of a versioned store."""
+    """Factory of versioned store wrappers."""
 
     history_ms: int
 
     def __call__(self, rows: Rows) -> VersionedStore[Any, Any]:
-        """Make it over some rows."""
+        """Create the wrapper of a store's rows."""
         return VersionedStore(rows, self.history_ms)

@@ -1,4 +1,4 @@
-"""The serdes that come along, in Kafka's byte forms, and `serde_from` for one's own.
+"""Built-in serdes in Kafka's byte formats, and `serde_from` for custom serdes.
 
 >>> from headrace import serdes
 >>> serdes.string.serialize("héron")
@@ -77,29 +77,29 @@ json: Serde[Any] = JsonSerde()
 
 
 def json_of(cls: type[T], /, *, name: str | None = None, checked: bool = True) -> Serde[T]:
-    """Make a serde of JSON documents that are read into a class.
+    """Create a serde of JSON documents that are decoded to objects of a class.
 
-    Takes dataclasses, typed dicts, named tuples and `msgspec.Struct`s, nested, and lists, dicts,
+    Accepts dataclasses, typed dicts, named tuples and `msgspec.Struct`s, nested, and lists, dicts,
     tuples, sets and unions of them. ``datetime``, ``date``, ``Decimal``, ``UUID`` and ``Enum`` are
-    strings. A missing field takes its default; what the class does not have is left out.
+    strings. A missing field has its default; fields that the class does not have are ignored.
 
-    Equal objects give equal bytes, so it serves for keys too: fields are sorted, an int in a float
-    field is written as the float. Only what Python calls equal although it reads differently stays
-    two keys: 0.0 and -0.0, decimals with other digits, one time in two zones.
+    Equal objects have equal bytes, so it can be used for keys: fields are sorted, and an int in a
+    float field is written as the float. Only values that are equal in Python but decode differently
+    are two keys: 0.0 and -0.0, decimals with other digits, one time in two zones.
 
     Args:
-        cls: the class, or a form such as ``list[Order]``. Values are immutable, so that stores
-            need no private copies, if it is frozen and so is all that is in it.
-        name: what errors call the serde; None makes ``json_of(Order)``.
-        checked: read again what is written, and refuse what would not read back as an equal
-            object (a str in an int field, NaN, a tuple in a list field). Without it that is
-            written, and fails or differs where it is read.
+        cls: the class, or a type such as ``list[Order]``. Values are immutable, so that stores
+            need no private copies, if the class and the types of its fields are frozen.
+        name: the serde's name in errors; None uses ``json_of(Order)``.
+        checked: whether to decode the result of encoding, and reject values that would not decode
+            to an equal object (a str in an int field, NaN, a tuple in a list field). If False,
+            such values are written, and fail or differ when they are read.
 
     Returns:
-        The serde. Its errors name the field, never the value.
+        The serde. Its errors contain the field, never the value.
 
     Raises:
-        TopologyError: JSON cannot hold a field's type.
+        TopologyError: JSON cannot represent a field's type.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -135,17 +135,19 @@ def list_of(
 def list_of(
     inner: Serde[Any], /, *, nulls: bool = False, item_bytes: int | None = None
 ) -> Serde[Any]:
-    """Make a serde of lists, in the bytes of Kafka's ListSerializer.
+    """Create a serde of lists, in the format of Kafka's ListSerializer.
 
     Args:
         inner: the serde of the items.
-        nulls: whether items may be None. Kafka's always may; here a type checker is told.
-        item_bytes: how many bytes each item takes, for a serde of one's own whose Java twin
-            Kafka writes without lengths: 2 for Short, 4 for Float, 36 for UUID. The width of
-            `integer`, `long` and `double` is known.
+        nulls: whether items may be None. In Kafka they always may; here the type of the serde
+            differs.
+        item_bytes: size of each item, for a custom serde whose Java counterpart Kafka writes
+            without lengths: 2 for Short, 4 for Float, 36 for UUID. The sizes of `integer`, `long`
+                and
+            `double` are known.
 
     Returns:
-        The serde. It gives up on the first item that `inner` refuses.
+        The serde. It fails on the first item that `inner` rejects.
 
     >>> list_of(string).serialize(["a", "bc"]).hex(" ")
     '01 00 00 00 02 00 00 00 01 61 00 00 00 02 62 63'
@@ -164,21 +166,22 @@ def serde_from(
     immutable: bool = False,
     canonical: bool = False,
 ) -> Serde[T]:
-    """Make a serde of two functions.
+    """Create a serde from two functions.
 
     Args:
         serialize: Encodes a value; never called with None.
-        deserialize: Decodes what `serialize` wrote, to a value that is written and read the same
-            again. Stores hold that, see docs/serdes.md.
-        name: What errors call the serde.
+        deserialize: Decodes the result of `serialize`, to a value that is written and read
+            unchanged.
+            Stores hold that value, see docs/serdes.md.
+        name: The serde's name in errors.
         immutable: Promises that values cannot be mutated, so that stores need no private copies.
         canonical: Promises ``serialize(deserialize(b)) == b`` for every ``b`` that is accepted.
 
     Returns:
-        The serde. Exceptions of the functions are raised as `SerdeError` from the original.
+        The serde. Exceptions of the functions become the cause of a `SerdeError`.
 
     Raises:
-        TopologyError: one of them is no function of one value, or a coroutine function.
+        TopologyError: an argument is not a function of one value, or is a coroutine function.
 
     >>> from datetime import date
     >>> day = serde_from(

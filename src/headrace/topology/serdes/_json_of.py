@@ -1,8 +1,8 @@
-"""JSON into typed classes and back: the serde behind `serdes.json_of`.
+"""JSON serde of typed classes, behind `serdes.json_of`.
 
-Hot path: msgspec encodes and decodes in one call into C each. Everything about the class is looked
-at once, when the serde is made: whether JSON can hold it, whether its values are immutable, and
-which detours its encoding needs.
+Hot path: encoding and decoding are one msgspec call in C each. The class is inspected once, when
+the serde is created: whether JSON can represent it, whether its values are immutable, and which
+additional steps its encoding needs.
 """
 
 from __future__ import annotations
@@ -19,26 +19,24 @@ from msgspec import inspect
 from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes.json_schemas import stripped
 
-# Objects of dataclasses with each of their fields, also of those that a document leaves out.
+# Decoding of dataclasses with all fields set, including fields that a document omits.
 #
-# msgspec does not set a field that has a plain default and is left out: the class itself answers
-# for
-# it. Such an object is equal to one that was made with all fields, and would be written without
-# them,
-# so equal keys would have other bytes.
+# msgspec does not set an omitted field with a plain default: reading it returns the attribute of
+# the class. Such an object is equal to an object with all fields, but would be encoded without
+# them, so equal keys would have different bytes.
 #
-# Hot path: what `making_whole` returns runs for every record of a class with such fields.
+# Hot path: the result of `making_whole` is called for every record of a class with such fields.
 
 
 T = TypeVar("T")
 
 
 class Gaps(NamedTuple):
-    """What objects of a class may lack.
+    """Fields that decoded objects of a class may lack.
 
     Args:
-        defaults: the fields that may be missing, with their values.
-        inner: the fields that may hold other objects.
+        defaults: fields that may be missing, with their default values.
+        inner: fields that may contain other objects.
     """
 
     defaults: tuple[tuple[str, Any], ...]
@@ -46,24 +44,24 @@ class Gaps(NamedTuple):
 
 
 def gaps_in(inner: Mapping[type, tuple[str, ...]]) -> dict[type, Gaps]:
-    """The gaps of classes, or nothing where none of them has defaults that may be missing.
+    """Return the gaps of classes; empty if no class has defaults that may be missing.
 
     Args:
-        inner: the fields of each class that may hold other objects.
+        inner: the fields of each class that may contain other objects.
     """
     found = {cls: Gaps(_defaults_of(cls), names) for cls, names in inner.items()}
     return found if any(gaps.defaults for gaps in found.values()) else {}
 
 
 def _defaults_of(cls: type) -> tuple[tuple[str, Any], ...]:
-    """The plain defaults of a dataclass; one with slots has all fields set."""
+    """Return the plain defaults of a dataclass; with slots none, because all fields are set."""
     if not is_dataclass(cls) or cls.__dictoffset__ == 0:
         return ()
     return tuple((f.name, f.default) for f in fields(cls) if f.init and f.default is not MISSING)
 
 
 def making_whole(decode: Callable[[bytes], T], gaps: Mapping[type, Gaps]) -> Callable[[bytes], T]:
-    """Decoding that sets what objects lack.
+    """Return a decoder that sets missing fields of decoded objects.
 
     Example:
         >>> import msgspec
@@ -93,7 +91,7 @@ def _complete(value: Any, gaps: Mapping[type, Gaps]) -> None:
     found = gaps.get(value.__class__)
     if found is not None:
         if found.defaults:
-            # Its own dict, as a frozen object takes nothing in any other way.
+            # Write to its dict, because a frozen object has no other way to set attributes.
             own = value.__dict__
             for name, default in found.defaults:
                 own.setdefault(name, default)
@@ -108,7 +106,7 @@ def _complete(value: Any, gaps: Mapping[type, Gaps]) -> None:
             _complete(item, gaps)
 
 
-# What msgspec says of a document that does not fit, apart from what quotes the document itself.
+# The parts of msgspec's messages that do not quote the document.
 _SAID = re.compile(
     r"(?P<what>Expected `[^`]+`(?:, got `\w+`| [<>]=? [-\d.]+)?|Object missing required field `\w+`"
     r"|Invalid (?:enum value|value|UUID|decimal string|RFC3339 encoded \w+|ISO8601 duration"
@@ -136,17 +134,17 @@ _IMMUTABLE = (
 
 @dataclass(slots=True)
 class Findings:
-    """What the fields of a class, and of the classes in them, say about its serde."""
+    """Properties of a class and of its fields' classes that determine its serde."""
 
     immutable: bool = True
     has_float: bool = False
     has_other_keys: bool = False
     comparable: bool = True
     inner: dict[Any, tuple[str, ...]] = field(default_factory=dict)
-    """The classes that were seen, and which of their fields may hold other objects."""
+    """Inspected classes, with their fields that may contain other objects."""
 
     def look(self, kind: inspect.Type, where: str) -> None:
-        """Look at one type and, in it, at all others."""
+        """Inspect a type and, recursively, the types in it."""
         if isinstance(kind, inspect.Metadata):
             self.look(kind.type, where)
         elif isinstance(kind, inspect.CustomType):
@@ -186,7 +184,7 @@ class Findings:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether what a field holds is no object of a class, and holds none."""
+    """Return whether a field's type contains only immutable built-in types."""
     return all(isinstance(one, _IMMUTABLE) for one in getattr(kind, "types", (kind,)))
 
 
@@ -201,7 +199,7 @@ def _is_frozen(kind: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class JsonOfSerde(Generic[T]):
-    """Compact JSON with sorted keys of values of one class."""
+    """Compact JSON with sorted keys of the objects of a class."""
 
     name: str
     cls: Any
@@ -233,24 +231,28 @@ class JsonOfSerde(Generic[T]):
         return JsonOfSerde, (self.name, self.cls, self.checked)  # decoders cannot be pickled
 
     def serialize(self, value: T, /) -> bytes:
-        """Encode; what would not read back as an equal object is refused, unless unchecked."""
+        """Encode a value; unless unchecked, reject a value that would not decode to an equal
+        object.
+        """
         data = self._encoded(value)
         if not self.checked:
             return data
         again = self._read_again(value, data)
-        # An int in a field of floats is written as the float that it is equal to.
+        # An int in a float field is written as the equal float.
         return self._encode(again) if self._findings.has_float else data
 
     def normalise(self, value: T, /) -> T:
-        """What `deserialize` gives for the value's bytes, or the error of `serialize`."""
+        """Return the value as `deserialize` returns it from its bytes, or raise the error of
+        `serialize`.
+        """
         return self._read_again(value, self._encoded(value))
 
     def written_form(self) -> dict[str, Any] | None:
-        """What documents look like, see `headrace.topology.serdes.serde_schemas`."""
+        """Return the JSON Schema of the documents; see `headrace.topology.serdes.serde_schemas`."""
         try:
             return {"json": stripped(msgspec.json.schema(self.cls))}
         except (TypeError, ValueError, NameError):
-            return None  # JSON Schema has no word for one of its types
+            return None  # JSON Schema cannot represent a type
 
     def _encoded(self, value: T) -> bytes:
         try:
@@ -269,7 +271,7 @@ class JsonOfSerde(Generic[T]):
         return again
 
     def deserialize(self, data: bytes, /) -> T:
-        """Decode; fields that the class does not have are left out."""
+        """Decode a value; fields that the class does not have are ignored."""
         try:
             return self.decoder(data)
         except TypeError:
@@ -292,7 +294,7 @@ class JsonOfSerde(Generic[T]):
 
 
 def _with_other_keys(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Encoding for dicts with keys that are no strings, which the encoder does not sort itself."""
+    """Return an encoder for dicts with keys that are not strings, which msgspec does not sort."""
 
     def encode_with_other_keys(value: Any) -> bytes:
         return encode(msgspec.to_builtins(value, str_keys=True))
@@ -305,14 +307,14 @@ def name_of(cls: Any) -> str:
 
 
 def refuse_other_than_type(given: Any, called: str) -> None:
-    """Raise if what no serde can be made for is not even a type, without what it holds.
+    """Raise if an argument is not a type; the message does not contain its content.
 
     Args:
-        given: where a class was to be.
-        called: how errors call what it was given to.
+        given: the argument.
+        called: the called function's name in errors.
 
     Raises:
-        TopologyError: it is a string, or another object.
+        TopologyError: the argument is a string or another object.
     """
     if isinstance(given, str):
         name = given if given.isidentifier() else "Order"
@@ -328,17 +330,17 @@ def refuse_other_than_type(given: Any, called: str) -> None:
 
 
 def explained(error: Exception) -> str:
-    """What is wrong with a document and where, without anything that it holds."""
+    """Describe an error of a document and its location, without the document's content."""
     if isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError):
         return f"not JSON: {error}"
     said = _SAID.fullmatch(str(error))
-    if said is None or said["what"] is None:  # what the class itself raised could quote the value
+    if said is None or said["what"] is None:  # an error of the class itself may quote the value
         return f"{type(error).__name__}: a value is refused"
     return said["what"] + (f" at {said['where']}" if said["where"] else "")
 
 
 def _difference(value: Any, again: Any, where: str) -> str:
-    """The path of the first field that differs."""
+    """Return the path of the first field that differs."""
     if is_dataclass(value) and type(value) is type(again):
         for one in fields(value):
             mine, other = getattr(value, one.name), getattr(again, one.name)
@@ -348,5 +350,5 @@ def _difference(value: Any, again: Any, where: str) -> str:
 
 
 def json_of_serde(cls: Any, name: str | None, checked: bool) -> JsonOfSerde[Any]:
-    """Make the serde of `cls`; see `serdes.json_of`."""
+    """Create the serde of `cls`; see `serdes.json_of`."""
     return JsonOfSerde(name or f"json_of({name_of(cls)})", cls, checked)

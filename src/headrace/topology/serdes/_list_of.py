@@ -1,9 +1,9 @@
-"""Lists in Kafka's ListSerializer form: the serde behind `serdes.list_of`.
+"""List serde in the format of Kafka's ListSerializer, behind `serdes.list_of`.
 
-    items of one width:  00  count of nulls (4)  index of each null (4 each)  count (4)  items
-    other items:         01  count (4)  and for each its length (4, or -1 for null) and its bytes
+    fixed-size items:  00  count of nulls (4)  index of each null (4 each)  count (4)  items
+    other items:       01  count (4)  and for each item its length (4, or -1 for null) and its bytes
 
-All numbers are big-endian. The flag in front says which of the two it is.
+All numbers are big-endian. The first byte distinguishes the two formats.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NO_NULLS = _pack_int(0)
 
 
 def item_width(inner: Serde[Any]) -> int | None:
-    """How many bytes each item takes where Kafka knows it to be always the same number."""
+    """Return the item size in bytes if Kafka treats the serde as fixed-size, or None."""
     if isinstance(inner, IntegerSerde):
         return inner.width
     return 8 if isinstance(inner, DoubleSerde) else None
@@ -34,7 +34,7 @@ def item_width(inner: Serde[Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ListSerde(Generic[T]):
-    """A list of items of one serde."""
+    """List of items of a serde."""
 
     inner: Serde[T]
     nulls: bool
@@ -47,12 +47,12 @@ class ListSerde(Generic[T]):
         object.__setattr__(self, "name", f"list_of({self.inner.name})")
 
     def for_topic(self, topic: str, *, is_key: bool) -> ListSerde[T]:
-        """The same serde with the inner one for a topic."""
+        """Return a copy with the inner serde for a topic."""
         inner = for_topic(self.inner, topic, is_key=is_key)
         return self if inner is self.inner else replace(self, inner=inner)
 
     def serialize(self, value: list[T], /) -> bytes:
-        """Encode; the inner serde's error is raised for an item that it refuses."""
+        """Encode a list; an item that the inner serde rejects raises that serde's error."""
         if type(value) is not list:
             raise SerdeError(
                 f"serde {self.name!r} cannot encode a value of type {type(value).__name__}; "
@@ -89,7 +89,7 @@ class ListSerde(Generic[T]):
         )
 
     def deserialize(self, data: bytes, /) -> list[T]:
-        """Decode a list of either form; the inner serde's error is raised for a bad item."""
+        """Decode a list of either format; an invalid item raises the inner serde's error."""
         if type(data) is not bytes:
             raise SerdeError(
                 f"serde {self.name!r} cannot decode an object of type {type(data).__name__}; "
@@ -153,7 +153,7 @@ class ListSerde(Generic[T]):
         return items
 
     def _check_count(self, data: bytes, count: int) -> None:
-        # Nothing is allocated for a count that no such data could have.
+        # Reject impossible counts before memory is allocated for them.
         if not 0 <= count <= len(data):
             self._refuse(data, f"a count of {count} does not fit it")
 

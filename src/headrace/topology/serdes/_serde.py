@@ -1,7 +1,6 @@
-"""How keys and values become bytes: the protocol, and the classes behind
-`headrace.topology.serdes`.
+"""Serde protocol, and the classes behind `headrace.topology.serdes`.
 
-Hot path: encoding and decoding are one call into C each; a failure is looked into afterwards.
+Hot path: encoding and decoding are one call into C each; failures are analyzed afterwards.
 """
 
 from __future__ import annotations
@@ -20,55 +19,55 @@ T = TypeVar("T")
 
 
 class Serde(Protocol[T]):
-    """Turns values into bytes and back. None never reaches a serde: null stays null outside."""
+    """Encoder and decoder of values. It is never called with None: null is handled outside."""
 
     @property
     def name(self) -> str:
-        """What errors call this serde."""
+        """The serde's name in errors."""
 
     @property
     def immutable(self) -> bool:
-        """Whether values cannot be mutated, so that a store may hand out the object itself."""
+        """Whether values cannot be mutated, so that a store may return the object itself."""
 
     @property
     def canonical(self) -> bool:
         """Whether ``serialize(deserialize(b)) == b`` for every ``b`` that it accepts.
 
-        The bytes of an unchanged key are then those that were read.
+        If true, an unchanged key is written with the bytes that were read.
         """
 
-    # A serde may also have `decoder`, a callable in C that gives what `deserialize` gives for
-    # good data and raises anything for other data; `deserialize` is asked then what was wrong.
+    # A serde may also have `decoder`, a callable in C that returns the result of `deserialize` for
+    # valid data and raises any exception for other data; `deserialize` then raises the real error.
     #
     # And it may have `exact` and `normalise`, see `headrace.topology.serdes.kept`.
 
     def serialize(self, value: T, /) -> bytes:
-        """Encode one value, or raise `SerdeError`."""
+        """Encode a value, or raise `SerdeError`."""
 
     def deserialize(self, data: bytes, /) -> T:
-        """Decode one value, or raise `SerdeError`."""
+        """Decode a value, or raise `SerdeError`."""
 
 
 class TopicSerde(Serde[T], Protocol):
-    """A serde that must know the topic that it reads or writes, such as one with a registry."""
+    """Serde that requires the name of its topic, such as a serde with a schema registry."""
 
     def for_topic(self, topic: str, *, is_key: bool) -> Serde[T]:
-        """The serde for the keys or the values of one topic.
+        """Return the serde for the keys or the values of a topic.
 
         Args:
-            topic: its full name; for a store that of its changelog topic, logged or not.
-            is_key: whether it is for keys.
+            topic: the topic's full name; for a store its changelog's, whether or not it is logged.
+            is_key: whether the serde is for keys.
         """
 
 
 def for_topic(serde: Serde[T], topic: str, *, is_key: bool) -> Serde[T]:
-    """A serde as it is used with a topic: itself, unless it asks to be told (`TopicSerde`)."""
+    """Return the serde for a topic: the serde itself, unless it is a `TopicSerde`."""
     tell: Callable[..., Serde[T]] | None = getattr(serde, "for_topic", None)
     return serde if tell is None else tell(topic, is_key=is_key)
 
 
 def completed(serde: Serde[Any] | None, default: Serde[Any]) -> Serde[Any]:
-    """Return a serde with `default` wherever it, or one that it is made of, was given none."""
+    """Return a serde with `default` for each missing serde, including inner serdes."""
     if serde is None:
         return default
     complete = getattr(serde, "with_inner_default", None)
@@ -77,26 +76,26 @@ def completed(serde: Serde[Any] | None, default: Serde[Any]) -> Serde[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Around(Generic[T]):
-    """What serdes share that write something around the bytes of another one.
+    """Base class of serdes that add data around the bytes of an inner serde.
 
     Args:
-        inner: the other one; None is to be filled in before it is used.
+        inner: the inner serde; None must be replaced before use.
     """
 
     inner: Serde[T] | None
 
     def with_inner_default(self, default: Serde[Any], /) -> Self:
-        """The same serde with `default` for the inner one, where none was given."""
+        """Return a copy with `default` as the inner serde, if it has none."""
         inner = completed(self.inner, default)
         return self if inner is self.inner else replace(self, inner=inner)
 
     def for_topic(self, topic: str, *, is_key: bool) -> Self:
-        """The same serde with the inner one for a topic."""
+        """Return a copy with the inner serde for a topic."""
         inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
         return self if inner is self.inner else replace(self, inner=inner)
 
 
-# Which constant of `serdes` takes values of a type.
+# Name of the built-in serde for values of a type.
 _TAKES = {
     str: "string",
     bytes: "bytes",
@@ -107,17 +106,17 @@ _TAKES = {
     list: "json",
     tuple: "json",
 }
-# Which constants of `serdes` write values of a length.
+# Names of the built-in serdes that write a number of bytes.
 _WRITES = {4: ("integer",), 8: ("long", "double")}
 
 
 def _is_typed(kind: type) -> bool:
-    """Whether it is a class with fields, which `json_of` writes."""
+    """Return whether a class has fields, so that `json_of` supports it."""
     return hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__struct_fields__")
 
 
 def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
-    """Raise the error for a value that serde `name` cannot encode."""
+    """Raise the error for a value that the serde `name` cannot encode."""
     kind = type(value)
     other = _TAKES.get(kind)
     if value is None:
@@ -136,7 +135,7 @@ def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
 
 
 def refuse_data(name: str, data: object, reason: str) -> NoReturn:
-    """Raise the error for data that serde `name` cannot decode."""
+    """Raise the error for data that the serde `name` cannot decode."""
     if not isinstance(data, bytes):
         raise SerdeError(
             f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
@@ -149,7 +148,7 @@ def refuse_data(name: str, data: object, reason: str) -> NoReturn:
 
 
 def _may_have_written(data: bytes) -> tuple[str, ...]:
-    """The constants of `serdes` that data may be of."""
+    """Return the names of the built-in serdes that may have written the data."""
     try:
         is_text = data.decode().isprintable()
     except UnicodeDecodeError:
@@ -163,7 +162,7 @@ _decode = bytes.decode
 
 @dataclass(frozen=True, slots=True)
 class StringSerde:
-    """UTF-8, as Kafka's StringSerializer."""
+    """UTF-8, like Kafka's StringSerializer."""
 
     decoder: ClassVar[Callable[[bytes], str]] = staticmethod(bytes.decode)
     exact: ClassVar[frozenset[type]] = frozenset({str})
@@ -173,7 +172,7 @@ class StringSerde:
     canonical: bool = True
 
     def serialize(self, value: str, /) -> bytes:
-        """Encode as UTF-8; lone surrogates are refused."""
+        """Encode as UTF-8; lone surrogates are rejected."""
         try:
             return _encode(value)
         except TypeError:
@@ -182,7 +181,7 @@ class StringSerde:
             refuse_value(self.name, value, f"{error.reason} at {error.start}")
 
     def deserialize(self, data: bytes, /) -> str:
-        """Decode UTF-8 strictly; nothing is replaced."""
+        """Decode UTF-8 strictly, without replacement characters."""
         try:
             return _decode(data)
         except TypeError:
@@ -193,7 +192,7 @@ class StringSerde:
 
 @dataclass(frozen=True, slots=True)
 class BytesSerde:
-    """The bytes themselves, as Kafka's ByteArraySerializer."""
+    """Unchanged bytes, like Kafka's ByteArraySerializer."""
 
     exact: ClassVar[frozenset[type]] = frozenset({bytes})
 
@@ -202,7 +201,7 @@ class BytesSerde:
     canonical: bool = True
 
     def serialize(self, value: bytes, /) -> bytes:
-        """Return the value itself; a bytearray is refused, as it may still change."""
+        """Return the value itself; a bytearray is rejected because it is mutable."""
         if type(value) is bytes:
             return value
         refuse_value(self.name, value)
@@ -216,7 +215,7 @@ class BytesSerde:
 
 @dataclass(frozen=True, slots=True)
 class IntegerSerde:
-    """A signed big-endian integer of a fixed width."""
+    """Signed big-endian integer of a fixed width."""
 
     exact: ClassVar[frozenset[type]] = frozenset({int})
 
@@ -236,7 +235,7 @@ class IntegerSerde:
         return IntegerSerde, (self.name, self.width)  # methods of a Struct cannot be pickled
 
     def serialize(self, value: int, /) -> bytes:
-        """Encode in exactly `width` bytes; what does not fit is refused."""
+        """Encode in exactly `width` bytes; a larger integer is rejected."""
         if type(value) is int:
             try:
                 return self._pack(value)
@@ -263,7 +262,9 @@ _unpack_double = struct.Struct(">d").unpack
 
 @dataclass(frozen=True, slots=True)
 class DoubleSerde:
-    """An IEEE 754 double, big-endian, as Kafka's DoubleSerializer. An int that fits is taken."""
+    """IEEE 754 double, big-endian, like Kafka's DoubleSerializer; accepts an int that is exactly
+    representable.
+    """
 
     exact: ClassVar[frozenset[type]] = frozenset({float})
 
@@ -272,7 +273,7 @@ class DoubleSerde:
     canonical: bool = True
 
     def serialize(self, value: float, /) -> bytes:
-        """Encode in 8 bytes; an int that a double cannot hold exactly is refused."""
+        """Encode in 8 bytes; an int that a double cannot represent exactly is rejected."""
         if type(value) is float:
             return _pack_double(value)
         return self._serialize_int(value)
@@ -299,10 +300,10 @@ class DoubleSerde:
 
 _dumps = orjson.dumps
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
-"""The integers that orjson takes."""
+"""Range of integers that orjson encodes."""
 _loads = orjson.loads
-# What orjson would write, but loads would read as something else, is refused: otherwise the type
-# of a stored value would change with the commit.
+# Reject values that orjson would encode but decode as another type: otherwise the type of a stored
+# value would change at the commit.
 _JSON_OPTIONS = (
     orjson.OPT_SORT_KEYS
     | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -322,7 +323,8 @@ _INFINITE = float("inf")
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is just what its bytes give back: types, finite numbers, order of keys.
+    """Return whether decoding a value's bytes returns an equal value: types, finite numbers, key
+    order.
 
     >>> is_plain({"a": [1, 2.5], "b": None}), is_plain([(1,)]), is_plain({"b": 1, "a": 2})
     (True, False, False)
@@ -351,8 +353,8 @@ def is_plain(value: Any) -> bool:
 class JsonSerde:
     """Compact JSON with sorted keys.
 
-    Equal bytes mean equal documents: 1, 1.0 and true differ. It is not `canonical`, as it reads
-    documents with spaces or other orders of keys too.
+    Equal bytes mean equal documents: 1, 1.0 and true differ. It is not `canonical`, because it also
+    accepts documents with whitespace or another order of keys.
     """
 
     decoder: ClassVar[Callable[[bytes], Any]] = staticmethod(orjson.loads)
@@ -363,30 +365,36 @@ class JsonSerde:
     canonical: bool = False
 
     def reserialize(self, value: Any, data: bytes, /) -> bytes:
-        """What `serialize` gives for a value read from `data`, quicker for plain strings."""
+        """Return the bytes of a value that was read from `data`; faster than `serialize` for plain
+        strings.
+        """
         if value.__class__ is str and data[0] == data[-1] == _QUOTE and _BACKSLASH not in data:
             return data
         return self.serialize(value)
 
     def normalise(self, value: Any, /) -> Any:
-        """What `deserialize` gives for the value's bytes; the value itself if it is that."""
+        """Return the value as `deserialize` returns it from its bytes; the value itself if it is
+        plain.
+        """
         try:
             plain = is_plain(value)
         except RecursionError:
-            plain = False  # `serialize` says that it is nested too deeply
+            plain = False  # `serialize` raises the error for too deep nesting
         return value if plain else _loads(self.serialize(value))
 
     def serialize(self, value: Any, /) -> bytes:
-        """Encode; refuses None, NaN, infinities, ints beyond 64 bits and keys that are no str."""
+        """Encode a value; None, NaN, infinities, ints beyond 64 bits and non-string keys are
+        rejected.
+        """
         if value.__class__ is int and _SMALLEST <= value <= _LARGEST:
-            return b"%d" % value  # in half of the time: sums and counts are nothing else
+            return b"%d" % value  # takes 50 % of the time; sums and counts are plain ints
         try:
-            # What orjson gives holds its whole first buffer of 4 KiB for as long as it is kept.
+            # Copy, because orjson's result keeps its whole initial buffer of 4 KiB allocated.
             data = b"%b" % _dumps(value, None, _JSON_OPTIONS)
         except TypeError as error:
             refuse_value(self.name, value, str(error))
-        # orjson writes null for NaN and the infinities. `find` looks at once, where `in` asks first
-        # whether the bytes are a number, and that costs more than all else here.
+        # orjson writes null for NaN and the infinities. `find` is faster than `in`, which first
+        # checks whether its operand is an integer.
         if value.__class__ not in JsonSerde.exact and data.find(_NULL) >= 0:
             self._check_nulls(value)
         return data
@@ -413,7 +421,7 @@ class JsonSerde:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSerde(Generic[T]):
-    """A serde made of two functions."""
+    """Serde of two user functions."""
 
     name: str
     _serialize: Callable[[T], bytes]
@@ -422,7 +430,7 @@ class FunctionSerde(Generic[T]):
     canonical: bool
 
     def serialize(self, value: T, /) -> bytes:
-        """Call the user's function; its exception becomes the cause of a `SerdeError`."""
+        """Encode with the user's function; its exception becomes the cause of a `SerdeError`."""
         try:
             data = self._serialize(value)
         except Exception as error:
@@ -438,7 +446,7 @@ class FunctionSerde(Generic[T]):
         )
 
     def deserialize(self, data: bytes, /) -> T:
-        """Call the user's function; its exception becomes the cause of a `SerdeError`."""
+        """Decode with the user's function; its exception becomes the cause of a `SerdeError`."""
         try:
             return self._deserialize(data)
         except Exception as error:

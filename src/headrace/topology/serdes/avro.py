@@ -1,22 +1,23 @@
-"""Avro: bare, with a schema that both sides know, and in the wire format of schema registries.
+r"""Avro serdes: bare Avro, and the wire format of schema registries.
 
-Import it by its name (``from headrace import avro``); nothing else loads fastavro.
+Import it by its name (``from headrace import avro``); no other module imports fastavro.
 
     bare:        the Avro bytes
     registered:  00  schema id (4, big-endian)  the Avro bytes
 
-A record is a dict, or an object of the class that `into` names. What fastavro would coerce without
-a word is refused: a float or a bool in an int field, a field that the schema does not have.
+A record is a dict, or an object of the class that is passed as `into`. Values that fastavro would
+coerce silently are rejected: a float or a bool in an int field, a field that the schema does not
+have.
 
 >>> schema = {"type": "record", "name": "Order", "fields": [
 ...     {"name": "id", "type": "long"}, {"name": "note", "type": "string", "default": ""}]}
 >>> orders = serde(schema)
 >>> orders.serialize({"id": 3})
-b'\\x06\\x00'
->>> orders.deserialize(b"\\x06\\x04hi")
+b'\x06\x00'
+>>> orders.deserialize(b"\x06\x04hi")
 {'id': 3, 'note': 'hi'}
 >>> registered(schema, registry=MemoryRegistry(), subject="orders-value").serialize({"id": 3})
-b'\\x00\\x00\\x00\\x00\\x01\\x06\\x00'
+b'\x00\x00\x00\x00\x01\x06\x00'
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _HEADER = struct.Struct(">bi")
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """A schema as text, and as fastavro wants it."""
+    """Schema as text, and as parsed by fastavro."""
 
     normal: str
     text: str = field(compare=False, repr=False)
@@ -82,11 +83,11 @@ class _Schema:
 
 def _parse(schema: Schema) -> _Schema:
     if isinstance(schema, str) and schema.lstrip()[:1] not in ("{", "[", '"'):
-        schema = json.dumps(schema)  # the bare name of a type
+        schema = json.dumps(schema)  # a type name without quotes
     try:
         raw: Any = json.loads(schema) if isinstance(schema, str) else schema
         text = schema if isinstance(schema, str) else json.dumps(raw)
-        # Sorted, so that two texts of one schema are equal.
+        # Sort the keys, so that equivalent texts of a schema are equal.
         return _Schema(json.dumps(raw, sort_keys=True), text, parse_schema(raw))
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError) as error:
         raise TopologyError(
@@ -95,7 +96,7 @@ def _parse(schema: Schema) -> _Schema:
 
 
 def _without(schema: Any, *names: str) -> Any:
-    """A schema without some attributes, wherever it has them; a default's value stays as it is."""
+    """Return a schema without some attributes, at any depth except in default values."""
     if isinstance(schema, list):
         return [_without(one, *names) for one in schema]
     if not isinstance(schema, dict):
@@ -109,14 +110,14 @@ def _without(schema: Any, *names: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What values look like, and how errors call their serde."""
+    """Name, class and checks of a serde's values."""
 
     name: str
     into: Any = None
     checked: bool = True
 
     def encode(self, schema: _Schema, value: Any, prefix: bytes = b"") -> bytes:
-        """The bytes of a value behind `prefix`, or a `SerdeError` that names the field."""
+        """Return `prefix` and the bytes of a value, or raise a `SerdeError` with the field."""
         out = BytesIO()
         out.write(prefix)
         plain = value
@@ -138,7 +139,7 @@ class _Shape:
         return out.getvalue()
 
     def decode(self, writer: _Schema, reader: _Schema | None, data: bytes, skip: int = 0) -> Any:
-        """The value of the bytes behind the first `skip`, in the reader's shape."""
+        """Return the value of the bytes after the first `skip`, converted to the reader schema."""
         source = BytesIO(data)
         source.seek(skip)
         try:
@@ -156,7 +157,7 @@ class _Shape:
             self.cannot_decode(data, f"{explained(error)} for {name_of(self.into)}")
 
     def of_plain(self, plain: Any) -> Any:
-        """The value that dicts and lists stand for, as JSON has them."""
+        """Return the value that corresponds to the dicts and lists of a JSON document."""
         if self.into is None:
             return plain
         try:
@@ -173,17 +174,17 @@ class _Shape:
         ) from None
 
     def cannot_decode(self, data: bytes, reason: str) -> NoReturn:
-        """Raise the error for data that is not what the serde reads."""
+        """Raise the error for data that the serde cannot decode."""
         raise SerdeError(
             f"serde {self.name!r} cannot decode {len(data)} bytes ({reason}); pass the serde and "
             "the schema that the topic was written with"
         ) from None
 
     def fitting(self, schema: _Schema | None) -> _Shape:
-        """Itself, where the schema has all that its class needs.
+        """Return this object if the schema has all fields that its class requires.
 
         Raises:
-            TopologyError: a field that the class requires is not in the schema.
+            TopologyError: the schema does not have a field that the class requires.
         """
         text = None if schema is None else json.loads(schema.text)
         if self.into is None or not isinstance(text, dict) or text.get("type") != "record":
@@ -203,7 +204,7 @@ class _Shape:
         return self
 
     def immutable(self, schema: _Schema | None) -> bool:
-        """Whether what is decoded cannot be mutated."""
+        """Return whether decoded values cannot be mutated."""
         if self.into is None:
             return schema is not None and schema.full_name in _PLAIN
         findings = Findings()
@@ -212,7 +213,7 @@ class _Shape:
 
 
 def _invalid(error: ValidationError) -> str:
-    """Which field is no value of the schema, without what it holds."""
+    """Describe the field that does not match the schema, without its content."""
     if not error.errors:
         return "the schema has no values"
     wrong = error.errors[0]
@@ -223,7 +224,7 @@ def _invalid(error: ValidationError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AvroSerde(Generic[T]):
-    """Bare Avro of one schema; see `serde`."""
+    """Bare Avro with a fixed schema; see `serde`."""
 
     def __repr__(self) -> str:
         return f"<AvroSerde {self.name}>"
@@ -239,24 +240,24 @@ class AvroSerde(Generic[T]):
 
     @property
     def name(self) -> str:
-        """What errors call the serde."""
+        """The serde's name in errors."""
         return self.shape.name
 
     @property
     def key_form(self) -> tuple[str, object]:
-        """What its bytes depend on (see `key_forms`)."""
+        """Properties that determine the serde's bytes (see `key_forms`)."""
         return "Avro", self.schema.normal
 
     def written_form(self) -> dict[str, Any]:
-        """What the bytes look like, see `headrace.topology.serdes.serde_schemas`."""
+        """Return the format of the bytes; see `headrace.topology.serdes.serde_schemas`."""
         return {"avro": _without(json.loads(self.schema.normal), "doc", "default", "aliases")}
 
     def of_plain(self, plain: Any, /) -> Any:
-        """The value that dicts and lists stand for, as JSON has them."""
+        """Return the value that corresponds to the dicts and lists of a JSON document."""
         return self.shape.of_plain(plain)
 
     def serialize(self, value: T, /) -> bytes:
-        """Encode with the schema; a serde with another reader schema only reads."""
+        """Encode with the schema; a serde with a reader schema cannot encode."""
         if self.reader is not None:
             raise SerdeError(
                 f"serde {self.name!r} reads older data in a newer shape and does not write; write "
@@ -265,7 +266,7 @@ class AvroSerde(Generic[T]):
         return self.shape.encode(self.schema, value)
 
     def deserialize(self, data: bytes, /) -> T:
-        """Decode what was written with the schema, into the reader's shape."""
+        """Decode data of the schema, converted to the reader schema."""
         if type(data) is not bytes:
             self.shape.cannot_decode(b"", f"an object of type {type(data).__name__}")
         value: T = self.shape.decode(self.schema, self.reader, data)
@@ -277,7 +278,7 @@ class RegisteredSerde(Generic[T]):
     """Avro in the wire format of schema registries; see `registered`."""
 
     def __repr__(self) -> str:
-        # The registry is the user's own and may print how it is reached.
+        # Do not print the registry, because its repr may contain credentials.
         subject = "" if self.subject is None else f" subject={self.subject}"
         return f"<RegisteredSerde {self.name}{subject}>"
 
@@ -298,23 +299,25 @@ class RegisteredSerde(Generic[T]):
 
     @property
     def name(self) -> str:
-        """What errors call the serde."""
+        """The serde's name in errors."""
         return self.shape.name
 
     @property
     def key_form(self) -> tuple[str, object]:
-        """What its bytes depend on (see `key_forms`): a schema has one id under all subjects."""
+        """Properties that determine the serde's bytes (see `key_forms`): a schema has the same id
+        in all subjects.
+        """
         what = self if self.schema is None else (self.registry, self.schema.normal)
         return "registered Avro", what
 
     def written_form(self) -> dict[str, Any] | None:
-        """What the bytes look like, see `headrace.topology.serdes.serde_schemas`."""
+        """Return the format of the bytes; see `headrace.topology.serdes.serde_schemas`."""
         if self.schema is None:
             return None
         return {"registered": _without(json.loads(self.schema.normal), "doc")}
 
     def for_topic(self, topic: str, *, is_key: bool) -> RegisteredSerde[T]:
-        """The serde with the subject that the topic gives it, unless it has one."""
+        """Return a copy with the topic's subject, unless the serde has a subject."""
         if self.subject is not None:
             return self
         subject = f"{topic}-{'key' if is_key else 'value'}"
@@ -325,11 +328,11 @@ class RegisteredSerde(Generic[T]):
         return self._bound[subject]
 
     def of_plain(self, plain: Any, /) -> Any:
-        """The value that dicts and lists stand for, as JSON has them."""
+        """Return the value that corresponds to the dicts and lists of a JSON document."""
         return self.shape.of_plain(plain)
 
     def serialize(self, value: T, /) -> bytes:
-        """Encode behind the schema's id; the first call asks the registry for it."""
+        """Encode a value after the schema's id; the first call gets the id from the registry."""
         if not self._header:
             self._header.append(_HEADER.pack(_MAGIC, self._own_id()))
         assert self.schema is not None
@@ -351,7 +354,7 @@ class RegisteredSerde(Generic[T]):
         return self.registry.id_of(self.subject, self.schema.text)
 
     def deserialize(self, data: bytes, /) -> T:
-        """Decode with the schema whose id is in front, into the shape of the serde's own."""
+        """Decode with the schema whose id precedes the value, converted to the serde's schema."""
         if type(data) is not bytes or len(data) < _HEADER.size:
             what = f"{_HEADER.size} bytes stand in front of registered Avro"
             self.shape.cannot_decode(data if type(data) is bytes else b"", what)
@@ -393,31 +396,36 @@ def serde(
     name: str | None = None,
     checked: bool = True,
 ) -> Serde[T]:
-    """Make a serde of bare Avro: the bytes of one value, without the schema or its id.
+    r"""Create a serde of bare Avro: the bytes of a value, without the schema or its id.
 
     Args:
-        schema: what the topic's data is written with, as JSON text or as what that would load.
-        into: a dataclass, or any other class that `serdes.json_of` takes, for the values; None
-            for dicts.
-        reader: a newer schema whose shape values are read in; such a serde does not write.
-        name: what errors call the serde; None makes ``avro(Order)``.
-        checked: look at each value before it is written, so that nothing is coerced or left out.
+        schema: the schema that the topic's data is written with, as JSON text or as its loaded
+            form.
+        into: a dataclass, or any other class that `serdes.json_of` accepts, for the values; None
+            for
+            dicts.
+        reader: a newer schema to which values are converted; such a serde cannot write.
+        name: the serde's name in errors; None uses ``avro(Order)``.
+        checked: whether to validate each value before it is written, so that no value is coerced
+            and no
+            field is omitted.
 
     Returns:
-        The serde. Its errors name the field, never the value.
+        The serde. Its errors contain the field, never the value.
 
     Raises:
-        TopologyError: a schema is none, `reader` cannot read what `schema` wrote, or the class
-            requires a field that is not there.
+        TopologyError: a schema is not valid, `reader` cannot read data of `schema`, or the schema
+            does
+            not have a field that the class requires.
 
     >>> serde("long").serialize(-2)
-    b'\\x03'
+    b'\x03'
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
     ... class Order:
     ...     id: int
     >>> schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-    >>> serde(schema, into=Order).deserialize(b"\\x06")
+    >>> serde(schema, into=Order).deserialize(b"\x06")
     Order(id=3)
     """
     written = _parse(schema)
@@ -442,31 +450,40 @@ def registered(
     name: str | None = None,
     checked: bool = True,
 ) -> Serde[T]:
-    """Make a serde of Avro in the wire format of schema registries, which names the schema.
+    """Create a serde of Avro in the wire format of schema registries, which contains the schema's
+    id.
 
-    Data is read with the schema that its id names, into the shape of `schema`. A schema is looked
-    up once; the serde's own is registered with the first value that is written.
+    Data is read with the schema of its id, and converted to `schema`. Each schema is looked up
+    once; the serde's own schema is registered when the first value is written.
 
     Args:
-        schema: what is written, and what shape is read; None reads each record in its own.
-        registry: where schemas are; `MemoryRegistry` and `FileRegistry` need no server.
-        into: a dataclass, or any other class that `serdes.json_of` takes, for the values; None
-            for dicts.
-        subject: the subject to register under; None has `subject_name` make it.
+        schema: the schema to write with, and to which values are converted; None reads each record
+            with
+            its own schema.
+        registry: the schema registry; `MemoryRegistry` and `FileRegistry` need no server.
+        into: a dataclass, or any other class that `serdes.json_of` accepts, for the values; None
+            for
+            dicts.
+        subject: the subject to register under; None generates it by `subject_name`.
         subject_name: "topic-name" for ``<topic>-value`` and ``<topic>-key``, "record-name" for the
-            full name of the schema, "topic-record-name" for both with a hyphen. A topology tells
-            the serde its topics, internal ones too; where a sink chooses the topic for each
-            record, give a subject or take "record-name".
-        auto_register: register the schema where it is missing; False demands that it is there.
-        name: what errors call the serde; None makes ``registered(Order)``.
-        checked: look at each value before it is written, so that nothing is coerced or left out.
+            full
+            name of the schema, "topic-record-name" for both with a hyphen. A topology passes the
+                names
+            of its topics to the serde, including internal topics. If a sink chooses the topic for
+                each
+            record, pass a subject or use "record-name".
+        auto_register: whether to register a missing schema; False requires that it is registered.
+        name: the serde's name in errors; None uses ``registered(Order)``.
+        checked: whether to validate each value before it is written, so that no value is coerced
+            and no
+            field is omitted.
 
     Returns:
-        The serde. Its errors name the field, never the value; it raises `RegistryError` where the
-        registry does not answer or refuses the schema, for which no record is to blame.
+        The serde. Its errors contain the field, never the value. It raises `RegistryError` if the
+        registry does not answer or rejects the schema, which is not the fault of a record.
 
     Raises:
-        TopologyError: the schema is none, or the class requires a field that is not in it.
+        TopologyError: the schema is not valid, or does not have a field that the class requires.
     """
     require_word("subject_name", subject_name, get_args(SubjectName))
     own = None if schema is None else _parse(schema)

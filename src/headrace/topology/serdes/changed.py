@@ -1,11 +1,11 @@
-"""A change of a row on its way through a repartition topic: Kafka Streams' bytes (KIP-904).
+"""Changes of rows in a repartition topic, in Kafka Streams' format (KIP-904).
 
     old alone     old value   0
     new alone     new value   1
     both          length of the new value (varint)   new value   old value   2
 
-The flags 3 to 5 are the same three with one byte more in front of the flag, which says whether the
-change is the latest one of its key; they are read, and never written.
+The flags 3 to 5 correspond to 0 to 2, with an additional byte before the flag that is set if the
+change is the latest of its key. They are read, and never written.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from headrace.topology.serdes._serde import Around, Serde
 
 _OLD, _NEW, _BOTH = 0, 1, 2
 _WITH_LATEST = 3
-"""What is added to the flag where a byte tells whether the change is the latest."""
+"""Offset of the flags of changes with a byte that marks the latest change of a key."""
 
 
 class Change(NamedTuple):
-    """What a row is now and what it was before, as far as it belongs to one group.
+    """New and previous value of a row in a group.
 
     Args:
-        new: the value to add; None where there is none.
-        old: the value to take away; None where there is none.
+        new: the value to add, or None.
+        old: the value to subtract, or None.
     """
 
     new: Any
@@ -35,13 +35,13 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ChangedSerde(Around[Any]):
-    """Changes as bytes.
+    r"""Serde of changes.
 
     >>> from headrace import serdes
     >>> serde = ChangedSerde(serdes.string)
     >>> serde.serialize(Change("new", "old")), serde.serialize(Change(None, "old"))
-    (b'\\x06newold\\x02', b'old\\x00')
-    >>> serde.deserialize(b"\\x06newold\\x02")
+    (b'\x06newold\x02', b'old\x00')
+    >>> serde.deserialize(b"\x06newold\x02")
     Change(new='new', old='old')
     """
 
@@ -50,7 +50,7 @@ class ChangedSerde(Around[Any]):
 
     @property
     def immutable(self) -> bool:
-        """Whether nobody can change a change in place."""
+        """Whether the values of a change cannot be mutated."""
         return self._values.immutable
 
     @property
@@ -64,7 +64,7 @@ class ChangedSerde(Around[Any]):
         return self.inner
 
     def serialize(self, value: Change, /) -> bytes:
-        """Encode a change, of which one part is not None."""
+        """Encode a change; at least its new or its old value is not None."""
         encode = self._values.serialize
         if value.old is None:
             return encode(value.new) + b"\x01"
@@ -95,7 +95,7 @@ class ChangedSerde(Around[Any]):
 
 
 def _varint(number: int) -> bytes:
-    """Kafka's varint: seven bits a byte, the lowest first, of twice the number."""
+    """Encode a non-negative number as Kafka's zigzag varint, lowest 7 bits first."""
     rest, data = number << 1, bytearray()
     while rest > 0x7F:
         data.append(rest & 0x7F | 0x80)
@@ -105,7 +105,7 @@ def _varint(number: int) -> bytes:
 
 
 def _read_varint(data: bytes, end: int) -> tuple[int, int]:
-    """The number at the beginning, and where it ends."""
+    """Return the varint at the beginning of the data, and the position after it."""
     number = 0
     for position in range(min(5, end)):
         byte = data[position]

@@ -1,4 +1,4 @@
-"""Keys and values as JSON documents: what people write into files and read on terminals."""
+"""Conversion between keys or values and JSON documents, for files and terminals."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from headrace.topology.serdes import Serde
 
 TOO_DEEP = "is nested too deeply"
 BASE64 = "base64"
-"""The one field of an object that stands for bytes that are no text."""
+"""Field name of the object that represents bytes that are not UTF-8."""
 
 
 def to_document(value: object) -> Any:
-    """A key or value as what JSON can say of it.
+    r"""Return a key or value as a JSON document.
 
     Args:
-        value: what a serde gave back.
+        value: a value that a serde has decoded.
 
     Returns:
-        Numbers, text, lists and dicts. Bytes are the text that they hold in UTF-8, or an object
-        with the field ``base64``; what JSON knows nothing of is its `repr`.
+        Numbers, text, lists and dicts. Bytes become UTF-8 text, or an object with the field
+            ``base64``;
+        objects that JSON cannot represent become their `repr`.
 
     Raises:
-        SerdeError: it is nested too deeply.
+        SerdeError: the value is nested too deeply.
 
     Example:
         >>> from dataclasses import dataclass
@@ -37,7 +38,7 @@ def to_document(value: object) -> Any:
         ...     price: float
         >>> to_document(Order(b"a-1", 2.5))
         {'id': 'a-1', 'price': 2.5}
-        >>> to_document(b"\\xff")
+        >>> to_document(b"\xff")
         {'base64': '/w=='}
     """
     try:
@@ -47,7 +48,7 @@ def to_document(value: object) -> Any:
 
 
 def _without_bytes(value: object) -> object:
-    """The bytes in plain containers as text; msgspec would write all of them in base64."""
+    """Convert bytes in plain containers to text, because msgspec writes all bytes as base64."""
     if isinstance(value, bytes):
         return _text_of(value)
     if isinstance(value, list):
@@ -78,12 +79,13 @@ def _name_of(name: object) -> object:
 
 
 def _otherwise(value: object) -> object:
-    dump = getattr(value, "model_dump", None)  # as pydantic's models have it
+    dump = getattr(value, "model_dump", None)  # a method of pydantic's models
     return _without_bytes(dump()) if callable(dump) else repr(value)
 
 
 def decoded(data: bytes | None, serde: Serde[Any]) -> Any:
-    """What a serde reads in bytes; the bytes themselves where it reads nothing, as in dead letters.
+    """Return the decoded data, or the data itself if the serde cannot decode it, as in dead
+    letters.
 
     >>> from headrace import serdes
     >>> decoded(b"{}", serdes.json), decoded(b"{", serdes.json), decoded(None, serdes.json)
@@ -96,33 +98,34 @@ def decoded(data: bytes | None, serde: Serde[Any]) -> Any:
 
 
 def as_base64(data: bytes) -> dict[str, str]:
-    """The document that stands for these very bytes.
+    r"""Return the document that represents exactly these bytes.
 
-    >>> as_base64(b"\\xff")
+    >>> as_base64(b"\xff")
     {'base64': '/w=='}
     """
     return {BASE64: base64.b64encode(data).decode()}
 
 
 def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
-    """The bytes that a producer would write for a JSON document.
+    r"""Return the bytes that a producer would write for a JSON document.
 
-    The serde writes what it can: numbers, text, dicts for JSON and Avro. A serde of its user's
-    class takes no dict; where it reads JSON, it writes what it has read of the document, with the
-    fields in its own order. Avro's serdes of a class make an object of it. An object with the one
-    field ``base64`` is the bytes themselves, which the serde may not be able to read.
+    The serde encodes documents that it accepts: numbers, text, dicts for JSON and Avro. A serde of
+    a user's class does not accept dicts. If it reads JSON, the document is decoded and encoded
+    again, so fields are in the serde's order. Avro serdes of a class convert the document to an
+    object. An object with only the field ``base64`` represents the bytes themselves, which the
+    serde may be unable to decode.
 
     Args:
-        document: what JSON gave, other than null.
-        serde: the topic's.
+        document: a decoded JSON document other than null.
+        serde: the topic's serde.
 
     Raises:
-        SerdeError: the serde takes neither, or the document is nested too deeply.
+        SerdeError: the serde does not accept the document, or the document is nested too deeply.
 
     Example:
         >>> from headrace import serdes
         >>> to_bytes(7, serdes.long)
-        b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x07'
+        b'\x00\x00\x00\x00\x00\x00\x00\x07'
         >>> to_bytes({"id": 1}, serdes.json)
         b'{"id":1}'
         >>> to_bytes("a-1", serdes.bytes)
@@ -143,7 +146,7 @@ def _to_bytes(document: Any, serde: Serde[Any]) -> bytes:
     except SerdeError as refused:
         if not isinstance(document, dict | list):
             raise
-        make = getattr(serde, "of_plain", None)  # as Avro's serdes of a class have it
+        make = getattr(serde, "of_plain", None)  # a method of Avro serdes
         if make is not None:
             return serde.serialize(_made(make, document, refused))
         data = msgspec.json.encode(document)
@@ -151,16 +154,16 @@ def _to_bytes(document: Any, serde: Serde[Any]) -> bytes:
             read = serde.deserialize(data)
         except SerdeError as unread:
             raise SerdeError(f"{refused}; and its JSON is no such value: {unread}") from refused
-        if isinstance(read, int | float):  # eight bytes are a number, whatever they mean
+        if isinstance(read, int | float):  # a numeric serde decodes any eight bytes
             raise
         return serde.serialize(read)
 
 
 def _made(make: Callable[[Any], Any], document: Any, refused: SerdeError) -> Any:
-    """The object that a document stands for."""
+    """Return the object that a document represents."""
     value = make(document)
     shown = to_document(value)
-    # Text may be bytes or their base64: nobody is to ask for another key than he says.
+    # Text may be bytes or their base64, so check that the object has the document's values.
     if isinstance(document, dict) and any(shown.get(n) != one for n, one in document.items()):
         raise SerdeError(f"{refused}; and as an object it would be {shown}") from refused
     return value

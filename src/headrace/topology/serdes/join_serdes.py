@@ -1,12 +1,12 @@
-"""The rows of joins of two streams as bytes, as Kafka Streams writes them to changelogs.
+"""Serdes of the rows of stream-stream joins, in the format of Kafka Streams' changelogs.
 
     kept by a side     the key  its time (8)  a sequence number (4)        the value
     waiting            its time (8)  the side (1)  the key                 a list of values
     postponed          its time (8)  the key  a sequence number (4)        see `operators.buffered`
 
-A record that waits for its first match lies in one store for both sides, by time, side and key; it
-is a list as several may have the same of all three (there: `TimestampedKeyAndJoinSide`,
-`LeftOrRightValue`). All numbers are big-endian.
+A record that waits for its first match is in a store that both sides share, by time, side and key.
+The value is a list, because several records may have the same time, side and key (in Kafka Streams:
+`TimestampedKeyAndJoinSide`, `LeftOrRightValue`). All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ AnySerde = Serde[Any]
 
 SEQUENCE = struct.Struct(">I")
 WAITING_PREFIX_BYTES = TIMESTAMP.size + 1
-"""Where the key begins in the row of what waits: behind the time and the side."""
+"""Position of the key in a waiting row's key, after the time and the side."""
 
 KEPT = struct.Struct(">qI")
-"""What stands behind the key in a row that a side keeps: its time and its number."""
+"""Suffix of the key in a row that a side stores: its time and its sequence number."""
 _LEFT = b"\x01"
 _RIGHT = b"\x00"
 
 
 class KeptKey(NamedTuple):
-    """Where a side of a join keeps a record: its key, its time, and the number of the record."""
+    """Row key of a record that a side of a join stores: key, time and sequence number."""
 
     key: Any
     timestamp_ms: int
@@ -42,7 +42,7 @@ class KeptKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeptKeySerde(Around[Any]):
-    """The key, the time (8), the number (4).
+    """Serde of the key, the time (8) and the sequence number (4).
 
     >>> from headrace import serdes
     >>> KeptKeySerde(serdes.string).serialize(KeptKey("a", 5, 1)).hex(" ")
@@ -54,19 +54,19 @@ class KeptKeySerde(Around[Any]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: KeptKey, /) -> bytes:
-        """Encode."""
+        """Encode a row key."""
         assert self.inner is not None
         return self.inner.serialize(value.key) + KEPT.pack(value.timestamp_ms, value.number)
 
     def deserialize(self, data: bytes, /) -> KeptKey:
-        """Decode."""
+        """Decode a row key."""
         assert self.inner is not None
         timestamp, number = KEPT.unpack_from(data, len(data) - KEPT.size)
         return KeptKey(self.inner.deserialize(data[: -KEPT.size]), timestamp, number)
 
 
 class PostponedKey(NamedTuple):
-    """Where a record waits that is to be joined with a table later."""
+    """Row key of a record that waits to be joined with a table."""
 
     timestamp_ms: int
     key: Any
@@ -75,7 +75,7 @@ class PostponedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PostponedKeySerde(Around[Any]):
-    """The time (8), the key, the number (4).
+    """Serde of the time (8), the key and the sequence number (4).
 
     >>> from headrace import serdes
     >>> PostponedKeySerde(serdes.string).serialize(PostponedKey(5, "a", 1)).hex(" ")
@@ -87,13 +87,13 @@ class PostponedKeySerde(Around[Any]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: PostponedKey, /) -> bytes:
-        """Encode."""
+        """Encode a row key."""
         assert self.inner is not None
         key = self.inner.serialize(value.key)
         return TIMESTAMP.pack(value.timestamp_ms) + key + SEQUENCE.pack(value.number)
 
     def deserialize(self, data: bytes, /) -> PostponedKey:
-        """Decode."""
+        """Decode a row key."""
         assert self.inner is not None
         (timestamp,) = TIMESTAMP.unpack_from(data)
         (number,) = SEQUENCE.unpack_from(data, len(data) - SEQUENCE.size)
@@ -102,7 +102,7 @@ class PostponedKeySerde(Around[Any]):
 
 
 class WaitingKey(NamedTuple):
-    """Where a record waits for its first match: the key of a row of a left or outer join."""
+    """Row key of records of a left or outer join that wait for their first match."""
 
     timestamp_ms: int
     is_left: bool
@@ -110,13 +110,13 @@ class WaitingKey(NamedTuple):
 
 
 def waiting_row(timestamp: int, is_left: bool, key: bytes) -> bytes:
-    """The key of the row of records that wait."""
+    """Return the encoded row key of records that wait for their first match."""
     return TIMESTAMP.pack(timestamp) + (_LEFT if is_left else _RIGHT) + key
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingKeySerde(Around[Any]):
-    """The time (8), the side (1: left, 0: right), the key.
+    """Serde of the time (8), the side (1: left, 0: right) and the key.
 
     >>> from headrace import serdes
     >>> WaitingKeySerde(serdes.string).serialize(WaitingKey(5, True, "a")).hex(" ")
@@ -128,12 +128,12 @@ class WaitingKeySerde(Around[Any]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: WaitingKey, /) -> bytes:
-        """Encode."""
+        """Encode a row key."""
         assert self.inner is not None
         return waiting_row(value.timestamp_ms, value.is_left, self.inner.serialize(value.key))
 
     def deserialize(self, data: bytes, /) -> WaitingKey:
-        """Decode."""
+        """Decode a row key."""
         assert self.inner is not None
         (timestamp,) = TIMESTAMP.unpack_from(data)
         return WaitingKey(
@@ -143,13 +143,13 @@ class WaitingKeySerde(Around[Any]):
 
 @dataclass(frozen=True, slots=True)
 class WaitingValuesSerde:
-    """A list of values, a byte that says the side (1: left, 0: right) in front of each.
+    """Serde of a list of values, each prefixed with a byte for its side (1: left, 0: right).
 
     The values are pairs ``(is_left, value)``.
 
     Args:
-        left: the serde of the left side's values; None is to be filled in before it is used.
-        right: the same of the right side's.
+        left: the serde of the left side's values; None must be replaced before use.
+        right: the serde of the right side's values; None must be replaced before use.
 
     >>> from headrace import serdes
     >>> values = WaitingValuesSerde(serdes.string, serdes.integer)
@@ -169,7 +169,7 @@ class WaitingValuesSerde:
         object.__setattr__(self, "immutable", immutable)
 
     def serialize(self, value: list[tuple[bool, Any]], /) -> bytes:
-        """Encode."""
+        """Encode a list of pairs."""
         assert self.left is not None
         assert self.right is not None
         left, right = self.left.serialize, self.right.serialize
@@ -178,7 +178,7 @@ class WaitingValuesSerde:
         )
 
     def deserialize(self, data: bytes, /) -> list[tuple[bool, Any]]:
-        """Decode."""
+        """Decode a list of pairs."""
         assert self.left is not None
         assert self.right is not None
         left, right = self.left.deserialize, self.right.deserialize
@@ -188,18 +188,18 @@ class WaitingValuesSerde:
         ]
 
     def normalise(self, value: list[tuple[bool, Any]], /) -> list[tuple[bool, Any]]:
-        """What `deserialize` gives for the values' bytes."""
+        """Return the values as `deserialize` returns them from their bytes."""
         assert self.left is not None
         assert self.right is not None
         left, right = self.left, self.right
         return [(is_left, kept(left if is_left else right, v)) for is_left, v in value]
 
     def with_inner_default(self, default: AnySerde, /) -> WaitingValuesSerde:
-        """The same serde with `default` for the sides that were given none."""
+        """Return a copy with `default` for each side without a serde."""
         return WaitingValuesSerde(completed(self.left, default), completed(self.right, default))
 
     def for_topic(self, topic: str, *, is_key: bool) -> WaitingValuesSerde:
-        """The same serde with the inner ones for a topic."""
+        """Return a copy with the inner serdes for a topic."""
         if self.left is None or self.right is None:
             return self
         return WaitingValuesSerde(
@@ -208,7 +208,7 @@ class WaitingValuesSerde:
 
 
 class _Raw:
-    """Bytes as they are."""
+    """Serde of unchanged bytes."""
 
     name = "raw"
     immutable = True

@@ -1,7 +1,7 @@
-"""JSON Schema as msgspec writes it for a class: what matters of it, and what it can read.
+"""Comparison of JSON Schemas that msgspec generates for classes.
 
-A document that was written for one class is read into another if each field that has no default is
-there, and each value fits. What a class does not have is left out when it is read.
+A document of a class can be read into another class if each field without a default is present, and
+each value has a valid type. Fields that a class does not have are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Schema = Mapping[str, Any]
 
 
 def stripped(schema: Any) -> Any:
-    """A schema without texts and default values.
+    """Return a schema without descriptions and default values.
 
     >>> stripped({"title": "Order", "properties": {"title": {"type": "string", "default": ""}}})
     {'properties': {'title': {'type': 'string'}}}
@@ -39,10 +39,10 @@ def stripped(schema: Any) -> Any:
 
 
 def unreadable_json(new: Schema, old: Schema) -> str | None:
-    """Say why documents of one schema cannot all be read with another.
+    """Return why some documents of the old schema cannot be read with the new schema, or None.
 
     Returns:
-        The first field and what is wrong with it, or None.
+        The first field and its problem, or None.
 
     >>> old = {"type": "object", "properties": {}, "required": []}
     >>> tax = {"type": "number"}
@@ -84,7 +84,7 @@ class _Comparison:
         self.seen.add(pair)
         found = self._same_kind(new, old, where)
         if found:
-            # Of several readers another one may do, here and at the next place.
+            # Another reader of the union may accept it, here and at the next location.
             self.seen.discard(pair)
         return found
 
@@ -145,7 +145,7 @@ class _Comparison:
 
 
 def resolved(schema: Any, defs: Schema) -> Any:
-    """A schema, or the one that it refers to."""
+    """Return the schema, or the schema that it refers to."""
     while "$ref" in schema:
         schema = defs[schema["$ref"].removeprefix(_REF)]
     return schema

@@ -1,12 +1,13 @@
-"""What a store holds of a value: what the value's bytes give back.
+"""Values as a store holds them: the values that their bytes decode to.
 
 A row is read from its bytes after a commit, an eviction or a crash, and from memory otherwise. So a
-value whose bytes give back something else is replaced by that when it is put: 1 by 1.0 in a store
-of doubles, a `StrEnum` by its string, a tuple by a list in JSON. What nobody can encode is refused.
+value that does not decode to itself is replaced by its decoded form when it is put: 1 by 1.0 in a
+store of doubles, a `StrEnum` by its string, a tuple by a list in JSON. A value that cannot be
+encoded is rejected.
 
-A serde may help: `exact` are the classes whose values come back as they are, as far as they can be
-encoded, and ``normalise(value)`` gives what ``deserialize(serialize(value))`` gives, quicker.
-Without them a value is encoded and decoded once for each put.
+A serde can make this faster: `exact` contains the classes whose values decode to themselves, if
+they can be encoded, and ``normalise(value)`` returns the result of
+``deserialize(serialize(value))``. Without them each put encodes and decodes the value.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from headrace.state.buffer import ATOMS
 from headrace.topology.errors import NoPairError, type_of
 from headrace.topology.serdes._serde import JsonSerde, Serde, StringSerde
 
-# What a function returns that makes a key and a value: a tuple or list of two, and nothing else.
+# Check of functions that return a key and a value: only a tuple or list of two is valid.
 #
-# A string or a dict of two would come apart without a word. Hot path: the generated code asks here
-# only about what is no plain tuple.
+# A string or a dict of two items would be unpacked silently. Hot path: the generated code calls
+# this only for results that are not plain tuples.
 
 
 def as_pair(returned: Any) -> Any:
-    """Return what can be taken apart.
+    """Return the argument if it is a tuple or list of two.
 
     Raises:
-        NoPairError: it is no tuple and no list, or not of two.
+        NoPairError: it is not a tuple or list, or does not have two items.
 
     >>> as_pair([1, 2])
     [1, 2]
@@ -46,17 +47,17 @@ _NULL = frozenset({type(None)})
 
 
 def exact_types(serde: Serde[Any]) -> frozenset[type]:
-    """The classes whose values a serde gives back as they are; that of None is one of them."""
+    """Return the classes whose values a serde decodes to themselves, and the class of None."""
     return getattr(serde, "exact", _NONE) | _NULL
 
 
 def is_by_string(serde: Serde[Any]) -> bool:
-    """Whether strings that are equal have equal bytes, which nobody knows of a user's own serde."""
+    """Return whether equal strings have equal bytes, which is known only for built-in serdes."""
     return serde.__class__ in (StringSerde, JsonSerde)
 
 
 def keeper(serde: Serde[Any]) -> Callable[[Any], Any]:
-    """A function that gives what a store holds of a value; None, a deletion, stays None.
+    """Return a function that converts a value to its stored form; None, a deletion, stays None.
 
     >>> from headrace import serdes
     >>> keeper(serdes.double)(1), keeper(serdes.json)((1, [2])), keeper(serdes.json)(None)
@@ -66,7 +67,7 @@ def keeper(serde: Serde[Any]) -> Callable[[Any], Any]:
 
 
 def kept(serde: Serde[Any], value: Any) -> Any:
-    """What a store with that serde of values holds of a value."""
+    """Return the form of a value that a store with this value serde holds."""
     if value is None or value.__class__ in getattr(serde, "exact", _NONE):
         return value
     normalise = getattr(serde, "normalise", None)
@@ -74,7 +75,8 @@ def kept(serde: Serde[Any], value: Any) -> Any:
 
 
 def own_copy(serde: Serde[Any]) -> Callable[[Any], Any]:
-    """A function that gives the same as an object that nobody else has, if it can be changed.
+    """Return a function that converts a value to its stored form, as a private copy if it is
+    mutable.
 
     >>> from headrace import serdes
     >>> given = [1, {"a": (2.5,)}]

@@ -1,12 +1,13 @@
-"""The form of partial results in repartition topics.
+"""Format of partial aggregates in repartition topics.
 
-A task may fold records of a key before it writes them to a repartition topic. What it writes then
-is one record with the last of their headers, and one header more: the mark, which says what call
-the partial result is of. Whoever reads the topic takes single records and partial results as they
-come, so that folding ahead can be switched on and off while records are under way.
+A task may aggregate records of a key before it writes them to a repartition topic. It then writes a
+single record with the headers of the last record, and an additional header: the mark, which
+contains the name of the aggregation. The reader of the topic accepts single records and partial
+aggregates in any order, so pre-aggregation can be enabled and disabled while records are in the
+topic.
 
-The mark is reserved: a header of that name that comes with a record from elsewhere is no mark, and
-goes no further than to the repartition topic.
+The mark is reserved: a header of that name in an input record is not a mark, and is removed before
+the repartition topic.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from headrace.topology.serdes import long
 Headers = Sequence[tuple[str, "bytes | None"]]
 
 MARK = "headrace.partial"
-"""The name of the header; its value is the word of a fold."""
+"""Name of the header; its value is the name of the aggregation."""
 COUNT = "count"
-"""The word of the fold whose partial results are numbers of records."""
+"""Name of the aggregation whose partial aggregates are numbers of records."""
 _OTHERS = (RegistryError, MemoryError)
-"""What says nothing of the bytes that are read."""
+"""Errors that are not caused by the bytes that are read."""
 
 
 def marked(headers: Headers | None, call: str) -> Headers:
-    """The headers of a partial result.
+    """Return the headers of a partial aggregate.
 
     >>> marked([("trace", b"1")], "count")
     [('trace', b'1'), ('headrace.partial', b'count')]
@@ -38,12 +39,12 @@ def marked(headers: Headers | None, call: str) -> Headers:
 
 
 def unmarked(headers: Headers) -> Headers:
-    """The same headers without a mark."""
+    """Return the headers without a mark."""
     return [one for one in headers if one[0] != MARK]
 
 
 def call_of(headers: Headers) -> str | None:
-    """What call a record is a partial result of; None where it is none."""
+    """Return the name of the aggregation of a partial aggregate; None for a single record."""
     for name, call in headers:
         if name == MARK:
             return "" if call is None else call.decode(errors="replace")
@@ -51,10 +52,10 @@ def call_of(headers: Headers) -> str | None:
 
 
 def refuse_partial(headers: Headers) -> None:
-    """Let no partial result be taken for a record.
+    """Raise if the record is a partial aggregate.
 
     Raises:
-        PartialError: the headers are those of one.
+        PartialError: the headers contain the mark.
     """
     call = call_of(headers)
     if call is not None:
@@ -62,7 +63,8 @@ def refuse_partial(headers: Headers) -> None:
 
 
 def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
-    """What a record of a repartition topic is said to be if it is a partial result, else None.
+    """Describe a record of a repartition topic if it is a partial aggregate; None for a single
+    record.
 
     >>> said_of_partial(marked(None, "count"), write_count(3))
     "a partial result of 'count', made of 3 records"
@@ -81,14 +83,15 @@ def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
 
 
 def refuse_unread(error: Exception, headers: Headers | None) -> None:
-    """Let no handler decide about a partial result that cannot be read: it is of many records.
+    """Raise for a partial aggregate that cannot be read, because no handler may skip its many
+    records.
 
     Args:
-        error: why a record cannot be read.
-        headers: those of the record.
+        error: the error of reading the record.
+        headers: the record's headers.
 
     Raises:
-        PartialError: the record is a partial result.
+        PartialError: the record is a partial aggregate.
     """
     call = call_of(headers or ())
     if call is None:
@@ -99,16 +102,18 @@ def refuse_unread(error: Exception, headers: Headers | None) -> None:
 
 
 def taker(call: str, read: Callable[[bytes], Any]) -> Take:
-    """What reads the records of a repartition topic for a fold that takes partial results.
+    """Return a reader of the repartition topic of an aggregation that supports partial aggregates.
 
     Args:
-        call: the word of the fold.
-        read: makes a partial result of its bytes.
+        call: the name of the aggregation.
+        read: decodes a partial aggregate.
 
     Returns:
-        Takes the headers and the value's bytes of a record; gives the partial result, None where
-        the record is a single one, and its headers. It raises `PartialError` where it is a partial
-        result of another call, or damaged.
+        A function of the headers and the value's bytes of a record. It returns the partial
+            aggregate,
+        or None for a single record, and the record's headers. It raises `PartialError` if the
+            record is
+        a partial aggregate of another aggregation, or damaged.
 
     >>> take_count(marked(None, "count"), write_count(3)), take_count([("trace", b"1")], b"v")
     ((3, None), (None, [('trace', b'1')]))
@@ -116,7 +121,7 @@ def taker(call: str, read: Callable[[bytes], Any]) -> Take:
     mark_alone = marked(None, call)
 
     def take(headers: Headers, value: bytes | None) -> tuple[Any, Headers | None]:
-        is_alone = headers == mark_alone  # as a rule
+        is_alone = headers == mark_alone  # the usual case
         found = call if is_alone else call_of(headers)
         if found is None:
             return None, headers
@@ -126,7 +131,7 @@ def taker(call: str, read: Callable[[bytes], Any]) -> Take:
             result = read(value)
         except _OTHERS:
             raise
-        except Exception as error:  # a serde of the user's own raises what it likes
+        except Exception as error:  # a user's serde may raise any exception
             raise PartialError(found) from error
         if result is None:
             raise PartialError(found)
@@ -136,8 +141,8 @@ def taker(call: str, read: Callable[[bytes], Any]) -> Take:
 
 
 Take = Callable[[Headers, "bytes | None"], tuple[Any, "Headers | None"]]
-"""What reads a record for one fold, see `taker`."""
+"""Reader of the records of an aggregation's repartition topic; see `taker`."""
 take_count = taker(COUNT, long.deserialize)
-"""The same for a count, whose partial results have a form of their own."""
+"""Reader for `count`, whose partial aggregates have a fixed serde."""
 write_count = long.serialize
-"""The bytes of a partial count."""
+"""Encoder of partial counts."""

@@ -1,7 +1,7 @@
-"""Where schemas live: the seam to a schema registry, and two that need no server, for tests.
+"""Protocol of schema registries, and two registries without a server, for tests.
 
-A registry gives each schema a number. Records carry the number, and readers look the schema up. A
-subject is a list of versions, each checked against those before it.
+A registry assigns an id to each schema. Records contain the id, and readers look the schema up. A
+subject is a list of versions, each checked for compatibility with earlier versions.
 
 >>> registry = MemoryRegistry()
 >>> registry.register("orders-value", '"int"')
@@ -42,42 +42,42 @@ Compatibility = Literal[
 
 
 class SchemaRegistry(Protocol):
-    """What serdes ask of a registry. Schemas are Avro schemas as JSON text."""
+    """Protocol of schema registries. Schemas are Avro schemas as JSON text."""
 
     def register(self, subject: str, schema: str, /) -> int:
-        """Add a version to a subject, if it is not there yet, and return the schema's id.
+        """Add a version to a subject unless it exists, and return the schema's id.
 
         Raises:
-            SchemaRefusedError: it is not compatible with the versions before it.
-            RegistryError: the registry does not answer, or refuses.
+            SchemaRefusedError: the schema is not compatible with earlier versions.
+            RegistryError: the registry does not answer, or rejects the request.
         """
 
     def id_of(self, subject: str, schema: str, /) -> int:
         """Return the id of a schema that is registered under a subject.
 
         Raises:
-            SchemaUnknownError: it is not.
-            RegistryError: the registry does not answer, or refuses.
+            SchemaUnknownError: it is not registered.
+            RegistryError: the registry does not answer, or rejects the request.
         """
 
     def schema(self, schema_id: int, /) -> str:
         """Return the schema with an id.
 
         Raises:
-            SchemaUnknownError: there is none.
-            RegistryError: the registry does not answer, or refuses.
+            SchemaUnknownError: no schema has that id.
+            RegistryError: the registry does not answer, or rejects the request.
         """
 
 
 def incompatibility(reader: str, writer: str) -> str | None:
-    """Say why data of one schema cannot be read with another, by Apache Avro's own rules.
+    """Return why data of a schema cannot be read with another schema, by Apache Avro's rules.
 
     Args:
         reader: the schema to read with, as JSON.
         writer: the schema that the data was written with, as JSON.
 
     Returns:
-        What is wrong, or None if every value of `writer` can be read.
+        The problem, or None if every value of `writer` can be read.
 
     >>> incompatibility('"long"', '"int"') is None
     True
@@ -101,7 +101,7 @@ def incompatibility(reader: str, writer: str) -> str | None:
 
 @dataclass(slots=True)
 class _Content:
-    """What a registry without a server knows: ids count from 1, equal schemas share one."""
+    """Content of a registry without a server: ids start at 1, and equal schemas share an id."""
 
     schemas: list[str] = field(default_factory=list)
     subjects: dict[str, list[int]] = field(default_factory=dict)
@@ -156,10 +156,10 @@ def _normal(schema: str) -> str:
 
 @dataclass(slots=True)
 class MemoryRegistry:
-    """A registry in memory, for tests.
+    """Schema registry in memory, for tests.
 
     Args:
-        compatibility: what a new version must be to those before it.
+        compatibility: required compatibility of a new version with earlier versions.
     """
 
     compatibility: Compatibility = "BACKWARD"
@@ -169,7 +169,7 @@ class MemoryRegistry:
         require_word("compatibility", self.compatibility, get_args(Compatibility))
 
     def register(self, subject: str, schema: str, /) -> int:
-        """Add a version to a subject, if it is not there yet, and return the schema's id."""
+        """Add a version to a subject unless it exists, and return the schema's id."""
         return self._content.register(subject, schema, self.compatibility)
 
     def id_of(self, subject: str, schema: str, /) -> int:
@@ -183,11 +183,11 @@ class MemoryRegistry:
 
 @dataclass(frozen=True, slots=True)
 class FileRegistry:
-    """A registry in one JSON file, for tests with several processes, and for development.
+    """Schema registry in a JSON file, for tests with several processes, and for development.
 
     Args:
-        path: the file; it is made with the first schema.
-        compatibility: what a new version must be to those before it.
+        path: the file; created with the first schema.
+        compatibility: required compatibility of a new version with earlier versions.
     """
 
     path: str | Path
@@ -199,7 +199,7 @@ class FileRegistry:
         object.__setattr__(self, "_file", Path(self.path))
 
     def register(self, subject: str, schema: str, /) -> int:
-        """Add a version to a subject, if it is not there yet, and return the schema's id."""
+        """Add a version to a subject unless it exists, and return the schema's id."""
         with self._locked():
             content = self._read()
             schema_id = content.register(subject, schema, self.compatibility)

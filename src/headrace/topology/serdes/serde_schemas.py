@@ -1,15 +1,15 @@
-"""What the bytes of a serde look like, as text, and whether new code reads what old code wrote.
+"""Format of a serde's bytes as text, and the check whether new code reads data of old code.
 
-A form is one of
+A format is one of
 
-    {"json": JSON Schema}        what `serdes.json_of` reads
-    {"avro": schema}             bare Avro: only the very schema reads what was written with it
-    {"registered": schema}       Avro with a registry, which finds the schema of each value
+    {"json": JSON Schema}        the documents of `serdes.json_of`
+    {"avro": schema}             bare Avro, which is readable only with exactly this schema
+    {"registered": schema}       Avro with a registry, which has the schema of each value
     {"of": {part: form}}         a serde made of others: windowed keys, lists, sides of a join
-    {"serde": name}              any other one, inside of such a serde
+    {"serde": name}              any other serde inside of such a serde
 
-and nothing for a serde of which its name says all that is known. Titles, texts and default values
-are left out: they may change.
+and empty for a serde that is completely described by its name. Titles, descriptions and default
+values are omitted because they may change.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headrace.topology.serdes._serde import Serde
 from headrace.topology.serdes.json_schemas import unreadable_json
 
 EXCLUSIVE = frozenset({"string", "integer", "long", "double", "json"})
-"""Serdes none of which is for the bytes of another."""
+"""Serdes that cannot read each other's bytes."""
 
 _PARTS = ("inner", "windowed", "left", "right")
 
 
 def schema_of(serde: Serde[Any]) -> str:
-    """The form of a serde as JSON, or "" where its name says it all.
+    """Return the format of a serde as JSON, or "" if its name describes it completely.
 
     >>> from headrace import serdes
     >>> schema_of(serdes.json_of(dict[str, int]))
@@ -52,14 +52,14 @@ def _form(serde: Any) -> dict[str, Any]:
 
 
 def unreadable(new: str, old: str) -> str | None:
-    """Say why new code cannot read all that old code wrote.
+    """Return why new code cannot read all data of old code, or None.
 
     Args:
-        new: what `schema_of` gave for the new serde.
-        old: the same for the old one.
+        new: the result of `schema_of` for the new serde.
+        old: the result of `schema_of` for the old serde.
 
     Returns:
-        The first place and what is wrong there, or None where all is read, or nothing is known.
+        The first location and its problem, or None if all data can be read or a format is unknown.
 
     >>> unreadable('{"json":{"type":"string"}}', '{"json":{"type":"integer"}}')
     '`$` was an integer and is a string'
@@ -88,7 +88,7 @@ def _unreadable(new: Mapping[str, Any], old: Mapping[str, Any]) -> str | None:
 
 def _unreadable_avro(new: Any, old: Any, *, registered: bool) -> str | None:
     if not registered:
-        # No bytes say which schema wrote them.
+        # Bare Avro does not contain the schema or its id.
         return (
             None if new == old else f"bare Avro is read with its own schema; {_differs(new, old)}"
         )

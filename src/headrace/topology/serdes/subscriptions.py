@@ -1,16 +1,16 @@
-"""What crosses the topics of a foreign-key join, and the keys of its store: Kafka Streams' bytes.
+"""Records of a foreign-key join's topics, and keys of its store, in Kafka Streams' format.
 
     subscription   version, hash is null (1 bit)   instruction (1)   hash (16)   primary key
                    partition of the primary key (4)
     response       version, hash is null (1 bit)   hash (16)   the other table's value, or nothing
     store's key    length of the foreign key (4)   foreign key   primary key
 
-A hash that is null is left out. It is that of the row that subscribes, and an answer carries it
-back: an answer to a row that has changed meanwhile is known by it. The partition is left out, with
-version 0, by applications older than Kafka 3.4.
+A null hash is omitted. It is the hash of the subscribing row, and a response contains it, too: it
+identifies a response to a row that has changed meanwhile. The partition is omitted, with version 0,
+by applications older than Kafka 3.4.
 
-Kafka Streams writes the same response for a value without bytes, such as an empty string, and for
-no value. Here the former has version 1.
+Kafka Streams writes the same response for an empty value, such as an empty string, and for no
+value. Here the response for an empty value has version 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EMPTY_VALUE = 1
 
 
 class Instruction(IntEnum):
-    """What the other side is to do with a subscription; the numbers are Kafka Streams'."""
+    """Instruction of a subscription to the other side, with Kafka Streams' numbers."""
 
     FORGET = 0
     FORGET_AND_ANSWER_NOTHING = 1
@@ -55,13 +55,13 @@ _INSTRUCTIONS = tuple(Instruction)
 
 
 class Subscription(NamedTuple):
-    """A row that wants to hear of another table's row.
+    """Subscription of a row to another table's row.
 
     Args:
-        hash: of the row that subscribes, see `digest`; None where it is gone.
-        instruction: what to do.
+        hash: hash of the subscribing row, see `digest`; None if the row was deleted.
+        instruction: the instruction to the other side.
         key: the primary key's bytes.
-        partition: where the row that subscribes is; None leaves it to the key.
+        partition: partition of the subscribing row; None derives it from the key.
     """
 
     hash: bytes | None
@@ -71,12 +71,12 @@ class Subscription(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What a row hears of the other table's row.
+    """Response to a subscription, with the other table's row.
 
     Args:
-        hash: that of the subscription.
-        value: the bytes of the other table's value; None where it has no such row.
-        partition: where the answer goes, which is not in its bytes.
+        hash: hash of the subscription.
+        value: the bytes of the other table's value; None if the row does not exist.
+        partition: destination of the response, which is not in its bytes.
     """
 
     hash: bytes | None
@@ -85,7 +85,7 @@ class Response(NamedTuple):
 
 
 def digest(value: bytes) -> bytes:
-    """The 128 bits by which a row's value is known: Murmur3, as Kafka Streams computes it.
+    """Return the 128-bit hash of a row's value: Murmur3, as in Kafka Streams.
 
     >>> digest(b"abc").hex()
     '8cc66bdf24a3b65ee942bed9d38bee40'
@@ -94,32 +94,32 @@ def digest(value: bytes) -> bytes:
 
 
 def prefix_of(foreign_key: bytes) -> bytes:
-    """What the store's keys of all rows with a foreign key begin with, and no others."""
+    """Return the prefix of the store's keys of all rows with a foreign key."""
     return _LENGTH.pack(len(foreign_key)) + foreign_key
 
 
 def combined_key(foreign_key: bytes, key: bytes) -> bytes:
-    """The store's key of one subscription.
+    r"""Return the store's key of a subscription.
 
     >>> combined_key(b"fk", b"pk")
-    b'\\x00\\x00\\x00\\x02fkpk'
+    b'\x00\x00\x00\x02fkpk'
     """
     return prefix_of(foreign_key) + key
 
 
 def primary_key(row_key: bytes) -> bytes:
-    """The primary key's bytes in a store's key."""
+    """Return the primary key's bytes from a store's key."""
     return row_key[_LENGTH.size + _LENGTH.unpack_from(row_key)[0] :]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSerde:
-    """Subscriptions as bytes.
+    r"""Serde of subscriptions.
 
     >>> serde = SubscriptionSerde()
     >>> data = serde.serialize(Subscription(None, Instruction.FORGET, b"pk", 3))
     >>> data
-    b'\\x81\\x00pk\\x00\\x00\\x00\\x03'
+    b'\x81\x00pk\x00\x00\x00\x03'
     >>> serde.deserialize(data).partition
     3
     """
@@ -131,14 +131,14 @@ class SubscriptionSerde:
     canonical: bool = True
 
     def serialize(self, value: Subscription, /) -> bytes:
-        """Encode; without a partition in version 0, which has none."""
+        """Encode a subscription; without a partition it has version 0."""
         version = 0 if value.partition is None else _WITH_PARTITION
         end = b"" if value.partition is None else _PARTITION.pack(value.partition)
         flags = version | (_NO_HASH if value.hash is None else 0)
         return bytes((flags, value.instruction)) + (value.hash or b"") + value.key + end
 
     def deserialize(self, data: bytes, /) -> Subscription:
-        """Decode either version."""
+        """Decode a subscription of either version."""
         if len(data) < 2 or data[0] & _VERSION > _WITH_PARTITION or data[1] > 3:
             _refuse(self.name, data)
         start = 2 if data[0] & _NO_HASH else 2 + _HASH.size
@@ -155,12 +155,12 @@ class SubscriptionSerde:
 
 @dataclass(frozen=True, slots=True)
 class ResponseSerde:
-    """Responses as bytes.
+    r"""Serde of responses.
 
     >>> serde = ResponseSerde()
     >>> [serde.serialize(Response(None, value)) for value in (b"v", b"", None)]
-    [b'\\x80v', b'\\x81', b'\\x80']
-    >>> serde.deserialize(b"\\x81")
+    [b'\x80v', b'\x81', b'\x80']
+    >>> serde.deserialize(b"\x81")
     Response(hash=None, value=b'', partition=None)
     """
 
@@ -169,13 +169,13 @@ class ResponseSerde:
     canonical: bool = True
 
     def serialize(self, value: Response, /) -> bytes:
-        """Encode all but the partition."""
+        """Encode a response without its partition."""
         version = _EMPTY_VALUE if value.value == b"" else 0
         flags = version | (_NO_HASH if value.hash is None else 0)
         return bytes((flags,)) + (value.hash or b"") + (value.value or b"")
 
     def deserialize(self, data: bytes, /) -> Response:
-        """Decode; the partition is None."""
+        """Decode a response; its partition is None."""
         start = 1 if data and data[0] & _NO_HASH else 1 + _HASH.size
         if len(data) < start or data[0] & _VERSION > _EMPTY_VALUE:
             _refuse(self.name, data)
@@ -185,10 +185,10 @@ class ResponseSerde:
 
 @dataclass(frozen=True, slots=True)
 class CombinedKeySerde:
-    """The keys of the store of subscriptions, as pairs of a foreign and a primary key.
+    """Serde of the subscription store's keys, which are pairs of a foreign and a primary key.
 
     Args:
-        foreign: the serde of foreign keys; None is to be filled in before it is used.
+        foreign: the serde of foreign keys; None must be replaced before use.
     """
 
     foreign: Serde[Any] | None
@@ -212,12 +212,12 @@ class CombinedKeySerde:
         return self.foreign.deserialize(foreign), self.primary.deserialize(key)
 
     def with_inner_default(self, default: Serde[Any], /) -> CombinedKeySerde:
-        """The same serde with `default` where none was given."""
+        """Return a copy with `default` for each missing serde."""
         foreign, primary = completed(self.foreign, default), completed(self.primary, default)
         return replace(self, foreign=foreign, primary=primary)
 
     def for_topic(self, topic: str, *, is_key: bool) -> CombinedKeySerde:
-        """The same serde with the inner ones for a topic."""
+        """Return a copy with the inner serdes for a topic."""
         inner: Sequence[Serde[Any] | None] = (self.foreign, self.primary)
         told = [s if s is None else for_topic(s, topic, is_key=is_key) for s in inner]
         return self if told == list(inner) else CombinedKeySerde(told[0], told[1])

@@ -1,16 +1,16 @@
-"""Keys of windowed tables as bytes, as Kafka Streams writes them to topics.
+r"""Serdes of windowed keys, in the format of Kafka Streams' topics.
 
-    time windows:  the inner key  start (8)           the end follows from the windows' size
+    time windows:  the inner key  start (8)           the end is the start plus the windows' size
     sessions:      the inner key  end (8)  start (8)
 
-Both numbers are big-endian milliseconds since 1970. A store puts a sequence number behind a time
-window's start as well; that is no part of these forms.
+Both numbers are big-endian milliseconds since 1970. Stores append a sequence number to a time
+window's start, which is not part of these formats.
 
 >>> from datetime import timedelta
 >>> from headrace import Window, Windowed, serdes
 >>> minutes = serdes.time_windowed(serdes.string, size=timedelta(minutes=1))
 >>> minutes.serialize(Windowed("fr", Window(60_000, 120_000)))
-b'fr\\x00\\x00\\x00\\x00\\x00\\x00\\xea`'
+b'fr\x00\x00\x00\x00\x00\x00\xea`'
 >>> minutes.deserialize(b"fr" + bytes(8))
 Windowed(key='fr', window=Window(start_ms=0, end_ms=60000))
 """
@@ -30,7 +30,7 @@ from headrace.topology.windows import Window, Windowed, duration_ms
 K = TypeVar("K")
 
 UNLIMITED_MS = 2**63 - 1
-"""The size of unlimited windows, and where they end: the largest number that Java's long holds."""
+"""Size and end of unlimited windows: the largest value of Java's long."""
 
 _START = struct.Struct(">q")
 _SEQUENCE = bytes(4)
@@ -38,26 +38,26 @@ _SESSION = struct.Struct(">qq")
 
 
 class WindowedSerde(Serde[Windowed[K]], Protocol[K]):
-    """A serde of windowed keys; what both kinds of it can do beyond a serde."""
+    """Protocol of serdes of windowed keys."""
 
     @property
     def inner(self) -> Serde[K] | None:
-        """The serde of the key itself; None is to be filled in before it is used."""
+        """The serde of the key itself; None must be replaced before use."""
 
     def with_inner_default(self, default: Serde[Any], /) -> WindowedSerde[K]:
-        """The same serde with `default` for the inner key, where none was given."""
+        """Return a copy with `default` as the inner serde, if it has none."""
 
     def inner_bytes(self, data: bytes, /) -> bytes:
-        """The inner key's part of a serialized windowed key; partitions go by it alone."""
+        """Return the inner key's bytes of a windowed key's bytes; they determine the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindowedSerde(Around[K]):
-    """Keys within windows of one size: tumbling, hopping, sliding or unlimited.
+    """Serde of keys in windows of a fixed size: tumbling, hopping, sliding or unlimited.
 
     Args:
-        inner: the serde of the key itself; None is to be filled in before it is used.
-        size_ms: how long each window is, in milliseconds.
+        inner: the serde of the key itself; None must be replaced before use.
+        size_ms: size of the windows in milliseconds.
     """
 
     size_ms: int
@@ -69,10 +69,12 @@ class TimeWindowedSerde(Around[K]):
         _take_over(self, "time_windowed")
 
     def serialize(self, value: Windowed[K], /) -> bytes:
-        """Encode; a window of another size is refused, as it would read back as another one."""
+        """Encode a windowed key; a window of another size is rejected because it would decode
+        differently.
+        """
         key, window = _parts(self.name, value)
         end = min(window.start_ms + self.size_ms, UNLIMITED_MS)
-        # A sliding window whose records have one time begins and ends there.
+        # A sliding window with a time difference of 0 ends at its start.
         if window.end_ms != end or not 0 <= window.start_ms <= end:
             raise SerdeError(
                 f"serde {self.name!r} takes windows of {self.size_ms} ms, not one from "
@@ -81,7 +83,7 @@ class TimeWindowedSerde(Around[K]):
         return _inner(self).serialize(key) + _START.pack(window.start_ms)
 
     def deserialize(self, data: bytes, /) -> Windowed[K]:
-        """Decode; the window's end is its start and the size."""
+        """Decode a windowed key; the window's end is its start plus the size."""
         start = _unpacked(self.name, _START, data)[0]
         if start < 0:
             _refuse(self.name, data, "its window begins before 1970")
@@ -89,13 +91,14 @@ class TimeWindowedSerde(Around[K]):
         return Windowed(key, Window(start, min(start + self.size_ms, UNLIMITED_MS)))
 
     def inner_bytes(self, data: bytes, /) -> bytes:
-        """The inner key's part of a serialized windowed key; partitions go by it alone."""
+        """Return the inner key's bytes of a windowed key's bytes; they determine the partition."""
         return data[: -_START.size]
 
 
 @dataclass(frozen=True, slots=True)
 class WindowStoreSerde(Generic[K]):
-    """Keys of the rows of a window store: those of the topic, and a sequence number of 0 (4).
+    """Serde of a window store's row keys: the topic's format, followed by a sequence number of 0
+    (4).
 
     Args:
         windowed: the serde of the keys in topics.
@@ -112,25 +115,25 @@ class WindowStoreSerde(Generic[K]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: Windowed[K], /) -> bytes:
-        """Encode; a window of another size is refused."""
+        """Encode a windowed key; a window of another size is rejected."""
         return self.windowed.serialize(value) + _SEQUENCE
 
     def deserialize(self, data: bytes, /) -> Windowed[K]:
-        """Decode; the sequence number is left out."""
+        """Decode a windowed key; the sequence number is ignored."""
         return self.windowed.deserialize(data[: -len(_SEQUENCE)])
 
     def with_inner_default(self, default: Serde[Any], /) -> WindowStoreSerde[K]:
-        """The same serde with `default` for the inner key, where none was given."""
+        """Return a copy with `default` as the inner key's serde, if it has none."""
         return replace(self, windowed=self.windowed.with_inner_default(default))
 
     def for_topic(self, topic: str, *, is_key: bool) -> WindowStoreSerde[K]:
-        """The same serde with the inner one for a topic."""
+        """Return a copy with the inner serde for a topic."""
         return replace(self, windowed=self.windowed.for_topic(topic, is_key=is_key))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWindowedSerde(Around[K]):
-    """Keys within sessions."""
+    """Serde of keys in sessions."""
 
     name: str = field(init=False)
     immutable: bool = field(init=False)
@@ -157,7 +160,7 @@ class SessionWindowedSerde(Around[K]):
         return Windowed(_inner(self).deserialize(data[: -_SESSION.size]), Window(start, end))
 
     def inner_bytes(self, data: bytes, /) -> bytes:
-        """The inner key's part of a serialized windowed key; partitions go by it alone."""
+        """Return the inner key's bytes of a windowed key's bytes; they determine the partition."""
         return data[: -_SESSION.size]
 
 
@@ -208,15 +211,16 @@ def _refuse(name: str, data: bytes, reason: str) -> NoReturn:
 
 
 def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWindowedSerde[K]:
-    """Make a serde of keys within windows of one size, in the bytes of TimeWindowedSerializer.
+    """Create a serde of keys in windows of a fixed size, in the format of TimeWindowedSerializer.
 
     Args:
-        inner: the serde of the key itself; None is to be filled in before it is used.
-        size: of the windows (a sliding window's time difference); None for unlimited windows. It
-            is not in the bytes: the wrong size reads wrong ends.
+        inner: the serde of the key itself; None must be replaced before use.
+        size: size of the windows (a sliding window's time difference); None for unlimited windows.
+            It
+            is not in the bytes, so a wrong size decodes to wrong ends.
 
     Raises:
-        TopologyError: the size is not possible.
+        TopologyError: the size is not valid.
     """
     refuse_other_than_serde(inner, "inner", "time_windowed")
     if size is None:
@@ -225,7 +229,7 @@ def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWind
 
 
 def session_windowed(inner: Serde[K] | None) -> SessionWindowedSerde[K]:
-    """Make a serde of keys within sessions, in the bytes of SessionWindowedSerializer.
+    """Create a serde of keys in sessions, in the format of SessionWindowedSerializer.
 
     >>> from headrace import serdes
     >>> session_windowed(serdes.string).serialize(Windowed("a", Window(1, 2))).hex(" ")

@@ -1,1 +1,1 @@
-"""The nodes that each DSL call adds to the graph."""
+"""Functions that add the nodes of each DSL call to the graph."""

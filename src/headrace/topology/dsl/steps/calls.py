@@ -1,4 +1,4 @@
-"""What `KStream.map_async` and `KStream.map_batches` add to a draft."""
+"""Nodes of `KStream.map_async` and `KStream.map_batches`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.topology.windows import duration_ms
 
 OnError = Literal["fail", "skip", "dead_letter"] | Callable[[Any, Exception], Any]
 CALL = "call"
-"""The parameter of a function that wants to know which call it is."""
+"""Name of the parameter that receives the `Call`."""
 
 
 class CallOptions(TypedDict, total=False):
-    """What a step that calls a function of the outside may be given; see `KStream.map_async`."""
+    """Keyword options of `KStream.map_async`."""
 
     concurrency: int
     timeout: timedelta
@@ -37,7 +37,7 @@ class CallOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What `map_async` was given; see there."""
+    """Arguments of `KStream.map_async`."""
 
     function: Callable[..., Any]
     with_key: bool
@@ -50,7 +50,7 @@ class Calls:
 
 
 def called_for_each(edge: Edge, given: Calls) -> Edge:
-    """Add the step that calls for each record."""
+    """Add the node that calls a service for each record."""
     if given.retry is not None and not isinstance(given.retry, Retry):
         raise TopologyError(
             f"map_async(): retry must be Retry(...), and not {given.retry!r}; Retry(attempts=3) "
@@ -85,7 +85,7 @@ def called_for_batches(
     form: Form,
     name: str | None,
 ) -> Edge:
-    """Add the step that calls for many records at once."""
+    """Add the node that calls a function for batches of records."""
     require_word("map_batches(): as_", form, get_args(Form))
     require_library(form)
     most = _positive("map_batches(): max_records", max_records)
@@ -105,7 +105,7 @@ def _positive(what: str, value: Any) -> int:
 
 
 def _called(given: Calls) -> Called:
-    """How the function is called: whether it wants to be told which call it is."""
+    """Return the call convention of the function, including whether it takes a `Call`."""
     count = 1 + given.with_key
     with_call = _asks_which(given.function, count)
     if not with_call:
@@ -117,7 +117,7 @@ def _called(given: Calls) -> Called:
 
 
 def _asks_which(function: Any, count: int) -> bool:
-    """Whether there is a parameter ``call`` besides those of key and value."""
+    """Return whether the function has a parameter ``call`` after key and value."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

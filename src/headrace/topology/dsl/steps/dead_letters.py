@@ -1,4 +1,4 @@
-"""What `KStream.to_dead_letters` adds to a draft."""
+"""Node of `KStream.to_dead_letters`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.topology.operators.dead_letters import ToDeadLetters
 
 
 def add_dead_letters(edge: Edge, reason: str | Callable[[Any, Any], str], name: str | None) -> None:
-    """Add the step.
+    """Add the node.
 
     Raises:
         TopologyError: the reason is empty.

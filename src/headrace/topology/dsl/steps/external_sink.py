@@ -1,8 +1,7 @@
-"""What `to_sink` of a stream or a table adds to a draft.
+"""Nodes of `KStream.to_sink` and `KTable.to_sink`.
 
-A topic of its own comes in front, unless it is said to be direct: an external sink is a
-sub-topology of its own, whose commit is that of the sink, and what it reads must be committed
-before.
+An external sink is a separate sub-topology that commits in the sink, so its input must be committed
+before. Therefore an internal topic comes before it, unless it is direct.
 """
 
 from __future__ import annotations
@@ -20,16 +19,17 @@ from headrace.topology.operators.outbox import WriteOutside
 def add_external_sink(
     edge: Edge, sink: Any, name: str, *, table: bool = False, direct: bool = False
 ) -> None:
-    """Add the topic, and the step behind it.
+    """Add the internal topic and the node that writes to the sink.
 
     Args:
-        sink: where the records go.
-        name: of the step; the topic is named after it.
-        table: whether the records are the changes of a table.
-        direct: whether there is no such topic; `checks.direct_sinks` says where that is right.
+        sink: the external sink.
+        name: name of the node, and prefix of the topic's name.
+        table: whether the records are changes of a table.
+        direct: whether to omit the internal topic; `checks.direct_sinks` checks when this is
+            allowed.
 
     Raises:
-        TopologyError: it is no sink, or has no keys for the rows of a table.
+        TopologyError: it is not a sink, or has no keys for the rows of a table.
     """
     _require_sink(sink)
     if table and not sink.keyed:
@@ -42,7 +42,7 @@ def add_external_sink(
         edge.draft.add(Operator(name, (edge.node,), spec=WriteOutside(sink, direct=True)))
         return
     behind = edge.repartitioned(name)
-    # Rows without a key are rows all the same.
+    # Records without a key are written, too.
     behind.draft.keep_null_keys(behind.node)
     behind.draft.add(Operator(name, (behind.node,), spec=WriteOutside(sink)))
 

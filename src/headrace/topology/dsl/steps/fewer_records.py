@@ -1,4 +1,4 @@
-"""What `KStream.deduplicate` and `KStream.sample` add to a draft."""
+"""Nodes of `KStream.deduplicate` and `KStream.sample`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from headrace.topology.windows import duration_ms
 
 @dataclass(frozen=True, slots=True)
 class Deduplication:
-    """What the call was given.
+    """Arguments of `KStream.deduplicate`.
 
     Args:
         within: the interval.
-        grace: how far behind stream time records may come.
-        identify: what makes the rest of ids.
-        with_key: whether it is given the key too.
-        id_serde: the serde of what it makes.
-        kept: how the store is kept.
-        name: of the node and of a repartition topic.
+        grace: how late records may be.
+        identify: function that returns the rest of the id.
+        with_key: whether the function takes the key, too.
+        id_serde: serde of the function's results.
+        kept: options of the store.
+        name: name of the node and of a repartition topic.
     """
 
     within: timedelta
@@ -43,7 +43,7 @@ class Deduplication:
 
 
 def deduplicated(edge: Edge, given: Deduplication) -> Edge:
-    """Add the step, its store, and a repartition in front of it where keys may have changed."""
+    """Add the node, its store, and before it a repartition topic if keys may have changed."""
     within_ms = duration_ms("within", given.within, at_least=1)
     grace_ms = duration_ms("grace", given.grace, at_least=0)
     names, kept = edge.draft.names, given.kept
@@ -52,11 +52,11 @@ def deduplicated(edge: Edge, given: Deduplication) -> Edge:
     if edge.rekeyed:
         arguments: Arguments = {"key": "key_serde", "value": "value_serde"}
         edge = edge.repartitioned(given.name or store, arguments=arguments)
-    # Records without a key go on here, and so through a repartition topic.
+    # Records without a key are forwarded here, so the repartition topic must keep them.
     edge.draft.keep_null_keys(edge.node)
     spec = kept.timed_spec(store, "window", least_ms=within_ms + grace_ms)
     assert spec.retention_ms is not None
-    # Nothing is ever written over, so there is nothing to compact.
+    # Rows are never overwritten, so compaction is useless.
     config = {"cleanup.policy": "delete", **spec.topic_config}
     rows = Store(
         replace(spec, cached=False, topic_config=config),
@@ -78,7 +78,7 @@ def deduplicated(edge: Edge, given: Deduplication) -> Edge:
 def sampled(
     edge: Edge, fraction: float, by: By, serde: Serde[Any] | None, name: str | None
 ) -> Edge:
-    """Add the step."""
+    """Add the node."""
     node_name = edge.draft.names.node("KSTREAM-SAMPLE-", name)
     own = edge.key if by == "key" else edge.value
     spec = Sample(fraction, by, own if serde is None else serde, node_name)

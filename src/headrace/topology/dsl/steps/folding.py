@@ -1,6 +1,6 @@
-"""What all folds of grouped streams have in common: names, store, repartition.
+"""Names, store and repartition topic that all aggregations of grouped streams have in common.
 
-The order in which names are taken is Kafka Streams': the store, the node, then the repartition.
+Names are generated in Kafka Streams' order: the store, the node, then the repartition topic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
 
 Make = Callable[[str, str, str], tuple[Node, Store]]
-"""Makes the node and its store of the node's name, its parent's and the store's."""
+"""Function of the node's, the parent's and the store's name that returns the node and its store."""
 
 
 def storing(
@@ -27,7 +27,7 @@ def storing(
     *,
     reads_value: bool = True,
 ) -> Operator:
-    """Make the node of a step that has one store, for the table that it makes of records."""
+    """Create the node of an operator with a single store, which contains the table it builds."""
     stores = (spec.store,)
     return Operator(
         name,
@@ -50,14 +50,15 @@ def add_fold(
     name: str | None,
     burn: bool = False,
 ) -> tuple[Edge, str]:
-    """Add the repartition, if one is needed, and the node that `make` makes.
+    """Add the aggregation's node, and before it a repartition topic if necessary.
 
     Args:
-        fold: what it does; its names say so.
-        kept: how the store is kept.
-        group: the name that was given to the group, after which its repartition is named.
-        name: of the node; None generates one.
-        burn: whether a store that is given no name uses up one number more.
+        fold: the aggregation; it determines the prefix of names.
+        make: returns the node and its store.
+        kept: options of the store.
+        group: the group's name, which is the prefix of the repartition topic's name.
+        name: name of the node; None generates one.
+        burn: whether a store without a name uses up an additional number.
 
     Returns:
         The edge that the node reads from, and the node's name.

@@ -1,4 +1,4 @@
-"""The steps of a foreign-key join, and their names (see `operators.foreign_key_join`)."""
+"""Nodes of a foreign-key join, and their names (see `operators.foreign_key_join`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from headrace.topology.serdes.subscriptions import (
 )
 
 Partitioner = Callable[[str, Any, Any, int], Any]
-"""Called as ``partitioner(topic, key, None, partitions)``, returns a partition or None."""
+"""Function ``partitioner(topic, key, None, partitions)`` that returns a partition or None."""
 
 _JOIN = "KTABLE-FK-JOIN-"
 _RESULT = f"{_JOIN}OUTPUT-"
@@ -49,22 +49,22 @@ def foreign_key_join(
     partitioner: Partitioner | None = None,
     other_partitioner: Partitioner | None = None,
 ) -> Edge:
-    """Add the steps; returns the edge of the results, a table with the left table's keys.
+    """Add the nodes and return the edge of the results, a table with the left table's keys.
 
     Args:
-        left: the table whose rows name keys of the other.
+        left: the table whose rows have foreign keys.
         joiner: called as ``joiner(left value, right value)``.
-        foreign_key: called as ``foreign_key(left value)``; None names no row.
-        outer: join left rows without a right one, with None.
-        with_key: call both functions with the left row's key in front.
+        foreign_key: called as ``foreign_key(left value)``; None for no foreign key.
+        outer: whether left rows without a right row are joined with None.
+        with_key: whether both functions take the left row's key as the first argument.
         store: name or options of the store of the results.
-        key: serde of the results' keys; None takes that of the left table.
-        name: what the topics and steps are named after.
-        partitioner: finds the left table's partition of a key; None takes the one that asked.
-        other_partitioner: finds the right table's partition of a key; None hashes the key.
+        key: serde of the results' keys; None uses the left table's.
+        name: prefix of the names of topics and nodes.
+        partitioner: returns the left table's partition of a key; None uses the subscription's.
+        other_partitioner: returns the right table's partition of a key; None hashes the key.
 
     Raises:
-        TopologyError: the tables are of two builders, or a name is not legal or is taken.
+        TopologyError: the tables are from two builders, or a name is not legal or is taken.
     """
     if left.draft is not right.draft:
         raise TopologyError("tables of two builders are joined; read both with one StreamsBuilder")
@@ -101,7 +101,7 @@ def _add_questions(
     foreign_key: Function,
     other_partitioner: Partitioner | None,
 ) -> None:
-    """What follows the left table's changes."""
+    """Add the nodes that send subscriptions for the left table's changes."""
     subscribe = Subscribe(names.topic, left.key, right.key, left.value, foreign_key)
     left.draft.add(
         Operator(names.subscribe, (left.node,), spec=subscribe),
@@ -120,7 +120,7 @@ def _add_questions(
 def _add_other_side(
     left: Edge, right: Edge, names: _StepNames, right_stores: tuple[str, ...]
 ) -> None:
-    """What reads the questions, and follows the right table's changes."""
+    """Add the nodes that receive subscriptions, and that respond to the right table's changes."""
     topic, keys = names.topic, (left.key, right.key)
     receive = Receive(topic, *keys, names.store)
     answer = Answer(topic, *keys, right.value, names.answers, right.node)
@@ -139,7 +139,7 @@ def _add_other_side(
 
 
 def _answers(left: Edge, names: _StepNames, partitioner: Partitioner | None) -> tuple[Sink, Source]:
-    """The topic that the answers come by."""
+    """Return the sink and the source of the response topic."""
     chosen = _to_who_asked if partitioner is None else _ByKey(partitioner)
     sink = Sink(
         names.answers_sink,
@@ -162,7 +162,9 @@ def _answers(left: Edge, names: _StepNames, partitioner: Partitioner | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _StepNames:
-    """Kafka Streams' names; each uses up a number, whether it shows it or not."""
+    """Names of the nodes and topics, generated in Kafka Streams' order because each uses up a
+    number.
+    """
 
     topic: str
     subscribe: str
@@ -206,7 +208,7 @@ class _StepNames:
 
 @dataclass(frozen=True, slots=True)
 class _ByKey:
-    """A partitioner of tables' keys for what is no row of theirs."""
+    """Partitioner of a table's keys for records that are not rows of the table."""
 
     partitioner: Partitioner
 
@@ -220,7 +222,7 @@ def _to_who_asked(_: str, __: Any, response: Response, ___: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _WithoutKey:
-    """A function of values, called with the key in front."""
+    """Adapter that drops the key before it calls a function of values."""
 
     function: Function
 

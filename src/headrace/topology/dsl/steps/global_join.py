@@ -1,4 +1,4 @@
-"""The step that joins a stream with a global table."""
+"""Node of a join of a stream with a global table."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ def global_join(
     kind: str,
     options: Mapping[str, Any],
 ) -> Edge:
-    """Add the step behind `edge`.
+    """Add the node downstream of `edge`.
 
     Args:
-        table: what it is joined with.
-        joiner: called as ``joiner(value, row)``, or with the record's key in front.
+        table: the global table.
+        joiner: called as ``joiner(value, row)``, or with the record's key as the first argument.
         key_mapper: called as ``key_mapper(key, value)``, returns the table's key.
         kind: "inner" or "left".
         options: the other arguments of `KStream.join`.
 
     Raises:
-        TopologyError: an argument does not go with a global table, the table is another builder's,
+        TopologyError: an argument is not valid for a global table, the table is from another
+            builder,
             or the name is not legal.
     """
     if kind == "outer":
@@ -60,6 +61,6 @@ def global_join(
     spec = GlobalJoin(
         node_of(table, edge.draft), key_mapper, joiner, options["with_key"], left=kind == "left"
     )
-    # Kafka Streams calls inner joins with a table so too.
+    # Kafka Streams uses this prefix for inner joins with a global table, too.
     name = edge.draft.names.node("KSTREAM-LEFTJOIN-", options["name"])
     return replace(edge.then(Operator(name, (edge.node,), spec=spec)), value=None)

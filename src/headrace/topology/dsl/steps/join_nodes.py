@@ -1,7 +1,7 @@
-"""The nodes of joins with a stream on the left: their names, stores and repartition topics.
+"""Nodes of stream-stream and stream-table joins, their names, stores and repartition topics.
 
-The order in which names are taken is Kafka Streams' (`KStreamImpl.doJoin`, `KStreamImplJoin`): the
-repartition topics, the two kept sides, the two joins, and where their results come together.
+Names are generated in Kafka Streams' order (`KStreamImpl.doJoin`, `KStreamImplJoin`): the
+repartition topics, the nodes that store each side, the two joins, and the merge of their results.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamJoin:
-    """A join of two streams, as its caller wants it.
+    """Arguments of a join of two streams.
 
     Args:
-        kind: which records without a match get a result too.
-        joiner: makes a result of two values.
-        with_key: whether the joiner takes the key in front.
-        windows: which records belong together.
-        key: the serde of keys; None takes that of the left side, then that of the right one.
-        value: the serde of the left side's values; None takes what it has.
-        other_value: the same of the right side's.
-        store: how both sides are kept, and what the names of their stores begin with.
-        name: what the names of the nodes begin with; None generates them.
-        late_match: whether a record still matches after its null result.
-        late: takes the records of the left side that came too late to be kept.
-        other_late: the same of the right side's.
+        kind: which sides have unmatched results.
+        joiner: returns the result of two values.
+        with_key: whether the joiner takes the key as the first argument.
+        windows: the join windows.
+        key: serde of keys; None uses the left side's, then the right side's.
+        value: serde of the left side's values; None uses the stream's.
+        other_value: serde of the right side's values; None uses the stream's.
+        store: options of both sides' stores, and prefix of their names.
+        name: prefix of the nodes' names; None generates them.
+        late_match: whether a record still matches after its unmatched result.
+        late: receives the stream of the left side's late records.
+        other_late: receives the stream of the right side's late records.
     """
 
     kind: JoinKind
@@ -70,16 +70,16 @@ class StreamJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLookup:
-    """A join of a stream with a table, as its caller wants it.
+    """Arguments of a join of a stream with a table.
 
     Args:
-        left: whether records without a row get a result too.
-        joiner: makes a result of the record's value and the row's.
-        with_key: whether the joiner takes the key in front.
-        key: the serde of keys; None takes that of the stream, or else that of the table.
-        value: the serde of the stream's values; None takes what it has.
+        left: whether records without a row have an unmatched result.
+        joiner: returns the result of the record's and the row's value.
+        with_key: whether the joiner takes the key as the first argument.
+        key: serde of keys; None uses the stream's, or else the table's.
+        value: serde of the stream's values; None uses the stream's.
         name: name of the node; None generates one.
-        grace: how long a record waits for late rows; None joins it at once.
+        grace: how long a record waits for late rows; None joins it immediately.
     """
 
     left: bool
@@ -93,7 +93,7 @@ class TableLookup:
 
 @dataclass(frozen=True, slots=True)
 class _JoinNames:
-    """The names of the nodes of a join of two streams, and of its stores."""
+    """Names of the nodes and stores of a join of two streams."""
 
     keep_left: str
     keep_right: str
@@ -106,10 +106,10 @@ class _JoinNames:
 
 
 def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
-    """Add a join of two streams; returns the edge of its results.
+    """Add a join of two streams and return the edge of its results.
 
     Raises:
-        TopologyError: the streams are not of one builder, or a name is not legal or is taken.
+        TopologyError: the streams are from two builders, or a name is not legal or is taken.
     """
     if left.draft is not right.draft:
         raise TopologyError("join() was given a stream of another builder; use one builder")
@@ -157,13 +157,13 @@ def _keyed(
     name: str | None,
     arguments: Arguments = NO_ARGUMENTS,
 ) -> Edge:
-    """Partition a side anew if its key may have changed, in the other side's bytes.
+    """Repartition a side if its key may have changed, with a key serde that matches the other side.
 
     Args:
-        key: the serde that the join names; None takes that of the side, or else of the other.
-        other: that of the other side.
-        name: what a repartition topic is named after.
-        arguments: which ones of the join name the side's serdes.
+        key: the join's key serde; None uses the side's, or else the other side's.
+        other: the other side's key serde.
+        name: prefix of the repartition topic's name.
+        arguments: names of the join's arguments that contain the side's serdes.
     """
     edge = replace(edge, key=key or edge.key)
     if not edge.rekeyed:
@@ -183,7 +183,7 @@ def _named(left: Edge, join: StreamJoin) -> _JoinNames:
     shared = "-outer-shared-join" if is_outer_right else "-left-shared-join"
     keep_left = node("KSTREAM-WINDOWED-", "-this-windowed")
     keep_right = node("KSTREAM-WINDOWED-", "-other-windowed")
-    # Stores are named after these even where the nodes are given names.
+    # Stores are named after these nodes even if the nodes have given names.
     left_prefix = "KSTREAM-OUTERTHIS-" if is_outer_right else "KSTREAM-JOINTHIS-"
     join_left = names.node(left_prefix)
     join_right = names.node("KSTREAM-OUTEROTHER-" if is_outer_left else "KSTREAM-JOINOTHER-")
@@ -203,7 +203,7 @@ def _named(left: Edge, join: StreamJoin) -> _JoinNames:
 
 def _side_spec(kept: Materialized, name: str, least_ms: int) -> Any:
     spec = kept.timed_spec(name, "window", least_ms=least_ms)
-    # Nothing is ever written over, so there is nothing to compact.
+    # Rows are never overwritten, so compaction is useless.
     config = {"cleanup.policy": "delete", **spec.topic_config}
     return replace(spec, cached=False, topic_config=config)
 
@@ -255,10 +255,10 @@ def _add_joins(
 
 
 def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
-    """Add a join of a stream with a table; returns the edge of its results.
+    """Add a join of a stream with a table and return the edge of its results.
 
     Raises:
-        TopologyError: they are not of one builder, or a name is not legal or is taken.
+        TopologyError: they are from two builders, or a name is not legal or is taken.
     """
     if stream.draft is not table.draft:
         raise TopologyError("join() was given a table of another builder; use one builder")
@@ -319,10 +319,10 @@ def table_lookup(
     windows: JoinWindows | None,
     options: dict[str, Any],
 ) -> TableLookup:
-    """What a join with a table was given, without what only a join of two streams takes.
+    """Return the arguments of a join with a table, after checking the other arguments of the call.
 
     Raises:
-        TopologyError: it was given such a thing.
+        TopologyError: an argument is valid only for a join of two streams.
     """
     if kind == "outer":
         raise TopologyError(

@@ -1,4 +1,4 @@
-"""Records that came too late for their window, taken as a stream instead of only counted."""
+"""Stream of late records, which are otherwise only counted."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Late = Callable[["kstream.KStream[K, V]"], object]
-"""Is given the stream of late records and adds to it what is to happen with them."""
+"""Function that receives the stream of late records and adds nodes to it."""
 
 
 def add_late(edge: Edge, node: str, late: Late[Any, Any] | None) -> None:
-    """Put a stream of late records behind a node, and hand it to the program.
+    """Add a stream of late records downstream of a node, and pass it to the ``late=`` function.
 
-    Kafka Streams has no such stream: it takes no number, so that all other names stay as they are.
+    Kafka Streams has no such stream, so its name uses no number and all other names stay the same.
     The operator finds it with `operators.lateness.split_late`.
 
     Args:
-        edge: where the node's own input comes from: the late records are those.
-        node: the name of the node, which is there already.
-        late: what the program gave as ``late=``; with None nothing is added.
+        edge: the node's input, whose late records these are.
+        node: name of the node, which was already added.
+        late: the ``late=`` argument; with None no stream is added.
 
     Raises:
-        TopologyError: a node of that name is there already, or a topic is returned.
+        TopologyError: a node with that name exists, or the function returned a topic name.
     """
     if late is None:
         return

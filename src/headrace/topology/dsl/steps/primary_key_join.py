@@ -1,4 +1,4 @@
-"""The steps of a join of two tables by their keys (see `operators.primary_key_join`)."""
+"""Nodes of a join of two tables by their keys (see `operators.primary_key_join`)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def primary_key_join(
     value: AnySerde | None = None,
     name: str | None = None,
 ) -> Edge:
-    """Add the steps; returns the edge of the results, a table with the same keys.
+    """Add the nodes and return the edge of the results, a table with the same keys.
 
     Args:
         joiner: called as ``joiner(left value, right value)``.
-        alone: for the left and the right table, whether rows without one of the other are joined.
+        alone: for the left and the right table, whether rows without a match are joined with None.
         store: name or options of the store of the results.
-        key: serde of the results' keys; None takes that of the left table.
-        name: name of the merging node, before the names of the others.
+        key: serde of the results' keys; None uses the left table's.
+        name: name of the merging node, and prefix of the names of the other nodes.
 
     Raises:
-        TopologyError: the tables are of two builders, or a name is not legal or is taken.
+        TopologyError: the tables are from two builders, or a name is not legal or is taken.
     """
     draft = left.draft
     if draft is not right.draft:
@@ -63,7 +63,7 @@ def primary_key_join(
     node = Operator(merge, tuple(sides), spec=spec, view_uses=tuple(dict.fromkeys(sum(stores, ()))))
     result = replace(left, key=key or left.key, value=value)
     if result_store is None and draft.tables_above(left.node) & draft.tables_above(right.node):
-        # One record can change both rows before either side has told of it.
+        # A single record can change both rows before either side has forwarded its change.
         result_store = f"{merge}-STATE-STORE"
         node = replace(node, spec=spec.kept_in(result_store))
     if result_store is None:

@@ -1,4 +1,4 @@
-"""The node and the store of a stream that is read as a table, with versions or without."""
+"""Nodes of merges, processors and tables read from streams, and their stores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import StoreBuilder, store_names
 from headrace.topology.processors.versioned_store import VersionedFace
 
-# What `KStream.merge` adds to a draft.
+# Nodes of `KStream.merge`.
 
 
 def merged(a: Edge, b: Edge, name: str | None) -> Edge:
-    """Add a node behind two edges; it has the serdes that both of them have.
+    """Add a node that merges two streams; it keeps a serde if both streams have the same serde.
 
     Raises:
-        TopologyError: they are of two builders.
+        TopologyError: the streams are from two builders.
     """
     if a.draft is not b.draft:
         raise TopologyError("merge() was given a stream of another builder; use one builder")
@@ -37,14 +37,14 @@ def merged(a: Edge, b: Edge, name: str | None) -> Edge:
     return Edge(a.draft, node, key, value, a.rekeyed or b.rekeyed)
 
 
-# What `KStream.process` and `KStream.process_values` add to a draft.
+# Nodes of `KStream.process` and `KStream.process_values`.
 
 
 AnyStore = StoreBuilder[Any] | str
 
 
 class ProcessorOptions(TypedDict, total=False):
-    """What a step with a processor may be given; see `KStream.process`."""
+    """Keyword options of `KStream.process`."""
 
     stores: Iterable[AnyStore]
     name: str | None
@@ -53,18 +53,18 @@ class ProcessorOptions(TypedDict, total=False):
 def process_step(
     edge: Edge, supplier: Any, stores: Iterable[AnyStore], name: str | None, *, fixed_key: bool
 ) -> Edge:
-    """Add a processor behind an edge, and the stores that it brings.
+    """Add a processor downstream of an edge, and the stores that it defines.
 
     Args:
         supplier: see `operators.process.supplied`.
-        stores: to connect it with, those that are described are added.
-        name: of the node; None generates one.
-        fixed_key: whether it leaves keys as they are.
+        stores: stores of the processor; store builders are added to the topology.
+        name: name of the node; None generates one.
+        fixed_key: whether the processor cannot change keys.
     """
     given = supplied(supplier)
     wanted = (*stores, *given.stores)
     kind = "PROCESSVALUES" if fixed_key else "PROCESSOR"
-    # Unlike elsewhere, a given name uses up no number here.
+    # Unlike in other methods, a given name does not use up a number here.
     node_name = edge.draft.names.node(f"KSTREAM-{kind}-") if name is None else legal(name)
     spec = Process(given.supplier, fixed_key=fixed_key)
     node = Operator(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
@@ -83,7 +83,7 @@ def table_node(
     key: AnySerde | None,
     value: AnySerde | None,
 ) -> tuple[TableSource | Operator, Store, bool]:
-    """Make the node and its store; tells also whether the store is needed in any case."""
+    """Return the node of a table, its store, and whether the table must be stored."""
     if kept.history_ms is None:
         node = TableSource(name, (parent,), kept.store)
         return node, Store(kept.spec(store), key, value), kept.store is not None
@@ -93,7 +93,9 @@ def table_node(
 
 
 def to_table(edge: Edge, kept: Materialized, name: str | None) -> Edge:
-    """Add what reads a stream as a table, behind a repartition topic where the key is a new one."""
+    """Add the node that reads a stream as a table, after a repartition topic if the key may have
+    changed.
+    """
     names = edge.draft.names
     node_name = names.node("KSTREAM-TOTABLE-", name)
     reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store

@@ -1,4 +1,4 @@
-"""What the steps of a table that compute another one add to a draft, and their names."""
+"""Nodes of operators that compute a table from another table, and their names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import store_names
 
 FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
-"""What the names of nodes begin with."""
+"""Prefixes of the nodes' names."""
 
 
 def kept_if(predicate: Function) -> Function:
-    """What keeps the rows for which a predicate holds; it is not asked about rows that are gone."""
+    """Return a function that keeps the value of a row if the predicate is true; deleted rows stay
+    None.
+    """
 
     @made_of(predicate)
     def kept(key: Any, value: Any) -> Any:
@@ -31,7 +33,9 @@ def kept_if(predicate: Function) -> Function:
 
 
 def kept_unless(predicate: Function) -> Function:
-    """What keeps the other rows."""
+    """Return a function that keeps the value of a row if the predicate is false; deleted rows stay
+    None.
+    """
 
     @made_of(predicate)
     def kept(key: Any, value: Any) -> Any:
@@ -41,7 +45,7 @@ def kept_unless(predicate: Function) -> Function:
 
 
 def mapped_values(mapper: Function, *, with_key: bool) -> Function:
-    """What maps rows that are there, by their values or by keys and values."""
+    """Return a function that maps existing rows, by their values or by keys and values."""
     if with_key:
 
         @made_of(mapper)
@@ -67,18 +71,18 @@ def mapped_table(
     value: AnySerde | None,
     name: str | None,
 ) -> Edge:
-    """Add a filter or a mapping; only one that is given a store's name has a store.
+    """Add a filter or a mapping; it is stored only if its store has a name.
 
     Args:
-        function: called as ``function(key, value)``, also with None for a row that is gone.
+        function: called as ``function(key, value)``, also with None for a deleted row.
         store: name or options of the store.
-        key: serde of the rows' keys; None takes that of the table.
-        value: serde of the new values; None takes that of the table for a filter.
+        key: serde of the rows' keys; None uses the table's.
+        value: serde of the new values; None uses the table's for a filter.
         name: name of the node; None generates one.
     """
     names, kept = edge.draft.names, materialized(store)
     if kept.store is None and (store, key, value) != (None, None, None):
-        # Kafka Streams uses up one number more where a store is given options and no name.
+        # Kafka Streams uses up an additional number if a store has options and no name.
         names.store(prefix)
     node_name = names.node(prefix, name)
     given = value or (edge.value if prefix == FILTER else None)
@@ -103,13 +107,13 @@ def transformed_table(
     value: AnySerde | None,
     name: str | None,
 ) -> Edge:
-    """Add a transformer; its results are stored where a store is named, or somebody reads them.
+    """Add a transformer; its results are stored if the store has a name, or if they are read.
 
     Args:
-        supplier: makes a transformer.
-        stores: those that it works with; those that are described are added.
+        supplier: returns a transformer.
+        stores: stores of the transformer; store builders are added to the topology.
         store: name or options of the store of the results.
-        key: serde of the rows' keys; None takes that of the table.
+        key: serde of the rows' keys; None uses the table's.
         name: name of the node; None generates one.
     """
     kept, wanted, draft = materialized(store), tuple(stores), edge.draft

@@ -1,4 +1,4 @@
-"""What folds of windows of time run, and how long they need their rows."""
+"""Operators of time-windowed aggregations, and the retention that they need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TimeSpans = TimeWindows | SlidingWindows | UnlimitedWindows
 
 
 def size_ms(windows: TimeSpans) -> int:
-    """How long each window is, as its keys have it."""
+    """Return the window size in milliseconds, as in the windowed keys."""
     if isinstance(windows, UnlimitedWindows):
         return UNLIMITED_MS
     if isinstance(windows, SlidingWindows):
@@ -27,10 +27,10 @@ def size_ms(windows: TimeSpans) -> int:
 def windowed_fold(
     windows: TimeSpans, fold: Fold, store: str, kept: Materialized, emit: Emit = "on_window_update"
 ) -> tuple[AlignedFold | SlidingFold, StoreSpec]:
-    """Make the spec of the step, and that of its store.
+    """Return the spec of the operator and of its store.
 
     Raises:
-        TopologyError: the store's retention is shorter than records may come for a window.
+        TopologyError: the store's retention is shorter than the windows and their grace.
     """
     rows = kept.timed_spec(store, "window", least_ms=_least_ms(windows))
     if emit == "on_window_close":
@@ -39,11 +39,13 @@ def windowed_fold(
 
 
 def _least_ms(windows: TimeSpans) -> int | None:
-    """How long rows are needed from their start on, in stream time; None for ever."""
+    """Return the minimum retention of rows after their window's start, in stream time; None for
+    ever.
+    """
     if isinstance(windows, UnlimitedWindows):
         return None
     if isinstance(windows, SlidingWindows):
-        # The windows of a record are made of those of records up to as long before it.
+        # A record's windows are computed from windows of records up to one window size earlier.
         return 2 * windows.time_difference_ms + windows.grace_ms
     return windows.size_ms + windows.grace_ms
 
@@ -68,7 +70,7 @@ def _fold(
             fold=fold,
             size_ms=windows.time_difference_ms,
             closes_after_ms=windows.time_difference_ms + windows.grace_ms + 1,
-            # The record before the earliest that counts may have a window that is needed.
+            # The record before the earliest relevant record may have a window that is needed.
             keep_ms=retention_ms + 1,
             emit=emit,
         )
