@@ -191,8 +191,7 @@ class RocksSecondary:
 
         Returns:
             False if the writer has reopened the files, or rows were flushed to files. Rows already
-                read
-            from the log would hide newer rows in files, so create another secondary then.
+            read from the log would hide newer rows in files, so create another secondary then.
 
         Raises:
             StateError: The files cannot be read.

@@ -115,8 +115,7 @@ class VersionedBuffer(Buffer):
 
         Returns:
             The time from which the next version is valid, or `IS_LATEST`; `NOT_PUT` if the time is
-                before
-            the horizon, and nothing was written.
+            before the horizon, and nothing was written.
         """
         if time < self.horizon:
             return NOT_PUT

@@ -36,8 +36,7 @@ class SinkUnavailableError(Exception):
 
     Args:
         timed_out: whether the sink aborted a statement that exceeded its time limit: the task
-            retries
-            immediately, with half as many rows.
+            retries immediately, with half as many rows.
     """
 
     def __init__(self, reason: str = "", *, timed_out: bool = False) -> None:
@@ -64,8 +63,7 @@ class SinkRefusedError(Exception):
         column: the column that rejects the row, if known.
         offset: the row's offset, if known.
         others: errors of all other rejected rows of the batch, each with its offset, if the sink
-            has
-            checked all rows: the rest is then written as one batch.
+            has checked all rows: the rest is then written as one batch.
 
     Example:
         >>> print(SinkRefusedError("NOT NULL constraint failed", table="orders", column="price"))

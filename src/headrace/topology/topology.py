@@ -277,8 +277,7 @@ class Topology(Graph):
             timestamps: extracts the timestamp of each record; None uses the setting
                 ``default.timestamp.extractor``.
             offset_reset: "earliest" or "latest": the start offset of a partition without committed
-                offset;
-                None uses the setting ``consumer.auto.offset.reset``.
+                offset; None uses the setting ``consumer.auto.offset.reset``.
 
         Raises:
             TopologyError: a name is not legal or is taken, or a topic is already read.
@@ -306,8 +305,7 @@ class Topology(Graph):
                 ``function(record, context)``; see `KStream.process`.
             parents: names of the upstream nodes; nodes of the DSL have the names in `describe`.
             stores: stores of the processor: names of existing stores, or store builders, whose
-                stores are
-                added.
+                stores are added.
 
         Raises:
             TopologyError: a name is not legal, is taken or does not exist.
@@ -386,8 +384,7 @@ class Topology(Graph):
 
         Raises:
             TopologyError: the store is of another kind or not logged, the topic is already read, or
-                a name
-                is taken.
+                a name is taken.
 
         >>> from headrace.topology.processors.stores import Stores
         >>> def price(record, context):

@@ -274,8 +274,7 @@ class JoinWindows(metaclass=Hinting):
 
     Args:
         time_difference: maximum difference of the other record's time, before and after; optional
-            if
-            `before` or `after` is given, and 0 then.
+            if `before` or `after` is given, and 0 then.
         before: maximum difference before; None uses `time_difference`.
         after: maximum difference after; None uses `time_difference`.
         grace: how late records may be, in stream time, and still be joined.

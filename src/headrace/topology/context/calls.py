@@ -25,8 +25,7 @@ class Call:
         application_id: The application's id.
         node: The operator that makes the call.
         topic: Topic of the input record that the call is for; None if unknown, downstream of a
-            cached
-            table or a punctuator.
+            cached table or a punctuator.
         partition: Partition of that record.
         offset: Offset of that record.
         number: Sequence number of the call among the operator's calls for that record, from 0.

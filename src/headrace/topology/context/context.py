@@ -131,8 +131,7 @@ class OperatorContext:
         at_once: Whether results are combined with records from another path, so that they must not
             be delayed.
         in_runs: Whether results are combined with records of other sources, so that they must not
-            be
-            delayed beyond the current batch.
+            be delayed beyond the current batch.
         has_its_own: Whether no other code can reference the keys and values that the operator gets.
         told_late: Returns whether a table's rows may be newer than its forwarded changes, by its
             node's name.

@@ -73,11 +73,9 @@ class StreamsBuilder:
             key: serde of keys; None uses the setting ``default.key.serde``.
             value: serde of values; None uses the setting ``default.value.serde``.
             timestamps: extracts the timestamp of each record (see `headrace.topology.timestamps`);
-                None
-                uses the setting ``default.timestamp.extractor``.
+                None uses the setting ``default.timestamp.extractor``.
             offset_reset: "earliest" or "latest": the start offset of a partition without committed
-                offset;
-                None uses the setting ``consumer.auto.offset.reset``.
+                offset; None uses the setting ``consumer.auto.offset.reset``.
             name: name of the source node; None generates one.
 
         Returns:
@@ -115,11 +113,9 @@ class StreamsBuilder:
             value: serde of values; None uses the setting ``default.value.serde``.
             store: name or options of the store; a table without a name is not stored.
             timestamps: extracts the timestamp of each record (see `headrace.topology.timestamps`);
-                None
-                uses the setting ``default.timestamp.extractor``.
+                None uses the setting ``default.timestamp.extractor``.
             offset_reset: "earliest" or "latest": the start offset of a partition without committed
-                offset;
-                None uses the setting ``consumer.auto.offset.reset``.
+                offset; None uses the setting ``consumer.auto.offset.reset``.
             name: name of the table node; None generates one.
 
         Returns:
@@ -231,10 +227,8 @@ class StreamsBuilder:
 
         Raises:
             TopologyError: two stores or nodes have the same name, topics are read in two
-                incompatible ways,
-                records can return to the topic that they were read from, or a sink that reads a
-                    topic
-                directly shares it.
+                incompatible ways, records can return to the topic that they were read from, or a
+                sink that reads a topic directly shares it.
         """
         steps = list(self._draft.steps())
         nodes = tuple(node for step in steps for node in step.nodes)

@@ -71,11 +71,9 @@ class CogroupedKStream(Generic[K, A]):
 
         Args:
             other: the stream, grouped by the same kind of key; a stream that was already added gets
-                the
-                new aggregator.
+                the new aggregator.
             aggregator: called as ``aggregator(key, value, aggregate)`` with its values; None
-                deletes the
-                row.
+                deletes the row.
 
         Returns:
             All streams; this object does not change.
@@ -190,8 +188,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
             initializer: returns the initial aggregate of a window.
             store: name or options of the store; None generates a name.
             key: serde of the keys within the store's windowed keys; None uses the groups' serde if
-                it is
-                the same for all.
+                it is the same for all.
             value: serde of the aggregates; None uses the setting ``default.value.serde``.
             name: prefix of the nodes' names; None generates them.
 
@@ -265,8 +262,7 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
             store: name or options of the store; None generates a name.
             key: serde of the keys within the store's windowed keys; None uses the groups' serde if
-                it is
-                the same for all.
+                it is the same for all.
             value: serde of the aggregates; None uses the setting ``default.value.serde``.
             name: prefix of the nodes' names; None generates them.
 

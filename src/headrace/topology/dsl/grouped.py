@@ -86,16 +86,12 @@ class KGroupedStream(Generic[K, V]):
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the row.
             merger: called as ``merger(key, one, other)`` with the reducer's result of some values
-                and its
-                result of the values after them; returns the result of all of them. With it, values
-                    are
-                reduced before they are written to a repartition topic, with the same results. To
-                    test it,
-                create the driver with ``commit="manual"``: by default each record is committed
-                individually, and no results are merged. The first value of each such result is used
-                unchanged, too: reject values upstream, with `filter` or `map_values`, not with an
-                    error of
-                the reducer.
+                and its result of the values after them; returns the result of all of them. With it,
+                values are reduced before they are written to a repartition topic, with the same
+                results. To test it, create the driver with ``commit="manual"``: by default each
+                record is committed individually, and no results are merged. The first value of each
+                such result is used unchanged, too: reject values upstream, with `filter` or
+                `map_values`, not with an error of the reducer.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys; None uses the group's.
             value: serde of the store's values; None uses the group's.
@@ -143,12 +139,9 @@ class KGroupedStream(Generic[K, V]):
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the row.
             merger: called as ``merger(key, one, other)`` with the aggregate of some values and the
                 aggregate of the values after them, each started by the initializer; returns the
-                    aggregate
-                of all of them. With it, values are aggregated before they are written to a
-                    repartition
-                topic, with the same results. To test it, create the driver with
-                    ``commit="manual"``; see
-                `reduce`.
+                aggregate of all of them. With it, values are aggregated before they are written to
+                a repartition topic, with the same results. To test it, create the driver with
+                ``commit="manual"``; see `reduce`.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys; None uses the group's.
             value: serde of the aggregates; None uses the setting ``default.value.serde``.
@@ -209,12 +202,10 @@ class KGroupedStream(Generic[K, V]):
         Args:
             windows: the windows, and their grace period.
             emit: "on_window_update" forwards a result whenever it changes, "on_window_close" once,
-                when
-                the window is closed. Unlimited windows are never closed.
+                when the window is closed. Unlimited windows are never closed.
             late: called with the stream of late records, which came after all of their windows were
                 closed; adds the nodes that process them. They have the group's serdes. Late records
-                    are
-                always counted.
+                are always counted.
 
         Returns:
             The windowed stream, to be aggregated.

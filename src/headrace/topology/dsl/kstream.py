@@ -226,8 +226,8 @@ class KStream(Generic[K, V]):
         """Call a function with each record and forward the record unchanged.
 
         Args:
-            action: called as ``action(key, value)``; called again where a record is processed
-                again after a failure.
+            action: called as ``action(key, value)``; called again where a record is processed again
+                after a failure.
             name: name of the node; None generates one.
         """
         return KStream(self._added("peek", "PEEK", action, name))
@@ -236,8 +236,8 @@ class KStream(Generic[K, V]):
         """Call a function with each record; the result has no downstream operators.
 
         Args:
-            action: called as ``action(key, value)``; called again where a record is processed
-                again after a failure.
+            action: called as ``action(key, value)``; called again where a record is processed again
+                after a failure.
             name: name of the node; None generates one.
         """
         self._added("for_each", "FOREACH", action, name)
@@ -349,8 +349,7 @@ class KStream(Generic[K, V]):
 
         Raises:
             TopologyError: the reason is empty or has another type, or a name is not legal or is
-                taken.
-                Without the setting the application does not start.
+                taken. Without the setting the application does not start.
 
         >>> from headrace import StreamsBuilder, TopologyTestDriver, serdes
         >>> builder = StreamsBuilder()
@@ -384,20 +383,17 @@ class KStream(Generic[K, V]):
         Args:
             sink: the sink, such as a `SqliteSink`.
             name: name of the node; positions are stored under the ``application.id`` and this name,
-                so
-                neither may change.
+                so neither may change.
             key: serde of the topic's keys; None uses the stream's.
             value: serde of the topic's values; None uses the stream's.
             direct: whether to omit the internal topic: the task reads the stream's input topic
-                itself, with
-                only stateless nodes in between. This requires a stream of a single topic that has
-                    no other
-                downstream nodes.
+                itself, with only stateless nodes in between. This requires a stream of a single
+                topic that has no other downstream nodes.
 
         Raises:
             TopologyError: it is not a sink, the name is not legal or is taken, or serdes are given
-                without
-                an internal topic; `StreamsBuilder.build` checks the other requirements of `direct`.
+                without an internal topic; `StreamsBuilder.build` checks the other requirements of
+                `direct`.
 
         Example:
             >>> from headrace import SqliteSink, StreamsBuilder, TopologyTestDriver
@@ -472,8 +468,7 @@ class KStream(Generic[K, V]):
             key: serde of the new keys; None uses the setting ``default.key.serde``.
             value: serde of values; None uses the stream's.
             name: name of the node, and prefix of the repartition topic's name; None generates the
-                node's
-                name and uses the store's name for the topic.
+                node's name and uses the store's name for the topic.
 
         Raises:
             TopologyError: the name is not legal or is taken.
@@ -538,29 +533,23 @@ class KStream(Generic[K, V]):
 
         Args:
             fn: called as ``fn(value)``; a coroutine function, or a plain function, which is called
-                in a
-                thread. A function with a parameter `call` receives a `Call` whose ``key`` is the
-                    same
-                whenever the call is repeated.
+                in a thread. A function with a parameter `call` receives a `Call` whose ``key`` is
+                the same whenever the call is repeated.
             with_key: call ``fn(key, value)`` instead.
             concurrency: maximum number of calls in flight per task.
             timeout: time limit of the calls for a record, including all attempts and pauses; must
-                be
-                shorter than ``producer.transaction.timeout.ms``.
+                be shorter than ``producer.transaction.timeout.ms``.
             retry: retry policy of failed calls; None for no retries.
             order: "kept" for the order of the records, "any" for the order in which the calls end.
             on_error: reaction to a record whose last attempt failed: "fail" asks the setting
                 ``processing.exception.handler``, which by default stops the application, "skip"
-                    drops the
-                record, "dead_letter" writes it to the setting's dead-letter topic, a function is
-                    called as
-                ``on_error(value, error)`` and returns the value.
+                drops the record, "dead_letter" writes it to the setting's dead-letter topic, a
+                function is called as ``on_error(value, error)`` and returns the value.
             name: name of the node; None generates one.
 
         Raises:
             TopologyError: the function cannot be called this way, an argument is out of range, or a
-                name is
-                not legal or is taken.
+                name is not legal or is taken.
 
         >>> import asyncio
         >>> from headrace import TopologyTestDriver, serdes
@@ -616,12 +605,11 @@ class KStream(Generic[K, V]):
             fn: called as ``fn(values)``, returns as many values in their order: a list, or a frame
                 or a column of them.
             as_: type of the argument: a "list", or a table of "arrow", a frame of "pandas" or
-                "polars",
-                with a column for each name if values are dicts, and otherwise a column ``value``.
+                "polars", with a column for each name if values are dicts, and otherwise a column
+                ``value``.
             max_records: maximum number of values per call.
             max_ms: maximum wait for more values in milliseconds; a commit ends the wait earlier.
-                None calls
-                the function for the records of each poll.
+                None calls the function for the records of each poll.
             name: name of the node; None generates one.
 
         Raises:
@@ -674,17 +662,14 @@ class KStream(Generic[K, V]):
         Args:
             supplier: returns a new processor in each call, for each task; may be a class. Or a
                 function that is called as ``function(record, context)``. A supplier with an
-                    attribute
-                `stores` adds these stores and connects the processor to them.
+                attribute `stores` adds these stores and connects the processor to them.
             stores: stores of the processor: names of stores or tables, or store builders, whose
-                stores are
-                added.
+                stores are added.
             name: name of the node; None generates one.
 
         Raises:
             TopologyError: the supplier does not return processors, or returns the same processor
-                twice; a
-                name is not legal or is taken.
+                twice; a name is not legal or is taken.
 
         >>> from headrace import Processor, Record, Stores, TopologyTestDriver, serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -733,15 +718,13 @@ class KStream(Generic[K, V]):
 
         Args:
             supplier: returns a new `FixedKeyProcessor` in each call, or is a function that is
-                called
-                as ``function(record, context)``; records are `FixedKeyRecord`.
+                called as ``function(record, context)``; records are `FixedKeyRecord`.
             stores: stores of the processor; see `process`.
             name: name of the node; None generates one.
 
         Raises:
             TopologyError: the supplier does not return processors, or returns the same processor
-                twice; a
-                name is not legal or is taken.
+                twice; a name is not legal or is taken.
 
         >>> from headrace import TopologyTestDriver, serdes
         >>> from headrace.topology.dsl.builder import StreamsBuilder
@@ -814,15 +797,13 @@ class KStream(Generic[K, V]):
                 a key.
             with_key: call ``key(key, value)`` instead.
             grace: how late a record may be and still be compared with all forwarded records; a
-                later
-                record is forwarded unless a forwarded record that is still stored is near.
+                later record is forwarded unless a forwarded record that is still stored is near.
             id_serde: serde of the results of `key`; None uses ``default.key.serde``.
             key_serde: serde of keys; None uses the stream's.
             value_serde: serde of values in a repartition topic; None uses the stream's.
             store: name or options of the store, which is never cached; None generates the name.
             name: name of the node, and of the topic if the key has changed; None generates the
-                node's name
-                and uses the store's name for the topic.
+                node's name and uses the store's name for the topic.
 
         Raises:
             TopologyError: a duration is not possible, or a name is not legal or is taken.
@@ -984,18 +965,15 @@ class KStream(Generic[K, V]):
             value: serde of this stream's values; None uses the stream's.
             other_value: serde of the other stream's values; None uses the stream's.
             store: prefix of the names of two streams' stores, or their options. With a retention
-                longer
-                than the windows and their grace, even later records are joined.
+                longer than the windows and their grace, even later records are joined.
             name: prefix of the names of nodes and repartition topics, or the node's name if the
-                other side
-                is a table; None generates them.
+                other side is a table; None generates them.
             grace: how long a record waits for late rows of a versioned table
                 (``store=Materialized(history=...)``), to be joined with the row of its time.
             key_mapper: called as ``key_mapper(key, value)``, returns the key of a global table's
                 row.
             late: called with the stream of this stream's late records: they are joined with the
-                other
-                stream's stored records, but are not stored themselves.
+                other stream's stored records, but are not stored themselves.
             other_late: the same for the other stream's late records, with that stream's serdes.
 
         Raises:
@@ -1120,8 +1098,8 @@ class KStream(Generic[K, V]):
             name: prefix of names; see `join`.
             grace: how long a record waits for late rows of a table; see `join`.
             late_match: reaction to a match that comes after the unmatched result: "emit" forwards a
-                second
-                result, as in Kafka Streams; with "drop" the unmatched result is the last result.
+                second result, as in Kafka Streams; with "drop" the unmatched result is the last
+                result.
             key_mapper: returns the key to look up in a global table; see `join`.
             late: called with the stream of this stream's late records; see `join`.
             other_late: the same for the other stream's late records.

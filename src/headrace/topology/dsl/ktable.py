@@ -88,8 +88,7 @@ class KTable(Generic[K, V]):
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
             store: name or options of a store for the resulting rows; None computes them from this
-                table's
-                rows when they are read.
+                table's rows when they are read.
             key: serde of the rows' keys; None uses this table's.
             value: serde of the rows' values; None uses this table's.
             name: name of the node; None generates one.
@@ -127,8 +126,7 @@ class KTable(Generic[K, V]):
         Args:
             predicate: called as ``predicate(key, value)``, never with None as the value.
             store: name or options of a store for the resulting rows; None computes them from this
-                table's
-                rows when they are read.
+                table's rows when they are read.
             key: serde of the rows' keys; None uses this table's.
             value: serde of the rows' values; None uses this table's.
             name: name of the node; None generates one.
@@ -184,8 +182,7 @@ class KTable(Generic[K, V]):
             mapper: called as ``mapper(value)``, never with None; None deletes the row.
             with_key: call ``mapper(key, value)`` instead.
             store: name or options of a store for the new rows; None computes them from this table's
-                rows
-                when they are read.
+                rows when they are read.
             key: serde of the rows' keys; None uses this table's.
             value: serde of the new values; None uses the setting ``default.value.serde``.
             name: name of the node; None generates one.
@@ -291,8 +288,7 @@ class KTable(Generic[K, V]):
         Args:
             mapper: called as ``mapper(key, value)``, never with None as the value, returns the
                 group's key and the row's value in the group. It must return the same for the same
-                    row each
-                time.
+                row each time.
             key: serde of the groups' keys; None uses the setting ``default.key.serde``.
             value: serde of the values; None uses the setting ``default.value.serde``.
             name: name of the node and of the repartition topic; None generates them.
@@ -327,8 +323,8 @@ class KTable(Generic[K, V]):
             The table of the forwarded changes.
 
         Raises:
-            TopologyError: the table has no windows that could close, or the name is not legal or
-                is taken.
+            TopologyError: the table has no windows that could close, or the name is not legal or is
+                taken.
 
         Example:
             >>> from datetime import timedelta
@@ -420,8 +416,7 @@ class KTable(Generic[K, V]):
         Args:
             sink: a sink with a key, such as ``SqliteSink(..., key=["id"])``.
             name: name of the node; positions are stored under the ``application.id`` and this name,
-                so
-                neither may change.
+                so neither may change.
             key: serde of the topic's keys; None uses this table's.
             value: serde of the topic's values; None uses this table's.
 
@@ -526,12 +521,10 @@ class KTable(Generic[K, V]):
             foreign_key: called as ``foreign_key(value)``, returns the other row's key, or None;
                 without it, rows with equal keys are joined.
             **options: ``store``: name or options of the store of the results. ``key``, ``value``:
-                their
-                serdes. ``name``: prefix of the names of topics and nodes. Only with a foreign key:
-                ``with_key``: call both functions with the row's key as the first argument;
+                their serdes. ``name``: prefix of the names of topics and nodes. Only with a foreign
+                key: ``with_key``: call both functions with the row's key as the first argument;
                 ``partitioner``, ``other_partitioner``: partitioners of this table's and the other
-                    table's
-                keys, called as ``partitioner(topic, key, None, partitions)``.
+                table's keys, called as ``partitioner(topic, key, None, partitions)``.
 
         Returns:
             The table of the results, with this table's keys.
@@ -653,8 +646,7 @@ class KTable(Generic[K, V]):
             joiner: called as ``joiner(value, other value)``, either of which may be None, but not
                 both; None is not a result.
             store: name or options of the store of the results; None computes them from the rows of
-                both
-                tables when they are read.
+                both tables when they are read.
             key: serde of the results' keys; None uses this table's.
             value: serde of the results.
             name: name of the merging node, and prefix of the names of the other two nodes.

@@ -167,8 +167,7 @@ class SessionWindowedKStream(Generic[K, V]):
 
         Args:
             initializer: returns an empty aggregate. Each record starts with an empty aggregate,
-                which is
-                merged with the aggregates of existing sessions before the record is added.
+                which is merged with the aggregates of existing sessions before the record is added.
             aggregator: called as ``aggregator(key, value, aggregate)``; None deletes the session.
             merger: called as ``merger(key, one, other)`` with the aggregates of two sessions.
             store: name or options of the store; None generates a name.

@@ -26,8 +26,7 @@ class BufferConfig(metaclass=Hinting):
     Args:
         max_records: maximum number of buffered rows; None for no limit.
         max_bytes: maximum size of buffered rows in bytes, keys included, as they are stored; None
-            for
-            no limit. Each row is encoded once more to measure it.
+            for no limit. Each row is encoded once more to measure it.
         when_full: "emit_early" forwards the oldest rows before their time, "shut_down" stops the
             application. Only with "shut_down" the results are final.
         logged: whether a changelog topic backs the buffer, so that it survives the loss of its

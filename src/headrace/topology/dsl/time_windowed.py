@@ -132,8 +132,7 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Args:
             reducer: called as ``reducer(old, value)``; None deletes the row. In time windows it
-                also
-                receives null values.
+                also receives null values.
             store: name or options of the store; None generates a name.
             key: serde of the store's keys without their window; None uses the group's.
             value: serde of the store's values; None uses the group's.

@@ -278,11 +278,9 @@ class ProcessingContext:
             interval: interval between two calls.
             callback: called with the current time of that kind in milliseconds.
             kind: "stream_time" starts with the first record; "wall_clock" after one interval, even
-                if no
-                records arrive.
+                if no records arrive.
             start: origin of the multiples: a datetime with a time zone, or milliseconds since 1970.
-                None
-                is 1970 for stream time, and now for wall-clock time.
+                None is 1970 for stream time, and now for wall-clock time.
 
         Returns:
             An object that cancels the punctuator.
@@ -291,8 +289,7 @@ class ProcessingContext:
             TopologyError: the callback is not a function of one argument.
             TypeError: the interval or the start has another type.
             ValueError: the interval is not a whole number of milliseconds of at least one, or the
-                kind is
-                unknown.
+                kind is unknown.
         """
         if not isinstance(interval, timedelta):
             raise MisuseTypeError(f"an interval is a timedelta, and not {type_of(interval)}")

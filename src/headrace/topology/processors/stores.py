@@ -151,8 +151,7 @@ class Stores(metaclass=Hinting):
             name: see the class, as for all arguments below without a description.
             size: size of the windows; it is not stored, and only determines their ends.
             retention: how long a window is kept, from its start to the latest start that was put;
-                at least
-                the size.
+                at least the size.
             key: serde of keys.
             value: serde of values.
             retain_duplicates: whether to keep each value that is put for the same key and start.

@@ -59,8 +59,7 @@ class VersionedStore(Generic[K, V]):
 
         Returns:
             The end of its validity: the time of the next version, or `IS_LATEST` (-1) if it is the
-                last
-            version. `NOT_PUT` if the time is before the history and no version was written.
+            last version. `NOT_PUT` if the time is before the history and no version was written.
         """
         return self.replace(key, value, timestamp)[0]
 

@@ -143,8 +143,7 @@ def list_of(
             differs.
         item_bytes: size of each item, for a custom serde whose Java counterpart Kafka writes
             without lengths: 2 for Short, 4 for Float, 36 for UUID. The sizes of `integer`, `long`
-                and
-            `double` are known.
+            and `double` are known.
 
     Returns:
         The serde. It fails on the first item that `inner` rejects.
@@ -171,8 +170,7 @@ def serde_from(
     Args:
         serialize: Encodes a value; never called with None.
         deserialize: Decodes the result of `serialize`, to a value that is written and read
-            unchanged.
-            Stores hold that value, see docs/serdes.md.
+            unchanged. Stores hold that value, see docs/serdes.md.
         name: The serde's name in errors.
         immutable: Promises that values cannot be mutated, so that stores need no private copies.
         canonical: Promises ``serialize(deserialize(b)) == b`` for every ``b`` that is accepted.

@@ -402,21 +402,18 @@ def serde(
         schema: the schema that the topic's data is written with, as JSON text or as its loaded
             form.
         into: a dataclass, or any other class that `serdes.json_of` accepts, for the values; None
-            for
-            dicts.
+            for dicts.
         reader: a newer schema to which values are converted; such a serde cannot write.
         name: the serde's name in errors; None uses ``avro(Order)``.
         checked: whether to validate each value before it is written, so that no value is coerced
-            and no
-            field is omitted.
+            and no field is omitted.
 
     Returns:
         The serde. Its errors contain the field, never the value.
 
     Raises:
         TopologyError: a schema is not valid, `reader` cannot read data of `schema`, or the schema
-            does
-            not have a field that the class requires.
+            does not have a field that the class requires.
 
     >>> serde("long").serialize(-2)
     b'\x03'
@@ -458,25 +455,19 @@ def registered(
 
     Args:
         schema: the schema to write with, and to which values are converted; None reads each record
-            with
-            its own schema.
+            with its own schema.
         registry: the schema registry; `MemoryRegistry` and `FileRegistry` need no server.
         into: a dataclass, or any other class that `serdes.json_of` accepts, for the values; None
-            for
-            dicts.
+            for dicts.
         subject: the subject to register under; None generates it by `subject_name`.
         subject_name: "topic-name" for ``<topic>-value`` and ``<topic>-key``, "record-name" for the
-            full
-            name of the schema, "topic-record-name" for both with a hyphen. A topology passes the
-                names
-            of its topics to the serde, including internal topics. If a sink chooses the topic for
-                each
-            record, pass a subject or use "record-name".
+            full name of the schema, "topic-record-name" for both with a hyphen. A topology passes
+            the names of its topics to the serde, including internal topics. If a sink chooses the
+            topic for each record, pass a subject or use "record-name".
         auto_register: whether to register a missing schema; False requires that it is registered.
         name: the serde's name in errors; None uses ``registered(Order)``.
         checked: whether to validate each value before it is written, so that no value is coerced
-            and no
-            field is omitted.
+            and no field is omitted.
 
     Returns:
         The serde. Its errors contain the field, never the value. It raises `RegistryError` if the

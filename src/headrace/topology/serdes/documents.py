@@ -24,8 +24,7 @@ def to_document(value: object) -> Any:
 
     Returns:
         Numbers, text, lists and dicts. Bytes become UTF-8 text, or an object with the field
-            ``base64``;
-        objects that JSON cannot represent become their `repr`.
+        ``base64``; objects that JSON cannot represent become their `repr`.
 
     Raises:
         SerdeError: the value is nested too deeply.

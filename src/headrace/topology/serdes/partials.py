@@ -110,10 +110,8 @@ def taker(call: str, read: Callable[[bytes], Any]) -> Take:
 
     Returns:
         A function of the headers and the value's bytes of a record. It returns the partial
-            aggregate,
-        or None for a single record, and the record's headers. It raises `PartialError` if the
-            record is
-        a partial aggregate of another aggregation, or damaged.
+        aggregate, or None for a single record, and the record's headers. It raises `PartialError`
+        if the record is a partial aggregate of another aggregation, or damaged.
 
     >>> take_count(marked(None, "count"), write_count(3)), take_count([("trace", b"1")], b"v")
     ((3, None), (None, [('trace', b'1')]))

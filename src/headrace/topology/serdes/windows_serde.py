@@ -216,8 +216,7 @@ def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWind
     Args:
         inner: the serde of the key itself; None must be replaced before use.
         size: size of the windows (a sliding window's time difference); None for unlimited windows.
-            It
-            is not in the bytes, so a wrong size decodes to wrong ends.
+            It is not in the bytes, so a wrong size decodes to wrong ends.
 
     Raises:
         TopologyError: the size is not valid.

@@ -42,8 +42,7 @@ def global_join(
 
     Raises:
         TopologyError: an argument is not valid for a global table, the table is from another
-            builder,
-            or the name is not legal.
+            builder, or the name is not legal.
     """
     if kind == "outer":
         raise TopologyError(
