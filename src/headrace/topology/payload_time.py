@@ -49,7 +49,7 @@ def event_time(
 
     Args:
         field: a field of the value, a dotted path to one (``"meta.at"``), or a function that is
-            given the value. A datetime is used as it is, whatever `format` says.
+            given the value. A datetime is used unchanged, independently of `format`.
         format: "iso8601", "epoch_s", "epoch_ms", "epoch_us", "epoch_ns", or a format of
             `datetime.strptime`, such as ``"%d.%m.%Y %H:%M:%S"``.
         zone: the time zone of times that have none: a name such as "Europe/Oslo", or a tzinfo.

@@ -115,7 +115,7 @@ def use_partition_time_on_invalid_timestamp(record: InputRecord, partition_time:
 
 
 def wallclock_timestamp(record: InputRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Return the time at which the record is processed: processing time.
+    """Return the wall-clock time at which the record is read: processing time.
 
     >>> record = InputRecord(None, None, 5, None, "orders", 0, 0, lambda: 9)
     >>> wallclock_timestamp(record, -1)

@@ -30,9 +30,9 @@ A = TypeVar("A")
 class KGroupedStream(Generic[K, V]):
     """Stream grouped by key, returned by `KStream.group_by` and `KStream.group_by_key`.
 
-    Every aggregation drops null values. If the key may have changed since the records were last
-    partitioned, the aggregation reads them from a repartition topic, so that a single task has all
-    records of a key.
+    Aggregations without windows drop null values. If the key may have changed since the records
+    were last partitioned, the aggregation reads them from a repartition topic, so that a single
+    task has all records of a key.
     """
 
     __slots__ = ("_edge", "_name")
