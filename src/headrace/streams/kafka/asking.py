@@ -89,7 +89,6 @@ class Asking:
         self._request_s = max(1.0, min(_REQUEST_TIMEOUT_S, timeout_s / 3))
 
     def _described(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the client's descriptions of topics; topics that do not exist are omitted."""
         return self._ask(
             "describe",
             names,

@@ -120,7 +120,6 @@ class MemberlessGroup:
         *,
         decided: bool = True,
     ) -> T:
-        """Call a function with a consumer of the group, and repeat it after temporary errors."""
         begun_s = time.monotonic()
         consumer = new_consumer(
             {
@@ -211,7 +210,6 @@ def _found(
 
 
 def _accepted(places: Iterable[confluent_kafka.TopicPartition] | None) -> None:
-    """Raise the error of any partition."""
     for place in places or ():
         if place.error is not None:
             raise KafkaException(place.error)

@@ -74,7 +74,6 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last number of each run of sorted numbers."""
     first = last = None
     for number in numbers:
         if first is not None and last is not None and number > last + 1:

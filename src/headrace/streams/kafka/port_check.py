@@ -178,7 +178,6 @@ def look_at_certificate(
 
 
 def _trusting(config: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return an SSL context that verifies as librdkafka does with these settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = config.get("ssl.endpoint.identification.algorithm") != "none"
     context.hostname_checks_common_name = True

@@ -203,7 +203,6 @@ class LiveProducer:
         self._stop_waiting()
 
     def _poll_quietly(self) -> None:
-        """Let the client deliver details of an error."""
         with contextlib.suppress(KafkaException):
             self._client.poll(0)
 
@@ -214,7 +213,6 @@ class LiveProducer:
             self._raise(error, "send")
 
     def _drop(self) -> None:
-        """Discard queued records and errors."""
         self._client.purge()
         with contextlib.suppress(KafkaException):
             self._client.poll(0)

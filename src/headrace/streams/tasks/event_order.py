@@ -38,7 +38,6 @@ class _Pace:
     moved_s: float
 
     def span_ms(self, records: int, time_ms: int) -> float | None:
-        """Return the event time that a number of records covers, or None if it is not known yet."""
         count = self.read - self.begun
         if count * KNOWN_PER_LIMIT < records or time_ms <= self.begun_ms:
             return None

@@ -385,7 +385,6 @@ def _is_about_a_record(error: Exception) -> bool:
 
 
 def _origin(message: Any) -> dict[str, Any]:
-    """Return the position and the bytes of an input record, or nothing without a record."""
     if message is None:
         return {}
     return {

@@ -201,7 +201,6 @@ def stores_of_tables(plans: Iterable[GlobalPlan]) -> list[Store]:
 
 
 def _names(plan: GlobalPlan) -> tuple[str, str]:
-    """Return the names of the stores of rows and of offsets."""
     return f"r-{plan.store.name}", f"o-{plan.store.name}"
 
 

@@ -210,7 +210,6 @@ class _Table:
 
     @property
     def begins(self) -> dict[TopicPartition, int]:
-        """The offset of the first record to read of each partition."""
         return {**self.next, **{place: last.offset for place, last in self.expected.items()}}
 
 
@@ -570,7 +569,6 @@ class GlobalTables:
         return counts
 
     def _pass_markers(self) -> None:
-        """Advance positions past control records and aborted records."""
         assert self._consumer is not None
         for table in self._tables.values():
             for place, at in self._consumer.positions(list(table.next)).items():

@@ -30,7 +30,7 @@ class AskIds(Protocol):
     """Non-blocking request for the IDs of existing topics."""
 
     def __call__(self, topics: Sequence[str]) -> Answer:
-        """Ask."""
+        """Request the IDs of topics; return a function that waits for the answer."""
 
 
 class InputIdentity:

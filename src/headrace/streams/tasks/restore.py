@@ -180,7 +180,6 @@ class _StoreRestore:
 
     @property
     def first(self) -> int:
-        """The offset of the first record to read."""
         return self.plan.begin if self.expected is None else self.expected.offset
 
 

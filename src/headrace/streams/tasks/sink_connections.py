@@ -297,7 +297,6 @@ class SinkConnections:
 
 
 def _place_of(error: BaseException) -> str | None:
-    """Return the last line of user code in a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     found = [frame for frame in frames if is_the_users(frame.filename)]
     return f"{found[-1].filename}:{found[-1].lineno}" if found else None

@@ -231,7 +231,6 @@ def _record_error(
 
 
 def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
-    """Describe a record that is a partial aggregate, unless the error has done so."""
     if record is None or record.topic() not in spec.internal_topics:
         return ""
     said = said_of_partial(record.headers(), record.value())

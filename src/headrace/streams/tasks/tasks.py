@@ -728,7 +728,6 @@ class Tasks:
     def _committed(
         self, inputs: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
-        """Request committed offsets; return None while a transaction on them is open."""
         busy = bool(self._readers)
         wait_s = self._patience.wait_s(busy=busy)
         if wait_s is None:

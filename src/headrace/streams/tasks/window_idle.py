@@ -70,7 +70,6 @@ class IdleWindows:
             self._closed.pop(task.id, None)
 
     def _has_read_all(self, task: Task) -> bool:
-        """Return whether a task and its upstream tasks have read all of their input."""
         if self._is_behind(task):
             return False
         positions = self._consumer.positions(task.inputs)

@@ -136,7 +136,6 @@ class CommitTiming:
             self._all_s = self._last_s
 
     def _commit_bytes(self, dirty: Sequence[Task]) -> int:
-        """Estimate the memory of uncommitted rows during their commit."""
         return sum(task.uncommitted_bytes(COMMIT_COPIES) for task in dirty)
 
     def _commits_early(self) -> bool:

@@ -198,7 +198,6 @@ class Membership:
         self._orphans = orphans
 
     def _find_orphans(self) -> frozenset[TopicPartition]:
-        """Return the partitions without a member; runs in the background."""
         try:
             assigned = self._assigned()
         except StreamsError as error:

@@ -109,7 +109,6 @@ class Processing:
         return [t for t in running if self._effort.has_slow_punctuator(t) and t.is_due()]
 
     def _process_each(self) -> int:
-        """Process some records of each task; return their number."""
         processed = 0
         running = self._backlog.nearest_first(self._tasks.running)
         feeding = sum(map(self._feeds, running))
@@ -180,7 +179,6 @@ class Processing:
         return self._effort.room if task.facts.outbox is None else self._sinks.room(task)
 
     def _punctuate(self, tasks: Sequence[Task]) -> bool:
-        """Call wall-clock punctuators that are due; return whether any was due."""
         due = [task for task in tasks if task.is_due()]
         for task in due:
             self._transactions.begin()
@@ -189,14 +187,12 @@ class Processing:
         return bool(due)
 
     def _advance_watermarks(self) -> None:
-        """Advance the stream time of tasks whose upstream tasks have advanced."""
         for task, times in self._upstream_times.turn():
             self._transactions.begin()
             with self.blaming_inputs(), self.working():
                 task.advance_watermarks(times)
 
     def _close_idle_windows(self) -> None:
-        """Close the windows of tasks that have been idle for a long time."""
         due = self._idle_windows.due()
         if not due:
             return

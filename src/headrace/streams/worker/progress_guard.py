@@ -271,7 +271,6 @@ class ProgressGuard:
         return commit.waited_s + took_s - (self._since_commit_s - commit.worked_s)
 
     def _reset(self) -> None:
-        """Reset the measurements for the next transaction."""
         self._since_commit_s = self._waited_s = 0.0
         self._taken = 0
         self._commit = None
@@ -420,7 +419,6 @@ def _too_slow(
     times: int,
     call: LongCall | None,
 ) -> StreamsError:
-    """Return the error for work that takes too long, with the setting that limits it."""
     task_id = ", ".join(sorted({task.task_id for task in tasks} - {""})) or None
     moved = {place: r for task in tasks for place, r in task.ranges.items()}
     in_call = ""

@@ -232,7 +232,6 @@ class RetentionGuard:
             self._keep_all(topic.topic)
 
     def _is_present(self, topic: WindowTopic) -> bool:
-        """Return whether all tasks are close enough to the present."""
         needed_ms = self.clock.now_ms() - topic.slack_ms
         offsets = self.committed(self.inputs(topic.sub_topology), _ASK_S)
         if offsets is None:

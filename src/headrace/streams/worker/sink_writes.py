@@ -165,7 +165,6 @@ class SinkWrites:
         self._keep_within_bounds(tasks)
 
     def _is_due(self, outbox: Outbox) -> bool:
-        """Return whether batched rows have reached a limit of the sink's batching."""
         if not outbox.is_held:
             return False
         batching, now_s = outbox.batching, self._clock.monotonic_s()

@@ -277,7 +277,6 @@ class SnapshotCollector:
     # -- nodes ---------------------------------------------------------------------------------
 
     def _nodes(self, times: dict[NodeKey, float]) -> tuple[NodeSnapshot, ...]:
-        """Return snapshots of nodes that were measured, or that dropped records."""
         dropped: dict[tuple[int, str], dict[str, int]] = {}
         for (node, reason), count in self.tasks.dropped.items():
             dropped.setdefault((self.tasks.sub_topology_of(node), node), {})[reason] = count

@@ -151,7 +151,6 @@ class Transactions:
         self.init()
 
     def _age_s(self) -> float:
-        """Return how long the transaction has been open."""
         return 0.0 if self._begun_s is None else self._clock.monotonic_s() - self._begun_s
 
     def close(self) -> None:

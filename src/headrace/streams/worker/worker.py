@@ -290,7 +290,6 @@ class Worker:
     # -- the steps of a turn -------------------------------------------------------------------
 
     def _wait_s(self) -> float:
-        """Return how long a poll may wait for records."""
         if self.pausing.is_on and not self._restorer.is_active:
             return self._config.poll_ms / 1000
         if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
@@ -301,7 +300,6 @@ class Worker:
         return min(idle_s, *(bound_s for bound_s in bounds if bound_s is not None))
 
     def _until_punctuation_s(self) -> float:
-        """Return the time until the next wall-clock punctuator is due."""
         due_ms = min((task.facts.wall_due_ms for task in self.tasks.running), default=NEVER_MS)
         return math.inf if due_ms == NEVER_MS else max(0, due_ms - self._clock.now_ms()) / 1000
 
