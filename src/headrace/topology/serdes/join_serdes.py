@@ -2,7 +2,7 @@
 
     kept by a side     the key  its time (8)  a sequence number (4)        the value
     waiting            its time (8)  the side (1)  the key                 a list of values
-    postponed          its time (8)  the key  a sequence number (4)        see `operators.buffered`
+    postponed          its time (8)  the key  a sequence number (4)        see `windows.buffered`
 
 A record that waits for its first match is in a store that both sides share, by time, side and key.
 The value is a list, because several records may have the same time, side and key (in Kafka Streams:

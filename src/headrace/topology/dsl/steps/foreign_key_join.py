@@ -1,4 +1,4 @@
-"""Nodes of a foreign-key join, and their names (see `operators.foreign_key_join`)."""
+"""Nodes of a foreign-key join, and their names (see `operators.joins.foreign_key_join`)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def add_late(edge: Edge, node: str, late: Late[Any, Any] | None) -> None:
     """Add a stream of late records downstream of a node, and pass it to the ``late=`` function.
 
     Kafka Streams has no such stream, so its name uses no number and all other names stay the same.
-    The operator finds it with `operators.lateness.split_late`.
+    The operator finds it with `operators.windows.lateness.split_late`.
 
     Args:
         edge: the node's input, whose late records these are.

@@ -1,4 +1,4 @@
-"""Nodes of a join of two tables by their keys (see `operators.primary_key_join`)."""
+"""Nodes of a join of two tables by their keys (see `operators.joins.primary_key_join`)."""
 
 from __future__ import annotations
 
