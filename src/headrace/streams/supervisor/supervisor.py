@@ -475,8 +475,8 @@ class Supervisor:
     def scale(self, workers: int) -> str:
         """Change the number of workers; return a message about the effect.
 
-        Surplus workers commit, close and leave the group, in descending order of their numbers; the
-        others get their tasks.
+        Surplus workers, with the highest numbers, commit, close and leave the group; the others get
+        their tasks.
 
         Raises:
             RefusedError: the supervisor is stopping, or the number is out of range.
