@@ -464,6 +464,12 @@ def results_that_wait_do_not_hold_time_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug_of_skew
+def results_left_wait_for_the_next_time(patch: pytest.MonkeyPatch) -> None:
+    """Operators downstream advance, and close their windows, before all results came."""
+    patch.setattr(task, "has_results_left", lambda _: False)
+
+
+@bug_of_skew
 def a_watermark_outlives_an_abort(patch: pytest.MonkeyPatch) -> None:
     """Records are read again from before it."""
     latest: dict[Any, int] = {}

@@ -19,6 +19,7 @@ from headrace import event_time
 from headrace.state.codec import partition_for_key
 from headrace.streams.simulation import FaultPlan, Simulation, SimulationResult
 from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
+from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 from tests.simulation.blocks import run_each
 from tests.simulation.seeds import plan_of, settings_of
 
@@ -73,6 +74,18 @@ TOPOLOGY = skew_topology()
 """One for all seeds: it is compiled for each run."""
 
 
+def results_per_commit(seed: int) -> int:
+    """Few in two of three seeds: what closes together is emitted over many commits."""
+    return (RESULTS_PER_COMMIT, 1, 7)[seed // 2 % 3]
+
+
+def _crowded(seed: int, time: int) -> int:
+    """Fewer windows with more rows each, where few results fit into a commit."""
+    if results_per_commit(seed) == RESULTS_PER_COMMIT:
+        return time
+    return time - time % (10 * SIZE_MS) + time % SIZE_MS
+
+
 def skew_inputs(seed: int) -> dict[str, list[tuple[Any, Any]]]:
     """The records of each partition in the order of their times, more of some than of others."""
     dice = random.Random(f"skew/{seed}")
@@ -81,7 +94,7 @@ def skew_inputs(seed: int) -> dict[str, list[tuple[Any, Any]]]:
     for partition, key in KEYS.items():
         if partition != empty:
             count = dice.choice([12, 25, 120])
-            times = sorted(dice.randrange(1, SPAN_MS) for _ in range(count))
+            times = sorted(_crowded(seed, dice.randrange(1, SPAN_MS)) for _ in range(count))
             if dice.random() < 0.3:
                 times.insert(dice.randrange(len(times)), FUTURE_MS)
             rows += [(key, time) for time in (*times, SPAN_MS + 2 * SIZE_MS)]
@@ -103,7 +116,13 @@ def skew_plan(seed: int) -> FaultPlan:
     """As of other seeds, with slow markers more often: a time may be visible before its records."""
     plan = LATE_ANSWERS if seed % 4 == 1 else plan_of(seed)
     slow = 0.5 if seed % 2 else plan.slow_markers
-    return replace(plan, backlog=True, foreign_transactions=False, slow_markers=slow)
+    return replace(
+        plan,
+        backlog=True,
+        foreign_transactions=False,
+        slow_markers=slow,
+        results_per_commit=results_per_commit(seed),
+    )
 
 
 def simulation_of(seed: int) -> Simulation:

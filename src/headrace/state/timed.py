@@ -216,18 +216,27 @@ class TimedBuffer(Buffer):
         written = max(map(self._time_of, self.dirty), default=None)
         return max((time for time in (on_disk, written) if time is not None), default=None)
 
-    def by_time(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, bytes]]:
+    def by_time(
+        self, start_ms: int, end_ms: int, *, after: bytes = b""
+    ) -> Iterator[tuple[int, bytes]]:
         """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
 
         The rows are a snapshot at the start of the scan, without rows deleted since; read them with
         `get`.
+
+        Args:
+            after: skip the rows at `start_ms` up to this key, inclusive.
         """
+        after = after if start_ms >= self.horizon else b""
         start_ms = max(start_ms, self.horizon)
         self._index_fresh()
         times = self._times[bisect_left(self._times, start_ms) : bisect_left(self._times, end_ms)]
         fresh = [(time, key) for time in times for key in sorted(self._fresh[time])]
         last = None
-        for entry in merge(fresh, self._indexed.by_time(start_ms, end_ms)):
+        if after:
+            fresh = [entry for entry in fresh if entry > (start_ms, after)]
+        begin = after + b"\x00" if after else b""
+        for entry in merge(fresh, self._indexed.by_time(start_ms, end_ms, begin)):
             if entry == last:
                 continue
             last = entry

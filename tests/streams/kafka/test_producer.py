@@ -16,10 +16,12 @@ from headrace.streams.errors import (
     OutcomeUnknownError,
     RecordTooLargeError,
 )
+from headrace.streams.kafka.offset_texts import TimeLimits
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.testing.memory_worker import ManualClock
+from headrace.topology.errors import RefusedTimestampError
 
 ROWS = TopicPartition("rows", 0)
 OFFSETS = {TopicPartition("in", 0): CommittedOffset(7)}
@@ -310,6 +312,19 @@ def test_a_row_that_its_topic_does_not_take_is_refused_before_any_is_sent(
     with pytest.raises(RecordTooLargeError, match="11 bytes"):
         producer.send_changelog(ROWS, [(b"k", b"v", 5), (b"k", b"v" * 11, 5)])
     assert bench.client.sent == []
+
+
+@pytest.mark.parametrize("kind", ["transactional", "plain"])
+def test_a_clock_that_was_set_back_refuses_no_record_of_now(bench: Bench, kind: str) -> None:
+    """The brokers compare with their own clocks, which go on."""
+    hour_ms = 3_600_000
+    limits = TimeLimits({"out": hour_ms})
+    producer = getattr(bench, kind)(time_limits=limits, latest_ms=lambda: 72 * hour_ms)
+    producer.begin()
+    producer.send("out", b"v", b"k", -1, 72 * hour_ms, None)
+    assert len(bench.client.sent) == 1
+    with pytest.raises(RefusedTimestampError):
+        producer.send("out", b"v", b"k", -1, 74 * hour_ms, None)
 
 
 @pytest.mark.parametrize("kind", ["transactional", "plain"])

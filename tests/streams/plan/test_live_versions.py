@@ -21,7 +21,12 @@ from headrace.streams.kafka.protocols import (
 )
 from headrace.streams.plan.deployed import DeployedTopology
 from headrace.streams.plan.deployment import Deployment
-from headrace.streams.plan.live_versions import DESCRIBED_S, WAIT_MORE_S, LiveVersions
+from headrace.streams.plan.live_versions import (
+    DESCRIBED_S,
+    UNKNOWN_MORE_S,
+    WAIT_MORE_S,
+    LiveVersions,
+)
 from headrace.streams.plan.ownership import Ownership
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.topic_plan import TopicPlan
@@ -251,6 +256,25 @@ def test_a_start_waits_until_the_sessions_of_killed_workers_have_ended() -> None
     assert old.name not in cluster.members
 
 
+def test_a_start_waits_longer_for_a_member_without_a_description() -> None:
+    """One that was stopped before it wrote its description, and takes long to close."""
+    cluster = Cluster()
+    Worker(cluster, "a", ONE).start().run()
+    cluster.members["b"] = with_version("app-consumer", "0a1b2c3d")
+    new = Worker(cluster, "c", ONE)
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        ManualClock.sleep(new.clock, seconds)
+        if sum(waited) > SESSION_S + 2 * WAIT_MORE_S:
+            cluster.members.pop("b", None)
+
+    new.clock.sleep = sleep  # type: ignore[method-assign]
+    new.start().run()
+    assert sum(waited) > SESSION_S + 2 * WAIT_MORE_S
+
+
 def test_a_start_that_waits_can_be_stopped() -> None:
     cluster = Cluster()
     Worker(cluster, "a", through("orders", "products")).start().run()
@@ -320,7 +344,7 @@ def test_one_that_stays_is_not_waited_for_for_ever() -> None:
         one.join()
     smaller = min(both, key=lambda one: one.versions.version)
     assert not smaller.versions.may_begin()
-    smaller.clock.pass_ms(int(1000 * (SESSION_S + WAIT_MORE_S)) + 1)
+    smaller.clock.pass_ms(int(1000 * (SESSION_S + WAIT_MORE_S + UNKNOWN_MORE_S)) + 1)
     with pytest.raises(VersionConflictError):
         smaller.versions.may_begin()
 

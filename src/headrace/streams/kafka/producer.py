@@ -81,6 +81,7 @@ class LiveProducer:
         time_limits: TimeLimits | None = None,
         ask_limit: Callable[[str], int | None] = lambda _: None,
         clock: Clock | None = None,
+        latest_ms: Callable[[], int] | None = None,
         make_client: MakeClient | None = None,
         stopping: Callable[[], bool] = lambda: False,
         contact: BrokerState | None = None,
@@ -93,6 +94,7 @@ class LiveProducer:
         self._group = group
         self._contact = contact or BrokerState()
         self._clock = clock or SystemClock()
+        self._latest_ms = latest_ms or self._clock.now_ms
         self._timeout_s = timeout_s
         self._max_in_flight = max_in_flight
         self._topic_limits = dict(topic_limits or {})
@@ -226,7 +228,10 @@ class LiveProducer:
         Raises:
             RefusedTimestampError: the topic does not accept it.
         """
-        return self._time_limits.require(topic, timestamp, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        if timestamp > now_ms:  # this machine's clock may have been set back, and not the brokers'
+            now_ms = self._latest_ms()
+        return self._time_limits.require(topic, timestamp, now_ms)
 
     def _check_rows(self, topic: str, rows: Rows) -> None:
         limit = self._topic_limits.get(topic, sys.maxsize)

@@ -38,6 +38,9 @@ from headrace.streams.plan.topics import TopicAdmin
 
 WAIT_MORE_S = 5.0
 """Seconds to wait for killed members in addition to the session timeout."""
+UNKNOWN_MORE_S = 30.0
+"""Additional seconds to wait for members whose version has no description: they have just joined, or
+were told to stop before they wrote it and are still closing."""
 DESCRIBED_S = 3.0
 """Seconds that a running version may take to write its description."""
 _ASK_AGAIN_S = 0.2
@@ -109,7 +112,7 @@ class LiveVersions:
         self._deployed.describe_subscriptions(self.plans, partitions)
         self._own = Ownership.of(self._deployed.present, self._group)
         while found := self._conflicts(state := self._state()):
-            self._wait_once(self._error(state, found))
+            self._wait_once(self._error(state, found), self._at_most_s(found))
         self._waits_since_s = None
 
     def take(self, identity: str) -> None:
@@ -124,7 +127,8 @@ class LiveVersions:
         """
         self._identity = identity
         while self._reported(self._state()) not in (None, self.version):
-            self._wait_once(VersionConflictError(self._group, [identity], [_PREDECESSOR]))
+            conflict = VersionConflictError(self._group, [identity], [_PREDECESSOR])
+            self._wait_once(conflict, self._wait_s)
         self._waits_since_s = None
 
     def _reported(self, state: GroupState) -> str | None:
@@ -132,8 +136,8 @@ class LiveVersions:
         own = (_version(member) for member in state.members if member.id == self._identity)
         return next(own, None)
 
-    def _wait_once(self, conflict: VersionConflictError) -> None:
-        self._wait(conflict, self._wait_s)
+    def _wait_once(self, conflict: VersionConflictError, at_most_s: float) -> None:
+        self._wait(conflict, at_most_s)
         if self._stopping():
             raise StopRequestedError(f"stopped while waiting: {conflict}")
         self._clock.sleep(_ASK_AGAIN_S)
@@ -169,10 +173,12 @@ class LiveVersions:
             self._waits_since_s = None
             return True
         gives_up = min(found) < self.version
-        is_known = any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in found.values())
-        at_most_s = (0.0 if is_known else DESCRIBED_S) if gives_up else self._wait_s
-        self._wait(self._error(state, found), at_most_s)
+        own_s = 0.0 if _are_known(found) else DESCRIBED_S
+        self._wait(self._error(state, found), own_s if gives_up else self._at_most_s(found))
         return False
+
+    def _at_most_s(self, found: Mapping[str, Sequence[str]]) -> float:
+        return self._wait_s if _are_known(found) else self._wait_s + UNKNOWN_MORE_S
 
     def _wait_to_be_reported(self) -> None:
         """Raise if the group has not reported this worker as a member within task.timeout.ms."""
@@ -252,6 +258,11 @@ class LiveVersions:
         facts = self._admin.describe(names | assigned | self._own.subscribed.keys())
         partitions = {name: found.partitions for name, found in facts.items()}
         return OlderOwnership.of(described, self._group, assigned, partitions)
+
+
+def _are_known(found: Mapping[str, Sequence[str]]) -> bool:
+    """Whether at least one conflict is known, and not only a version without a description."""
+    return any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in found.values())
 
 
 def _version(member: Member) -> str:

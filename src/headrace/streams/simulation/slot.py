@@ -345,6 +345,7 @@ class SimulatedWorker:
             background=lambda _: _Beside(run, process),
             calls=OneByOne,
             first_commit_id=lambda: faults.random.getrandbits(30) << 32,
+            results_per_commit=faults.plan.results_per_commit,
             open_sink=run.tables.opening(process, faults),
         )
 

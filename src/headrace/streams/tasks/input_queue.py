@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
 
 
 @dataclass(slots=True)
@@ -124,6 +124,36 @@ def in_order(
         heads.sort()
 
 
+class UntilSpent:
+    """The records of a run, up to the one whose results do not fit into the next commit.
+
+    Args:
+        batch: the records.
+    """
+
+    __slots__ = ("_batch", "_budget", "_count")
+
+    def __init__(self, batch: Sequence[ReceivedMessage], budget: EmissionBudget) -> None:
+        self._batch = batch
+        self._budget = budget
+        self._count = 0
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        budget = self._budget
+        for message in self._batch:
+            self._count += 1
+            yield message
+            if budget.is_spent:
+                return
+
+    def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:
+        """Queue the rest again; returns the processed records."""
+        if self._count == len(self._batch):
+            return self._batch
+        queue.put_back(self._batch[self._count :])
+        return self._batch[: self._count]
+
+
 # A run that ends early after a wait for async calls.
 #
 # The remaining records stay queued, so that the worker checks its clock, its consumer and its
@@ -156,7 +186,7 @@ class Waiting:
         for message in self._batch:
             self._count += 1
             yield message
-            if facts.has_waited or facts.now_ms() >= ends_ms:
+            if facts.has_waited or facts.emission.is_spent or facts.now_ms() >= ends_ms:
                 return
 
     def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:

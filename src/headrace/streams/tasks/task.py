@@ -42,16 +42,23 @@ from headrace.streams.tasks.committed_numbers import (
     committed_rows,
 )
 from headrace.streams.tasks.failures import RecordErrors
-from headrace.streams.tasks.input_queue import InputQueue, Waiting, in_order
+from headrace.streams.tasks.input_queue import InputQueue, UntilSpent, Waiting, in_order
 from headrace.streams.tasks.task_failures import InputRange, corruption_of, raise_for, range_error
 from headrace.topology.compile.compiler import BoundProgram
-from headrace.topology.context.context import TableView
+from headrace.topology.context.context import Operator, TableView
 from headrace.topology.context.environment import Send, TaskEnvironment
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
 from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
-from headrace.topology.operators.last_changes import advance, close_idle, is_due
+from headrace.topology.operators.last_changes import (
+    advance,
+    close_idle,
+    emit_left,
+    emits_on_its_own,
+    has_results_left,
+    is_due,
+)
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.kept import exact_types, keeper, kept
 from headrace.topology.timestamps import TimestampAssigner
@@ -175,6 +182,10 @@ class Task:
     _times_written: TimesWritten = field(init=False)
     _passed_over: PassedOver = field(init=False)
     _stampers: dict[TopicPartition, TimestampAssigner] = field(init=False)
+    _emitting: Sequence[Operator] = field(init=False)
+    """The operators that emit results of earlier records when time advances."""
+    _closes_idle: bool = False
+    """Whether the windows of an idle task are being closed, over several commits."""
 
     def __post_init__(self) -> None:
         progress = {place: OffsetMetadata.decode(c.metadata) for place, c in self.start.items()}
@@ -200,6 +211,8 @@ class Task:
         self.facts.stream_time = min(latest, self.facts.watermark)
         self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
+        operators = self._bound.operators.values()
+        self._emitting = [operator for operator in operators if emits_on_its_own(operator)]
         self._times_written.begin(self.id.sub_topology, self._bound.operators, self._beside.number)
         self._beside.forget(WATERMARK, HELD, SHIFT)  # numbers without an operator are outdated
         of_inputs = [WATERMARK] if self.followed else []
@@ -326,21 +339,25 @@ class Task:
         first (Kafka Streams: `PartitionGroup`). Ends early if one of several inputs becomes empty,
         because its next record may precede records of the other inputs.
 
+        Results of closed windows that the last commit has left are emitted first; if more is left
+        for the next commit, no record is processed before that.
+
         Returns:
             The number of processed records.
 
         Raises:
             RecordError: a record cannot be processed.
         """
+        self.emit_left()
         done = 0
-        while done < max_records:
+        while done < max_records and not self.facts.emission.is_spent:
             waiting = [place for place, queue in self._queues.items() if queue]
             if not waiting:
                 break
             if len(waiting) > 1:
                 for place, batch in in_order(self._queues, waiting, max_records - done):
                     done += self._run(place, batch)
-                    if self.facts.has_waited:
+                    if self.facts.has_waited or self.facts.emission.is_spent:
                         break
                 break
             batch = self._queues[waiting[0]].take(max_records - done)
@@ -350,14 +367,18 @@ class Task:
         return done
 
     def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
-        run = Waiting(batch, self.facts) if self.gathers else batch
+        run: Waiting | UntilSpent | Sequence[ReceivedMessage] = batch
+        if self.gathers:
+            run = Waiting(batch, self.facts)
+        elif self._emitting and self.facts.emission.is_bounded:
+            run = UntilSpent(batch, self.facts.emission)
         try:
             stream_time = self._bound.process[place.topic](run)
         except BaseException as error:  # also SystemExit: it would recur after a restart
             self._tried[place] = batch[-1].offset() + 1
             self._note_far(place, batch)
             self._raise(error)
-        if isinstance(run, Waiting):
+        if isinstance(run, (Waiting, UntilSpent)):
             batch = run.ended(self._queues[place])
         self.moved = True
         self.last_read[place] = batch[-1]
@@ -477,30 +498,70 @@ class Task:
         if not self.is_time_bounded or time <= self.facts.watermark:
             return
         self.facts.watermark = time
-        operators = self._bound.operators.values()
         try:
-            emits = any(is_due(operator, time) for operator in operators)
-            for operator in operators:
-                while emits and self.held_back():
-                    self._bound.flush()
-                advance(operator, time)
-            self.facts.advance(time)
+            self._advance_operators(time)
         except BaseException as error:
             self._raise(error)
+
+    def _advance_operators(self, time: int) -> None:
+        """Advance the operators to a time, each before those downstream, which take its results.
+
+        It ends at the first one whose results do not all fit into the next commit.
+        """
+        operators = self._bound.operators.values()
+        emits = any(is_due(operator, time) for operator in operators) or self.has_results_left()
+        for operator in operators:
+            while emits and self.held_back():
+                self._bound.flush()
+            emit_left(operator)
+            advance(operator, time)
+            if has_results_left(operator):
+                return
+        self.facts.advance(time)
+
+    def has_results_left(self) -> bool:
+        """Return whether results of closed windows and the like wait for the next commit."""
+        return self._closes_idle or any(map(has_results_left, self._emitting))
+
+    def emit_left(self) -> None:
+        """Emit the results that did not fit into the last commit, as far as they fit into the next.
+
+        Does nothing if none is left.
+        """
+        if not self.has_results_left():
+            return
+        if self._closes_idle:
+            self.close_idle()
+            return
+        before = self.facts.emission.count
+        try:
+            if self.is_time_bounded:
+                self._advance_operators(self.facts.watermark)
+            else:
+                for operator in self._emitting:
+                    emit_left(operator)
+        except BaseException as error:
+            self._raise(error)
+        self.moved = self.moved or self.facts.emission.count != before
 
     def close_idle(self) -> None:
         """Close all open windows, as if stream time had passed them.
 
-        Windows that emit on close emit their results, upstream operators first.
+        Windows that emit on close emit their results, upstream operators first, as far as they fit
+        into the next commit.
         """
+        self.moved = self._closes_idle = True
         for operator in self._bound.operators.values():
             while self.held_back():
                 self.flush()
             try:
+                emit_left(operator)
                 close_idle(operator)
             except BaseException as error:
                 self._raise(error)
-        self.moved = True
+            if has_results_left(operator):
+                return
+        self._closes_idle = False
 
     def deltas(self) -> dict[str, Delta]:
         """Encode the rows that changed since the last commit, by store.

@@ -34,6 +34,7 @@ from headrace.streams.worker.protocols import Application, Seams, SilentListener
 from headrace.streams.worker.retention import keep_offsets_every_s
 from headrace.streams.worker.wiring import wire
 from headrace.streams.worker.worker import Worker
+from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 
 
 class ManualClock:
@@ -204,6 +205,7 @@ def make_memory_worker(
         open_sink=open_sink,
         times_interval_s=0,  # the clock advances only on request
         first_records=sys.maxsize,  # no limit is needed here, and tests observe each commit
+        results_per_commit=RESULTS_PER_COMMIT,
     )
     return wire(application, seams)
 

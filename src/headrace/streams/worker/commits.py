@@ -102,7 +102,7 @@ class Commits:
         requested = self._requested.is_set()
         if requested:
             self._requested.clear()
-        requested = requested or self._effort.is_enough
+        requested = requested or self._effort.is_enough or self._transactions.emission.is_spent
         self._write_awaited()
         dirty = [task for task in self._tasks.running if task.needs_commit()]
         if not dirty:

@@ -33,6 +33,7 @@ from headrace.streams.tasks.sink_connections import OpenSink, open_sink
 from headrace.streams.tasks.task_home import TaskHome
 from headrace.streams.tasks.tasks import OpenHome
 from headrace.topology.context.calls import Caller
+from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 from headrace.topology.processors.store import Store
 
 # A worker's identity, and the local state of its tasks, on its host.
@@ -126,6 +127,7 @@ class Connections:
         background: creates a runner of background jobs with a name.
         calls: creates the caller for the async I/O of operators.
         first_commit_id: returns the first commit ID, which is unique to the worker.
+        results_per_commit: the number of results of closed windows in one commit.
         measures: measurements of the worker from outside of its loop.
         tracer: creates the tracer of a worker, given the application ID and the worker's identity.
         open_sink: connects to external sinks.
@@ -141,6 +143,7 @@ class Connections:
     background: Callable[[str], Background] = InThread
     calls: Callable[[], Caller] = LiveCalls
     first_commit_id: Callable[[], int] = _new_commit_id
+    results_per_commit: int = RESULTS_PER_COMMIT
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of
     open_sink: OpenSink = open_sink

@@ -88,6 +88,7 @@ class Processing:
             self._punctuate(slow[:1])
             processed, punctuated = 0, True
         else:
+            self._emit_left()
             processed = self._process_each()
             punctuated = self._punctuate([t for t in self._tasks.running if t not in slow])
         if processed or punctuated:
@@ -128,6 +129,14 @@ class Processing:
                 break
         return processed
 
+    def _emit_left(self) -> None:
+        """Emit the results of closed windows that did not fit into the last commit."""
+        for task in self._tasks.running:
+            if task.has_results_left():
+                self._transactions.begin()
+                with self.blaming_inputs(), self.working():
+                    task.emit_left()
+
     def _send_partials(self, processed: int) -> None:
         """Forward partial aggregates to repartition topics whose readers need no commit.
 
@@ -163,7 +172,7 @@ class Processing:
             most = min(share, self._backlog.room(task), self._room(task))
             count = task.process(1 if self._effort.is_careful else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
-            if not task.gathers:
+            if count and not task.gathers:
                 seconds = self._clock.monotonic_s() - started
                 self._chunk.succeeded(count * sharing, seconds * sharing)
             if task.facts.outbox is None:

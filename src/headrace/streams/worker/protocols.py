@@ -37,6 +37,7 @@ from headrace.streams.tasks.task_home import TaskHome
 from headrace.streams.tasks.tasks import ClusterFacts, OpenHome
 from headrace.streams.tasks.upstream_times import INTERVAL_S
 from headrace.topology.context.calls import Caller
+from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 from headrace.topology.processors.store import Store
 
 
@@ -181,6 +182,7 @@ class Seams:
         desk: accepts queries about rows in the worker's memory.
         times_interval_s: minimum seconds between two requests for upstream times.
         first_records: the number of records of the first transaction.
+        results_per_commit: the number of results of closed windows in one commit.
     """
 
     admin: TopicAdmin
@@ -209,3 +211,4 @@ class Seams:
     times_interval_s: float = INTERVAL_S
     make_global_reader: Callable[[], Consumer] | None = None
     first_records: int = FIRST_RECORDS
+    results_per_commit: int = RESULTS_PER_COMMIT

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import MissingTopicError, StreamsError
+from headrace.streams.kafka.clocks import MonotonicWallClock
 from headrace.streams.kafka.consumer import LiveConsumer
 from headrace.streams.kafka.offset_texts import TimeLimits
 from headrace.streams.kafka.plain_producer import PlainProducer
@@ -77,6 +78,8 @@ def producer_maker(
         "time_limits": TimeLimits.of(others),
         "ask_limit": partial(_limit_of, admin),
         "clock": clock,
+        # For all producers of the worker: the clock may be set back before the next one is made.
+        "latest_ms": MonotonicWallClock(clock).now_ms,
         "make_client": connections.producer_client,
         "stopping": stopping,
         "group": config.application_id,
@@ -331,6 +334,7 @@ def _seams(
         probe=probe,
         calls=connections.calls(),
         first_commit_id=connections.first_commit_id(),
+        results_per_commit=connections.results_per_commit,
         log=log,
         contact=connections.contact or NoContact(),
         gate=gate,

@@ -19,6 +19,7 @@ from headrace.streams.errors import (
 )
 from headrace.streams.kafka.protocols import Clock, Log, Probe, Producer
 from headrace.streams.worker.rate_window import RateWindow
+from headrace.topology.context.task_facts import EmissionBudget
 
 FENCED_AGAIN_S = 60.0
 _REPLACED = (
@@ -32,6 +33,7 @@ class Transactions:
 
     Args:
         timeout_s: transaction.timeout.ms in seconds: how long the broker keeps a transaction open.
+        emission: limits the results of closed windows in one transaction.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Transactions:
         clock: Clock,
         probe: Probe,
         log: Log,
+        emission: EmissionBudget | None = None,
     ) -> None:
         self._make_producer = make_producer
         self._timeout_s = timeout_s
@@ -52,6 +55,7 @@ class Transactions:
         self._fenced = RateWindow(2, within_s=FENCED_AGAIN_S, clock=clock)
         self.producer = make_producer()
         """The current producer."""
+        self.emission = emission or EmissionBudget()
         self.aborted = 0
         """Number of transactions that were open and rolled back."""
         self._replaced = 0
@@ -78,6 +82,7 @@ class Transactions:
         """Begin a transaction, if none is open."""
         if self._begun_s is None:
             self.producer.begin()
+            self.emission.renew()
             self._begun_s = self._clock.monotonic_s()
             self._probe("transaction_begun")
 

@@ -45,7 +45,7 @@ from headrace.streams.worker.topic_watch import TopicWatch
 from headrace.streams.worker.transactions import Transactions
 from headrace.streams.worker.worker import Pausing, Worker
 from headrace.topology.context.calls import Caller
-from headrace.topology.context.task_facts import TaskFacts
+from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
 
 # Periodic deletion of processed records of repartition topics.
 
@@ -224,6 +224,7 @@ def facts_maker(
     request_commit: Callable[[], None],
     count: Callable[[str, str, float], None],
     calls: Caller,
+    emission: EmissionBudget,
 ) -> MakeFacts:
     """Return a factory of the state that the processors of a task share.
 
@@ -231,6 +232,7 @@ def facts_maker(
         config: the settings; client settings, which may be secret, are not passed on.
         count: adds to a counter of a node.
         calls: caller for the async I/O of operators.
+        emission: limits the results of closed windows in one commit of all tasks.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
 
@@ -244,6 +246,7 @@ def facts_maker(
             request_commit=request_commit,
             count=count,
             calls=calls,
+            emission=emission,
         )
 
     return make
@@ -303,6 +306,7 @@ class _Wiring:
             clock=self._seams.clock,
             probe=self._seams.probe,
             log=self._seams.log,
+            emission=EmissionBudget(self._seams.results_per_commit, self._seams.clock.now_ms),
         )
 
     @cached_property
@@ -364,6 +368,7 @@ class _Wiring:
                 self._commit_requested.set,
                 self.own_numbers.add,
                 seams.calls,
+                self.transactions.emission,
             ),
             global_views=self.global_tables.views,
             sinks=self.sink_connections,

@@ -292,7 +292,10 @@ class Worker:
     def _wait_s(self) -> float:
         if self.pausing.is_on and not self._restorer.is_active:
             return self._config.poll_ms / 1000
-        if self._restorer.is_active or any(map(self._intake.is_ready, self.tasks.running)):
+        running = self.tasks.running
+        if self._restorer.is_active or any(map(self._intake.is_ready, running)):
+            return 0.0
+        if any(task.has_results_left() for task in running):
             return 0.0
         waiting_s = WAITING_LOOK_S if self.tasks.are_waiting else math.inf
         idle_s = min(self._config.poll_ms / 1000, self._until_punctuation_s(), waiting_s)

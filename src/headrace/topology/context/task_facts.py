@@ -36,6 +36,67 @@ def _refuse(node: str, error: Exception, message: Any, row: SinkRow) -> None:  #
     raise error
 
 
+class EmissionBudget:
+    """Number and time of the results that operators may emit on their own before the next commit.
+
+    One record after a pause can close any number of windows. Their results are emitted over several
+    commits, each of which stays short in comparison with the timeout of a transaction. An operator
+    calls `spend` for each result of this kind, and stops as soon as `is_spent`.
+
+    Args:
+        results: how many results fit into one commit; None for any number.
+        now_ms: the wall clock.
+
+    Examples:
+        >>> budget = EmissionBudget(2)
+        >>> budget.spend(), budget.is_spent, budget.spend(), budget.is_spent
+        (None, False, None, True)
+        >>> budget.renew()
+        >>> budget.is_spent
+        False
+    """
+
+    __slots__ = ("_limit", "_now_ms", "_since_ms", "count", "is_spent")
+
+    def __init__(self, results: int | None = None, now_ms: Callable[[], int] = lambda: 0) -> None:
+        self._limit = results
+        self._now_ms = now_ms
+        self.renew()
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether an operator ever has to stop."""
+        return self._limit is not None
+
+    def renew(self) -> None:
+        """Begin with the next commit."""
+        self.is_spent = False
+        """Whether results have to wait for the next commit."""
+        self.count = 0
+        """Results since the last commit."""
+        self._since_ms = 0
+
+    def spend(self) -> None:
+        """Count one result."""
+        self.count += 1
+        if self._limit is None:
+            return
+        if self.count == 1:
+            self._since_ms = self._now_ms()
+        if self.count >= self._limit:
+            self.is_spent = True
+        elif not self.count % EMISSION_CHECK:
+            self.is_spent = self._now_ms() - self._since_ms >= EMISSION_MS
+
+
+RESULTS_PER_COMMIT = 10_000
+"""Results of closed windows and the like that one commit has at most: about 100 ms of work."""
+EMISSION_MS = 500
+"""How long such results are emitted before a commit, if what follows takes longer for each."""
+EMISSION_CHECK = 8
+"""After how many results the clock is asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class LongCall:
     """Longest call of a processor outside of `process`.
@@ -81,6 +142,8 @@ class TaskFacts:
     watermark: int = NEVER_MS
     failed: Callable[[str, BaseException], None] = _fail
     calls: Caller = field(default_factory=NoCaller)
+    emission: EmissionBudget = field(default_factory=EmissionBudget)
+    """Shared by all tasks of a worker, which have their commits together."""
     has_waited: bool = False
     """Whether this batch has waited for external calls, so that the worker should check the clock
     and the consumer before the rest of the batch."""

@@ -41,6 +41,31 @@ class _Holding(Protocol):
         """Return the earliest time that a waiting result may have; None if no result waits."""
 
 
+@runtime_checkable
+class _Emitting(Protocol):
+    def has_results_left(self) -> bool:
+        """Return whether results are due that did not fit into the last commit."""
+
+    def emit_left(self) -> None:
+        """Emit them, as far as they fit into the next one."""
+
+
+def emits_on_its_own(operator: Operator) -> bool:
+    """Return whether an operator emits results of earlier records when its time advances."""
+    return isinstance(operator, _Emitting)
+
+
+def has_results_left(operator: Operator) -> bool:
+    """Return whether results of an operator wait for the next commit."""
+    return isinstance(operator, _Emitting) and operator.has_results_left()
+
+
+def emit_left(operator: Operator) -> None:
+    """Emit the results of an operator that did not fit into the last commit."""
+    if isinstance(operator, _Emitting) and operator.has_results_left():
+        operator.emit_left()
+
+
 def holds_results(operator: Operator) -> bool:
     """Return whether an operator may emit results that are earlier than its stream time."""
     return isinstance(operator, _Holding)

@@ -14,6 +14,7 @@ from headrace.streams.simulation.world.coverage import Coverage
 from headrace.streams.simulation.world.kernel import MS, SECOND, CrashError
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.transactions import RefusedError
+from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 
 T = TypeVar("T")
 
@@ -141,6 +142,8 @@ class FaultPlan:
         broker_rate: the number of records per second that brokers accept from a producer, during
             the whole run; None is unlimited.
         sink_rate: the number of rows per second that an external sink accepts; None is unlimited.
+        results_per_commit: the number of results of closed windows in one commit; a small number
+            spreads emission over many commits.
         disaster: a disaster that happens once and may end the application, by its name in
             `headrace.streams.simulation.run.DISASTERS`; see `SimulationResult.refusals`.
         calls: the calls with faults; None for all calls in
@@ -171,6 +174,7 @@ class FaultPlan:
     slow_restores: float = 0.0
     broker_rate: float | None = None
     sink_rate: float | None = None
+    results_per_commit: int = RESULTS_PER_COMMIT
     disaster: str | None = None
     calls: frozenset[str] | None = None
     kinds: frozenset[str] | None = None

@@ -263,6 +263,8 @@ class Waiting:
         "_rows",
         "_shortest_ms",
         "_spans_ms",
+        "_task",
+        "is_behind",
         "time",
     )
 
@@ -294,6 +296,9 @@ class Waiting:
         """All rows before this row key are in the heap."""
         self._next = -1
         """No result is due before stream time is later than this."""
+        self._task = context.task
+        self.is_behind = self.time.value >= 0
+        """Whether rows may be left that ended before the last commit."""
 
     def advance(self, timestamp: int, forward: Receive) -> None:
         """Advance stream time, and emit the unmatched results that are due."""
@@ -302,7 +307,9 @@ class Waiting:
             return
         try:
             while timestamp > self._next:
-                self._emit_ended(timestamp, forward)
+                self.is_behind = not self._emit_ended(timestamp, forward)
+                if self.is_behind:
+                    return
                 self._read()
         except BaseException:
             # If the application continues, the remaining rows are read again.
@@ -343,21 +350,33 @@ class Waiting:
         if entry[0] is not None:
             self._end(row, timestamp)
 
-    def _emit_ended(self, now: int, forward: Receive) -> None:
+    def _emit_ended(self, now: int, forward: Receive) -> bool:
         """Emit unmatched results of the heap, in the order of their rows.
 
         They have no headers: the store has none, and the current record has another key.
+
+        Returns:
+            Whether all were emitted; otherwise the rest waits for the next commit.
         """
-        ended = []
+        ended: dict[bytes, int] = {}
         while self._ends and self._ends[0][0] < now:
-            ended.append(heappop(self._ends)[1])
-        for row in sorted(set(ended)):
+            end, row = heappop(self._ends)
+            ended[row] = end
+        budget = self._task.emission
+        rows = sorted(ended)
+        for number, row in enumerate(rows):
+            if budget.is_spent:
+                for left in rows[number:]:
+                    heappush(self._ends, (ended[left], left))
+                self._next = -1
+                return False
             values = self._buffer.get(row)[0]
             if values is None:
                 continue  # matched in the meantime
             where = self._decode(row)
             timestamp = where.timestamp_ms
             self._end(row, timestamp)
+            budget.spend()
             if self._drops_late_matches:
                 key = row[WAITING_PREFIX_BYTES:]
                 self._rows[where.is_left].remove_last(key, timestamp, len(values))
@@ -371,6 +390,7 @@ class Waiting:
                     self._failed(earlier, where.key, pair, timestamp, None)
                 else:
                     forward(where.key, result, None, timestamp, None)
+        return True
 
     def _end(self, row: bytes, timestamp: int) -> None:
         """Remove a row; most rows were added since the last commit and are never written."""
@@ -563,6 +583,16 @@ class _Join(Uncached):
 
     def held_from(self) -> int | None:
         return None if self._waiting is None else self._waiting.held_from()
+
+    def has_results_left(self) -> bool:
+        """Return whether unmatched results are due that did not fit into the last commit."""
+        return self._waiting is not None and self._waiting.is_behind
+
+    def emit_left(self) -> None:
+        """Emit them, as far as they fit into the next one."""
+        assert self._waiting is not None
+        self._waiting.is_behind = False
+        self._waiting.advance(self._waiting.time.value, self._forward)
 
     def advance(self, time: int, /) -> None:
         if self._waiting is not None and time > self._waiting.time.value:

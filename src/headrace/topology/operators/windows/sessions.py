@@ -19,6 +19,7 @@ from headrace.topology.context.context import Headers, Number, OperatorContext
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.windows.emission import EmissionProgress
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
@@ -88,7 +89,6 @@ class Sessions(RecordCache):
         "_decode",
         "_dirty",
         "_earliest",
-        "_emitted",
         "_encode",
         "_exact",
         "_fresh",
@@ -98,6 +98,7 @@ class Sessions(RecordCache):
         "_late",
         "_merge",
         "_open",
+        "_progress",
         "_rows",
         "_serde",
         "_spec",
@@ -125,11 +126,15 @@ class Sessions(RecordCache):
         self._initial, self._add, self._merge = fold.initial, fold.add, fold.merge
         self._caching = context.caching and spec.emit == "on_window_update"
         self._time: Number = context.number("time", owner=spec.store)
-        self._emitted: Number | None = None
+        self._progress: EmissionProgress | None = None
         self._earliest: int | None = None
         """Earliest end of a session that is not emitted; None if unknown."""
         if spec.emit == "on_window_close":
-            self._emitted = context.number("emitted", owner=spec.store)
+            self._progress = EmissionProgress(
+                context.number("emitted", owner=spec.store),
+                context.number("emitted rows", owner=spec.store),
+                is_exclusive=True,
+            )
         self._fresh: set[bytes] = set()
         """Rows that were written since the last commit and are not on disk."""
         self._open: dict[bytes, list[_Session]] = {}
@@ -169,7 +174,7 @@ class Sessions(RecordCache):
             aggregate = self._keep(aggregate)
         grown = end, start, key_bytes + _BOUNDS.pack(end, start)
         self._write(key_bytes, grown, aggregate, reached, closed_before)
-        if self._emitted is not None:
+        if self._progress is not None:
             return  # emitted when they close
         before = None
         for session, held in taken:
@@ -268,10 +273,10 @@ class Sessions(RecordCache):
     def _closed_before(self) -> int:
         """Sessions that end before this time are closed."""
         closed_before = self._time.value - self._closing_ms
-        if self._emitted is None:
+        if self._progress is None:
             return closed_before
         # If the grace period was extended, emitted sessions remain closed.
-        return max(closed_before, self._emitted.value)
+        return max(closed_before, self._progress.closed_to + 1)
 
     def _advance(self) -> None:
         """Emit the sessions that stream time closes, and only then expire rows."""
@@ -281,23 +286,24 @@ class Sessions(RecordCache):
 
     def _expire(self) -> None:
         horizon = self._time.value - self._spec.retention_ms
-        if self._emitted is not None:
-            # If the grace period was reduced, closed sessions may not have been emitted yet.
-            horizon = min(horizon, self._emitted.value)
+        if self._progress is not None:
+            # While results wait for the next commit, and if the grace period was reduced, closed
+            # sessions may not have been emitted yet.
+            horizon = min(horizon, self._progress.first)
         self._rows.expire(horizon)
 
     def is_due(self, time: int, /) -> bool:
         """Return whether sessions are emitted when stream time reaches `time`."""
-        if self._emitted is None or time <= self._time.value:
+        if self._progress is None or time <= self._time.value:
             return False
         return self._earliest is None or self._earliest < time - self._closing_ms
 
     def held_from(self) -> int | None:
         """Return the end of the earliest session that waits to be emitted."""
-        if self._emitted is None:
+        if self._progress is None:
             return None
         if self._earliest is None:
-            self._find_earliest(self._emitted.value)
+            self._find_earliest(self._progress.first)
         return None if self._earliest == NEVER else self._earliest
 
     def advance(self, time: int, /) -> None:
@@ -314,22 +320,41 @@ class Sessions(RecordCache):
             self._time.value = max(self._time.value, last + self._closing_ms + 1)
             self._advance()
 
+    def has_results_left(self) -> bool:
+        """Return whether sessions are closed that did not fit into the last commit."""
+        return self._progress is not None and self._progress.is_left
+
+    def emit_left(self) -> None:
+        """Emit them, as far as they fit into the next one."""
+        self._advance()
+
     def _emit_closed(self) -> None:
-        emitted, closed_before = self._emitted, self._time.value - self._closing_ms
-        if emitted is None or closed_before <= emitted.value:
+        progress, last = self._progress, self._closed_before - 1
+        if progress is None:
+            return
+        if last < progress.first:
+            if progress.is_left:  # with a longer grace period than before, they are open again
+                progress.finish(progress.first - 1)
             return
         if self._earliest is None:
-            self._find_earliest(emitted.value)
+            self._find_earliest(progress.first)
         assert self._earliest is not None
-        if self._earliest >= closed_before:
-            emitted.value = closed_before
+        if self._earliest > last:
+            progress.finish(last)
             return
-        for end, row_key in self._rows.by_time(max(emitted.value, 0), closed_before):
+        budget = self._context.task.emission
+        for end, row_key in progress.rows_up_to(self._rows, last):
+            if budget.is_spent:
+                progress.stop_at(end)
+                self._earliest = end
+                return
             value = self._rows.get(row_key)[0]
             # Without headers: the store has none, and the current record has another key.
             self._send(self._serde.deserialize(row_key), value, None, end, None)
-        emitted.value = closed_before
-        self._find_earliest(closed_before)
+            progress.passed(end, row_key)
+            budget.spend()
+        progress.finish(last)
+        self._find_earliest(last + 1)
 
     def _find_earliest(self, start_ms: int) -> None:
         found = self._rows.earliest(max(start_ms, 0))

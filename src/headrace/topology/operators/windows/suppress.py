@@ -93,6 +93,7 @@ class Suppressing:
         "_deferred",
         "_due",
         "_forward",
+        "_is_behind",
         "_keys",
         "_loaded",
         "_node",
@@ -123,6 +124,8 @@ class Suppressing:
         self._places: dict[bytes, tuple[int, int]] = {}
         """Time and size of each row."""
         self._bytes = 0
+        self._is_behind = self._time.value >= 0
+        """Whether rows may be left that were due before the last commit."""
         self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
@@ -175,6 +178,16 @@ class Suppressing:
             start: int = self._keys.deserialize(row_key).window.start_ms
             return start
         return time
+
+    def has_results_left(self) -> bool:
+        """Return whether rows are due that did not fit into the last commit."""
+        return self._is_behind
+
+    def emit_left(self) -> None:
+        """Emit them, as far as they fit into the next one."""
+        if not self._loaded:
+            self._load()
+        self._enforce()
 
     def advance(self, time: int, /) -> None:
         """Advance stream time without a change of the table."""
@@ -237,15 +250,23 @@ class Suppressing:
     # -- results -------------------------------------------------------------------------------
 
     def _enforce(self) -> None:
-        self._emit_until(self._time.value - self._spec.wait_ms)
+        self._is_behind = not self._emit_until(self._time.value - self._spec.wait_ms)
+        if self._is_behind:
+            return  # rows that are due do not fill the buffer
         if self._is_full() and self._spec.shut_down:
             raise BufferFullError(self._node, self._spec.store, len(self._places), self._bytes)
         while self._is_full():
             self._emit_first()
 
-    def _emit_until(self, time: int) -> None:
+    def _emit_until(self, time: int) -> bool:
+        """Emit the rows that are due at a time; returns False if some have to wait for a commit."""
+        budget = self._task.emission
         while self._due and self._due[0][0] <= time:
+            if budget.is_spent:
+                return False
             self._emit_first()
+            budget.spend()
+        return True
 
     def _is_full(self) -> bool:
         records, size = self._spec.max_records, self._spec.max_bytes

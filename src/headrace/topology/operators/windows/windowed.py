@@ -25,9 +25,11 @@ from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.context import Headers, OperatorContext, Receive
 from headrace.topology.context.operator_spec import RowKind
+from headrace.topology.context.task_facts import EmissionBudget
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
+from headrace.topology.operators.windows.emission import EmissionProgress
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.kept import keeper
@@ -256,16 +258,28 @@ class WindowRows(RecordCache):
         else:
             self._recent.add(key_bytes, start, 0, timestamp, value)
 
-    def emit(self, results: Receive, first: int, last: int) -> None:
-        """Forward the rows of all windows that start from `first` to `last`, both inclusive.
+    def emit(
+        self, results: Receive, progress: EmissionProgress, last: int, budget: EmissionBudget
+    ) -> bool:
+        """Forward the rows of windows that start up to `last`, inclusive, and were not emitted.
 
         They are ordered by start, which is also the order of their ends, then by the key's bytes.
         They have no headers: the store has none, and the current record has another key.
+
+        Returns:
+            Whether all were forwarded; otherwise the rest waits for the next commit.
         """
         buffer, decode = self.buffer, self._row_key.deserialize
-        for _, row_key in buffer.by_time(first, last + 1):
+        for start, row_key in progress.rows_up_to(buffer, last):
+            if budget.is_spent:
+                progress.stop_at(start)
+                return False
             value, timestamp = buffer.get(row_key)
             results(decode(row_key), value, None, timestamp, None)
+            progress.passed(start, row_key)
+            budget.spend()
+        progress.finish(last)
+        return True
 
 
 Emit = Literal["on_window_update", "on_window_close"]
@@ -303,11 +317,11 @@ class WindowedOperator:
         "_closes_after_ms",
         "_dropped",
         "_emit_to",
-        "_emitted",
         "_keep_ms",
         "_known",
         "_late",
         "_now",
+        "_progress",
         "_rows",
         "_task",
         "_time",
@@ -331,16 +345,20 @@ class WindowedOperator:
         self._closes_after_ms = spec.closes_after_ms
         self._keep_ms = spec.keep_ms
         self._emit_to = results if emits_closed else None
-        self._emitted = context.number("emitted") if emits_closed else None
+        self._progress: EmissionProgress | None = None
+        if emits_closed:
+            self._progress = EmissionProgress(
+                context.number("emitted"), context.number("emitted rows")
+            )
         self._known = False
         """Whether the earliest window that waits to be emitted was read from disk."""
         self._time = context.number("time")
         self._now = self._time.value
         self._closed_to = self._now - self._closes_after_ms if self._now >= 0 else -1
         """Latest start of a closed window."""
-        if self._emitted is not None:
+        if self._progress is not None:
             # If the grace period was extended, emitted windows remain closed.
-            self._closed_to = max(self._closed_to, self._emitted.value)
+            self._closed_to = max(self._closed_to, self._progress.closed_to)
         self._expire()
 
     def flush(self) -> None:
@@ -366,11 +384,9 @@ class WindowedOperator:
 
     def held_from(self) -> int | None:
         """Return the start of the earliest window that waits to be emitted."""
-        if self._emitted is None:
+        if self._progress is None:
             return None
-        if not self._known:
-            self._known = True
-            self._rows.earliest = self._earliest(self._emitted.value + 1)
+        self._find_earliest(self._progress)
         return None if self._rows.earliest == NEVER else self._rows.earliest
 
     def advance(self, time: int, /) -> None:
@@ -390,35 +406,52 @@ class WindowedOperator:
         if closed_to > self._closed_to:
             self._closed_to = closed_to
             if self._emit_to is not None:
-                self._emit_closed()
-        if self._keep_ms is not None and timestamp > self._keep_ms:
+                self._emit_closed(self._emit_to)
+        if self._progress is not None:
+            self._expire()
+        elif self._keep_ms is not None and timestamp > self._keep_ms:
             self._rows.buffer.expire(timestamp - self._keep_ms)
 
-    def _emit_closed(self) -> None:
-        assert self._emit_to is not None
-        assert self._emitted is not None
-        rows, closed_to = self._rows, self._closed_to
-        first = self._emitted.value + 1
+    def has_results_left(self) -> bool:
+        """Return whether windows are closed that did not fit into the last commit."""
+        return self._progress is not None and self._progress.is_left
+
+    def emit_left(self) -> None:
+        """Emit them, as far as they fit into the next one."""
+        if self._emit_to is not None:
+            self._emit_closed(self._emit_to)
+            self._expire()
+
+    def _emit_closed(self, emit_to: Receive) -> None:
+        rows, progress, closed_to = self._rows, self._progress, self._closed_to
+        assert progress is not None
+        self._find_earliest(progress)
+        if rows.earliest > closed_to:
+            if progress.is_left:  # with a longer grace period than before, they are open again
+                progress.finish(progress.first - 1)
+            return
+        is_complete = rows.emit(emit_to, progress, closed_to, self._task.emission)
+        rows.earliest = self._earliest(progress.first)
+        assert is_complete or progress.is_left
+
+    def _find_earliest(self, progress: EmissionProgress) -> None:
+        """Look for the earliest window that was not emitted; on disk once."""
         if not self._known:
             self._known = True
-            rows.earliest = self._earliest(first)
-        if rows.earliest > closed_to:
-            return
-        rows.emit(self._emit_to, first, closed_to)
-        self._emitted.value = closed_to
-        rows.earliest = self._earliest(closed_to + 1)
+            self._rows.earliest = self._earliest(progress.first)
 
     def _earliest(self, start: int) -> int:
         found = self._rows.buffer.earliest(start)
         return NEVER if found is None else found
 
     def _expire(self) -> None:
-        """Expire old rows at the start of the operator."""
+        """Expire rows that no record and no result needs."""
         if self._keep_ms is not None and self._now > self._keep_ms:
             horizon = self._now - self._keep_ms
-            if self._emitted is not None:
-                # If the grace period was reduced, closed windows may not have been emitted yet.
-                horizon = min(horizon, self._emitted.value + 1)
+            if self._progress is not None and (self._progress.is_left or not self._known):
+                # While results wait for the next commit, and if the grace period was reduced, closed
+                # windows may not have been emitted yet.
+                horizon = min(horizon, self._progress.first)
             self._rows.buffer.expire(horizon)
 
     def _too_late(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:

@@ -1,0 +1,149 @@
+"""Results of many windows that close together are emitted over several commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from headrace import (
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    TopologyTestDriver,
+    serdes,
+)
+from headrace.streams.testing import memory_worker
+
+SECOND = timedelta(seconds=1)
+KEYS = 20
+PER_COMMIT = 3
+
+Build = Callable[[StreamsBuilder], None]
+
+
+TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+
+
+def _flat(key: Any, _: Any) -> str:
+    return f"{key.key}@{key.window.start_ms}"
+
+
+def _windows(builder: StreamsBuilder, windows: Any) -> None:
+    grouped = builder.stream("in", **TEXTS).group_by_key()
+    table = grouped.windowed_by(windows, emit="on_window_close").count(store="counts")
+    table.to_stream(_flat).to("out", key=serdes.string, value=serdes.long)
+
+
+def tumbling(builder: StreamsBuilder) -> None:
+    _windows(builder, TimeWindows(size=SECOND))
+
+
+def hopping(builder: StreamsBuilder) -> None:
+    _windows(builder, TimeWindows(size=SECOND, advance=SECOND / 4, grace=SECOND))
+
+
+def sliding(builder: StreamsBuilder) -> None:
+    _windows(builder, SlidingWindows(time_difference=SECOND, grace=SECOND))
+
+
+def sessions(builder: StreamsBuilder) -> None:
+    _windows(builder, SessionWindows(inactivity_gap=SECOND))
+
+
+def suppressed(builder: StreamsBuilder) -> None:
+    grouped = builder.stream("in", **TEXTS).group_by_key()
+    table = grouped.windowed_by(TimeWindows(size=SECOND)).count(store="counts")
+    final = table.suppress(Suppressed.until_window_closes())
+    final.to_stream(_flat).to("out", key=serdes.string, value=serdes.long)
+
+
+def unmatched(builder: StreamsBuilder) -> None:
+    left, right = builder.stream("in", **TEXTS), builder.stream("right", **TEXTS)
+    windows = JoinWindows(time_difference=SECOND)
+    left.left_join(right, lambda a, b: f"{a} {b}", windows).to("out", value=serdes.string)
+
+
+def windows_of_windows(builder: StreamsBuilder) -> None:
+    """The results of the first operator are records of the second one, in one task."""
+    grouped = builder.stream("in", **TEXTS).group_by_key()
+    table = grouped.windowed_by(TimeWindows(size=SECOND), emit="on_window_close").count(store="a")
+    final = table.suppress(Suppressed.until_window_closes())
+    final.to_stream(_flat).to("out", key=serdes.string, value=serdes.long)
+
+
+def behind_repartition(builder: StreamsBuilder) -> None:
+    """Stream time advances without a record."""
+    grouped = builder.stream("in", **TEXTS).group_by(lambda k, _: k, **TEXTS, name="again")
+    windows = TimeWindows(size=SECOND)
+    table = grouped.windowed_by(windows, emit="on_window_close").count(store="counts")
+    table.to_stream(_flat).to("out", key=serdes.string, value=serdes.long)
+    final = grouped.windowed_by(windows).count(store="updated")
+    kept = final.suppress(Suppressed.until_window_closes())
+    kept.to_stream(_flat).to("final", key=serdes.string, value=serdes.long)
+
+
+ALL: list[Build] = [
+    tumbling, hopping, sliding, sessions, suppressed, unmatched, windows_of_windows,
+    behind_repartition,
+]  # fmt: skip
+
+
+def driver_commits(driver: TopologyTestDriver) -> int:
+    return driver._worker.counts.commits
+
+
+def run(build: Build, *, crash: str | None = None, keep: bool = True) -> tuple[list[Any], int]:
+    """Fill many windows, pass their ends with one record; returns the output and the commits."""
+    builder = StreamsBuilder()
+    build(builder)
+    config = {"processing.guarantee": "exactly_once_v2", "max.poll.records": 500}
+    with TopologyTestDriver(builder.build(), config, commit="manual") as driver:
+        records = driver.input("in")
+        for second in range(3):
+            for number in range(KEYS):
+                records.send(f"k{number:02}", "v", timestamp=10_000 * second + number)
+        driver.commit()
+        if crash is not None:
+            records.send("last", "v", timestamp=900_000)
+            driver.crash(at=crash, keep=keep)
+            driver.commit()
+        before = driver_commits(driver)
+        records.send("last", "w", timestamp=1_000_000)
+        records.send("last", "x", timestamp=1_000_001)
+        driver.commit()
+        topics = ["out", "final"] if build is behind_repartition else ["out"]
+        rows = [
+            (r.key, r.value, r.timestamp)
+            for topic in topics
+            for r in driver.output(topic).read_all()
+        ]
+        return rows, driver_commits(driver) - before
+
+
+@pytest.mark.parametrize("build", ALL, ids=lambda build: build.__name__)
+def test_results_over_many_commits_are_those_of_one(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, at_once = run(build)
+    monkeypatch.setattr(memory_worker, "RESULTS_PER_COMMIT", PER_COMMIT)
+    found, commits = run(build)
+    assert found == expected
+    assert len(expected) >= KEYS
+    assert commits > at_once + 2
+
+
+@pytest.mark.parametrize("crash", ["changelogs_written", "transaction_committed", "state_written"])
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("build", ALL, ids=lambda build: build.__name__)
+def test_a_crash_in_between_repeats_and_loses_no_result(
+    build: Build, crash: str, keep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, _ = run(build, crash=crash, keep=keep)
+    monkeypatch.setattr(memory_worker, "RESULTS_PER_COMMIT", PER_COMMIT)
+    assert run(build, crash=crash, keep=keep)[0] == expected
