@@ -12,6 +12,7 @@ import pytest
 
 from headrace.state.codec import partition_for_key
 from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
+from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 from tests.support import kafka
 from tests.support.live import live, settings_of
 from tests.support.topics import Topics
@@ -68,3 +69,42 @@ def test_each_window_is_emitted_once_over_a_restart(
     for record in found:
         assert record.key is not None
         assert record.partition == partition_for_key(record.key[:-8], 4)
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_a_million_windows_that_close_together_are_emitted_over_many_commits(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """With the default transaction timeout, which one piece of work would exceed."""
+    count = 1_000_000
+    source, output = topics.create("in", partitions=1), topics.create("out", partitions=1)
+    start = int(time.time()) * SECOND // 10_000 * 10_000 - 600 * SECOND
+    producer = confluent_kafka.Producer({"bootstrap.servers": topics.bootstrap})
+
+    def send(key: str, timestamp: int) -> None:
+        while True:
+            try:
+                producer.produce(source, "x", key, timestamp=timestamp)
+            except BufferError:
+                producer.poll(0.1)
+            else:
+                return
+
+    for number in range(count):
+        send(f"key-{number}", start)
+    assert producer.flush(60) == 0
+    with live(topology(source, output), settings_of(topics, tmp_path)) as app:
+        app.wait_processed(count, seconds=300)
+        before = len(app.commits)
+        send("last", start + 60 * SECOND)
+        assert producer.flush(60) == 0
+        app.wait_processed(count + 1, seconds=60)
+        deadline = time.monotonic() + 300
+        found: list[bytes | None] = []
+        while len(found) < count and time.monotonic() < deadline:
+            time.sleep(1)
+            found = [message.key() for message in kafka.read(topics.bootstrap, output)]
+        commits = len(app.commits) - before
+    assert len(found) == len(set(found)) == count
+    assert commits >= count / RESULTS_PER_COMMIT
