@@ -39,8 +39,10 @@ from headrace.streams.plan.topics import TopicAdmin
 WAIT_MORE_S = 5.0
 """Seconds to wait for killed members in addition to the session timeout."""
 UNKNOWN_MORE_S = 30.0
-"""Additional seconds to wait for members whose version has no description: they have just joined, or
-were told to stop before they wrote it and are still closing."""
+"""Additional seconds to wait for members whose version has no description.
+
+They have just joined, or were told to stop before they wrote it and are still closing.
+"""
 DESCRIBED_S = 3.0
 """Seconds that a running version may take to write its description."""
 _ASK_AGAIN_S = 0.2
