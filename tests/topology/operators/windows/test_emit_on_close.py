@@ -158,9 +158,9 @@ class Looks:
         self.count = 0
         by_time = TimedBuffer.by_time
 
-        def counted(buffer: TimedBuffer, start_ms: int, end_ms: int) -> Any:
+        def counted(buffer: TimedBuffer, start_ms: int, end_ms: int, **more: Any) -> Any:
             self.count += 1
-            return by_time(buffer, start_ms, end_ms)
+            return by_time(buffer, start_ms, end_ms, **more)
 
         monkeypatch.setattr(TimedBuffer, "by_time", counted)
 

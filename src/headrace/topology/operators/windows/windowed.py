@@ -449,8 +449,8 @@ class WindowedOperator:
         if self._keep_ms is not None and self._now > self._keep_ms:
             horizon = self._now - self._keep_ms
             if self._progress is not None and (self._progress.is_left or not self._known):
-                # While results wait for the next commit, and if the grace period was reduced, closed
-                # windows may not have been emitted yet.
+                # While results wait for the next commit, and if the grace period was reduced,
+                # closed windows may not have been emitted yet.
                 horizon = min(horizon, self._progress.first)
             self._rows.buffer.expire(horizon)
 
