@@ -328,7 +328,7 @@ def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
     store = state.store("sessions")
     rows = TimedBuffer("sessions", store, layout=spec.rows, encode=bytes, decode=len)
     rows.put(serde.serialize(Windowed("a", Window(0, 10))), 1, 10)
-    numbers = {"time": Number(100), "emitted": Number(-1)}
+    numbers = {"time": Number(100), "emitted": Number(-1), "emitted_rows": Number(-1)}
     sent: list[Any] = []
     context = OperatorContext(
         node="fold",

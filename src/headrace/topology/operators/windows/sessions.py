@@ -132,7 +132,7 @@ class Sessions(RecordCache):
         if spec.emit == "on_window_close":
             self._progress = EmissionProgress(
                 context.number("emitted", owner=spec.store),
-                context.number("emitted rows", owner=spec.store),
+                context.number("emitted_rows", owner=spec.store),
                 is_exclusive=True,
             )
         self._fresh: set[bytes] = set()

@@ -348,7 +348,7 @@ class WindowedOperator:
         self._progress: EmissionProgress | None = None
         if emits_closed:
             self._progress = EmissionProgress(
-                context.number("emitted"), context.number("emitted rows")
+                context.number("emitted"), context.number("emitted_rows")
             )
         self._known = False
         """Whether the earliest window that waits to be emitted was read from disk."""
