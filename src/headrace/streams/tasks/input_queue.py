@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
-from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
+from headrace.topology.context.task_facts import TaskFacts
 
 
 @dataclass(slots=True)
@@ -124,69 +124,43 @@ def in_order(
         heads.sort()
 
 
-class UntilSpent:
-    """The records of a run, up to the one whose results do not fit into the next commit.
-
-    Args:
-        batch: the records.
-    """
-
-    __slots__ = ("_batch", "_budget", "_count")
-
-    def __init__(self, batch: Sequence[ReceivedMessage], budget: EmissionBudget) -> None:
-        self._batch = batch
-        self._budget = budget
-        self._count = 0
-
-    def __iter__(self) -> Iterator[ReceivedMessage]:
-        budget = self._budget
-        for message in self._batch:
-            self._count += 1
-            yield message
-            if budget.is_spent:
-                return
-
-    def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:
-        """Queue the rest again; returns the processed records."""
-        if self._count == len(self._batch):
-            return self._batch
-        queue.put_back(self._batch[self._count :])
-        return self._batch[: self._count]
-
-
-# A run that ends early after a wait for async calls.
+# A run that ends early: after a wait for async calls, or if results have to wait for a commit.
 #
 # The remaining records stay queued, so that the worker checks its clock, its consumer and its
-# commit between two waits. None of these is delayed by more than one wave of concurrent calls.
+# commit before them. None of these is delayed by more than one wave of concurrent calls.
 
 
 RUN_MS = 50
-"""Maximum milliseconds of a run, because operators without async calls may be slow, too."""
+"""Maximum milliseconds of a run with async calls, because its other operators may be slow, too."""
 
 
-class Waiting:
-    """Records of a run, up to the first wait for async calls.
+class Run:
+    """Records of a run, up to the one after which the task has to wait.
 
     Args:
         batch: the records.
-        facts: the task's state, with the wait flag and the time.
+        facts: the task's state, with the wait flag, the emission budget and the time.
+        gathers: whether async calls are made.
     """
 
-    __slots__ = ("_batch", "_count", "_facts")
+    __slots__ = ("_batch", "_count", "_facts", "_gathers")
 
-    def __init__(self, batch: Sequence[ReceivedMessage], facts: TaskFacts) -> None:
+    def __init__(
+        self, batch: Sequence[ReceivedMessage], facts: TaskFacts, *, gathers: bool
+    ) -> None:
         self._batch = batch
         self._facts = facts
+        self._gathers = gathers
         self._count = 0
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        facts = self._facts
+        facts, budget, gathers = self._facts, self._facts.emission, self._gathers
         facts.has_waited = False
-        ends_ms = facts.now_ms() + RUN_MS
+        ends_ms = facts.now_ms() + RUN_MS if gathers else 0
         for message in self._batch:
             self._count += 1
             yield message
-            if facts.has_waited or facts.emission.is_spent or facts.now_ms() >= ends_ms:
+            if budget.is_spent or (gathers and (facts.has_waited or facts.now_ms() >= ends_ms)):
                 return
 
     def ended(self, queue: InputQueue) -> Sequence[ReceivedMessage]:

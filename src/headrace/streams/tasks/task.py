@@ -42,7 +42,7 @@ from headrace.streams.tasks.committed_numbers import (
     committed_rows,
 )
 from headrace.streams.tasks.failures import RecordErrors
-from headrace.streams.tasks.input_queue import InputQueue, UntilSpent, Waiting, in_order
+from headrace.streams.tasks.input_queue import InputQueue, Run, in_order
 from headrace.streams.tasks.task_failures import InputRange, corruption_of, raise_for, range_error
 from headrace.topology.compile.compiler import BoundProgram
 from headrace.topology.context.context import Operator, TableView
@@ -367,18 +367,16 @@ class Task:
         return done
 
     def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
-        run: Waiting | UntilSpent | Sequence[ReceivedMessage] = batch
-        if self.gathers:
-            run = Waiting(batch, self.facts)
-        elif self._emitting and self.facts.emission.is_bounded:
-            run = UntilSpent(batch, self.facts.emission)
+        gathers = self.gathers
+        may_end = gathers or (self._emitting and self.facts.emission.is_bounded)
+        run = Run(batch, self.facts, gathers=gathers) if may_end else batch
         try:
             stream_time = self._bound.process[place.topic](run)
         except BaseException as error:  # also SystemExit: it would recur after a restart
             self._tried[place] = batch[-1].offset() + 1
             self._note_far(place, batch)
             self._raise(error)
-        if isinstance(run, (Waiting, UntilSpent)):
+        if isinstance(run, Run):
             batch = run.ended(self._queues[place])
         self.moved = True
         self.last_read[place] = batch[-1]
