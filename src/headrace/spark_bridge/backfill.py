@@ -56,16 +56,14 @@ def backfill(
     Args:
         topology: topology of the live application.
         settings: settings of the live application.
-        spark: a SparkSession; its executors must be able to import the project and to reach the
-            brokers.
+        spark: a SparkSession whose executors can import the project and reach the brokers.
         until: end of the history: "latest" for the last stable offsets, offsets to stop before by
             partition, or a time with a time zone. The live application processes later records.
         source: DataFrames by topic, with history that is not in Kafka (see
             `headrace.spark_bridge.history.archive_packs`).
         cutover: start of reading from Kafka after DataFrames without offsets: offsets, or a time.
         outputs: "write" or "skip" the records for topics outside of the application.
-        handover: "driver" writes everything in one transaction, "partitioned" writes one
-            transaction per task from the executors; "auto" chooses by size.
+        handover: "driver" writes one transaction, "partitioned" one per task; "auto" chooses.
         order: "exact" processes record by record; "combine" aggregates before a repartition topic
             if the final results are equal, with fewer intermediate updates; "auto" does so if
             caches are on, which skip updates, too.
@@ -76,8 +74,7 @@ def backfill(
         on_stage: called with the report of each finished stage.
 
     Raises:
-        CannotBackfillError: the topology cannot run over history, or the history is incomplete;
-            the backfill has not started.
+        CannotBackfillError: the topology or the history is unsuitable; nothing has started.
         BackfillError: a record could not be processed; nothing is visible.
         SparkMissingError: Spark is too old.
         StreamsError: the cluster does not answer, or topics are missing or misconfigured.

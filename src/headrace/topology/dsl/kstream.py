@@ -945,16 +945,12 @@ class KStream(Generic[K, V]):
     ) -> KStream[K, R]:
         """Join each record with another stream's records near it in time, or with a row of a table.
 
-        With another stream, both streams store their records, and each record is joined with all
-        records of the other stream that have its key and are within `windows`, in any order of
-        arrival. The result has the later timestamp of the two. With a table, each record of this
-        stream is joined with the current row of its key, and the result has the record's timestamp.
-        A `GlobalKTable` is looked up in the same way, by the key that `key_mapper` returns.
-
-        A record without a value, or without a match, has no result; a record without a key is
-        handled by ``null.key.policy``. A stream or table whose key may have changed is
-        repartitioned, and both sides need the same number of partitions; neither is necessary for a
-        global table.
+        With a stream, each record is joined with all records of the other stream that have its key
+        and are within `windows`; the result has the later timestamp. With a table, it is joined
+        with the current row of its key (global: of `key_mapper`), and the result has its timestamp.
+        A record without a value or a match has no result, one without a key is handled by
+        ``null.key.policy``. Sides whose keys may have changed are repartitioned, and both sides
+        need the same number of partitions; neither is necessary for a global table.
 
         Args:
             other: the other stream, or the table, global or not.
