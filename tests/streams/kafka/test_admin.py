@@ -14,9 +14,9 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from headrace.streams.errors import FatalClientError
-from headrace.streams.kafka.admin import LiveAdmin
+from headrace.streams.kafka.admin import _CONFIGS, LiveAdmin
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
 
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_OFFSET = -1001
@@ -268,3 +268,19 @@ def test_no_answer_about_configs_is_told_from_a_missing_right(
     assert "lacks the right DescribeConfigs" in logs[0]["reason"]
     assert "lacks the right" not in logs[1]["reason"]
     assert "Unknown topic or partition" in logs[1]["reason"]
+
+
+def test_every_config_that_is_compared_is_asked_for() -> None:
+    """A config that is left out looks as if the broker did not know it, and nothing is compared."""
+    read: set[str] = set()
+
+    class Recording(dict[str, str]):
+        def get(self, name: str, default: Any = None) -> Any:
+            read.add(name)
+            return default
+
+    facts = TopicFacts("t", 1, "id", Recording())
+    for name, member in vars(TopicFacts).items():
+        if isinstance(member, property):
+            getattr(facts, name)
+    assert read == set(_CONFIGS)

@@ -19,7 +19,7 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.plan.deployed import DeployedTopology
+from headrace.streams.plan.deployed import DeployedTopology, forget
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.live_versions import (
     DESCRIBED_S,
@@ -472,3 +472,15 @@ def test_a_topic_that_is_new_has_no_offsets_to_lose() -> None:
     read = worker.deployed.read()
     assert read is not None
     assert read.fresh == ("products",)
+
+
+def test_the_descriptions_of_all_versions_are_deleted() -> None:
+    """Each stands at the first input of its version; an older one must not come back."""
+    cluster = Cluster()
+    for write in (through("orders"), through("clicks")):
+        worker = Worker(cluster, "a", write).start().run()
+        worker.deployed.keep()
+        del cluster.members["a"]
+    assert len(cluster.kept) == 2
+    forget("app", cluster)
+    assert Worker(cluster, "b", through("orders")).deployed.read() is None

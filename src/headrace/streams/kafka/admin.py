@@ -41,6 +41,7 @@ _CONFIGS = (
     "max.message.bytes",
     "delete.retention.ms",
     "retention.ms",
+    "min.compaction.lag.ms",
     "message.timestamp.type",
     "message.timestamp.after.max.ms",
     "message.timestamp.before.max.ms",

@@ -263,7 +263,7 @@ def forget(application_id: str, cluster: GroupOffsets) -> None:
 def forgotten(application_id: str, cluster: GroupOffsets) -> Offsets:
     """Return the offsets to commit in the topology's group to delete the description, if any."""
     kept = cluster.committed(topology_group(application_id), decided=False)
-    if not kept:
-        return {}
-    place, last = max(kept.items(), key=lambda item: item[1].offset)
-    return {place: CommittedOffset(last.offset + 1)}
+    # Versions whose first input differs have written their descriptions at several partitions.
+    last = max((c.offset for c in kept.values()), default=0)
+    described = [tp for tp, c in kept.items() if Deployment.decode(c.metadata) is not None]
+    return dict.fromkeys(described, CommittedOffset(last + 1))

@@ -55,7 +55,7 @@ from headrace.topology.operators.last_changes import (
     advance,
     close_idle,
     emit_left,
-    emits_on_its_own,
+    emits_earlier,
     has_results_left,
     is_due,
 )
@@ -212,7 +212,7 @@ class Task:
         self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
         operators = self._bound.operators.values()
-        self._emitting = [operator for operator in operators if emits_on_its_own(operator)]
+        self._emitting = [operator for operator in operators if emits_earlier(operator)]
         self._times_written.begin(self.id.sub_topology, self._bound.operators, self._beside.number)
         self._beside.forget(WATERMARK, HELD, SHIFT)  # numbers without an operator are outdated
         of_inputs = [WATERMARK] if self.followed else []

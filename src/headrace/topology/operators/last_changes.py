@@ -43,6 +43,10 @@ class _Holding(Protocol):
 
 @runtime_checkable
 class _Emitting(Protocol):
+    @property
+    def emits_earlier(self) -> bool:
+        """Whether it emits results of earlier records when its time advances."""
+
     def has_results_left(self) -> bool:
         """Return whether results are due that did not fit into the last commit."""
 
@@ -50,9 +54,9 @@ class _Emitting(Protocol):
         """Emit them, as far as they fit into the next one."""
 
 
-def emits_on_its_own(operator: Operator) -> bool:
+def emits_earlier(operator: Operator) -> bool:
     """Return whether an operator emits results of earlier records when its time advances."""
-    return isinstance(operator, _Emitting)
+    return isinstance(operator, _Emitting) and operator.emits_earlier
 
 
 def has_results_left(operator: Operator) -> bool:

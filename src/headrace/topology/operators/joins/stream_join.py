@@ -584,6 +584,11 @@ class _Join(Uncached):
     def held_from(self) -> int | None:
         return None if self._waiting is None else self._waiting.held_from()
 
+    @property
+    def emits_earlier(self) -> bool:
+        """Whether it emits results of earlier records when its time advances."""
+        return self._waiting is not None
+
     def has_results_left(self) -> bool:
         """Return whether unmatched results are due that did not fit into the last commit."""
         return self._waiting is not None and self._waiting.is_behind

@@ -320,6 +320,11 @@ class Sessions(RecordCache):
             self._time.value = max(self._time.value, last + self._closing_ms + 1)
             self._advance()
 
+    @property
+    def emits_earlier(self) -> bool:
+        """Whether it emits results of earlier records when its time advances."""
+        return self._progress is not None
+
     def has_results_left(self) -> bool:
         """Return whether sessions are closed that did not fit into the last commit."""
         return self._progress is not None and self._progress.is_left

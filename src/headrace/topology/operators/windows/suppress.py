@@ -179,6 +179,11 @@ class Suppressing:
             return start
         return time
 
+    @property
+    def emits_earlier(self) -> bool:
+        """Whether it emits results of earlier records when its time advances."""
+        return True
+
     def has_results_left(self) -> bool:
         """Return whether rows are due that did not fit into the last commit."""
         return self._is_behind

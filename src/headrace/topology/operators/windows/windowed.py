@@ -412,6 +412,11 @@ class WindowedOperator:
         elif self._keep_ms is not None and timestamp > self._keep_ms:
             self._rows.buffer.expire(timestamp - self._keep_ms)
 
+    @property
+    def emits_earlier(self) -> bool:
+        """Whether it emits results of earlier records when its time advances."""
+        return self._progress is not None
+
     def has_results_left(self) -> bool:
         """Return whether windows are closed that did not fit into the last commit."""
         return self._progress is not None and self._progress.is_left
