@@ -298,6 +298,28 @@ def test_the_page_on_architecture_has_every_package() -> None:
     assert [name for name in named if not (PACKAGE / name).is_file()] == []
 
 
+FOREIGN = re.compile(
+    r"\b(?:what|whoever|whatever|those|ones?|others|told|tells?|said|says?|hears?|heard|in vain"
+    r"|(?:is|are|was|were) (?:(?:not )?there|to be)|go(?:es)? on|anew|put right|in any case"
+    r"|by itself|of (?:its|one's) own|at once|now and then|so many|as far as|stands?|lies|bears?"
+    r"|stood)\b",
+    re.IGNORECASE,
+)
+"""Constructions in which summaries hide their subject or their object from native readers."""
+
+
+def test_summaries_are_plain_technical_english() -> None:
+    foreign = [
+        f"{name_of(path)}:{getattr(node, 'lineno', 1)}: {summary}"
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for summary in [(ast.get_docstring(node) or "").split("\n\n")[0]]
+        if FOREIGN.search(summary)
+    ]
+    assert foreign == []
+
+
 def test_the_tour_is_as_long_as_an_evening() -> None:
     page = (ROOT / "docs/architecture.md").read_text()
     tour = re.findall(r"^\d\. `([\w/]+\.py)`: ", page.partition("## A tour")[2], re.M)

@@ -29,7 +29,7 @@ _MARKS = re.compile(r"\[([^]]*)\]\([^)]*\)")
 @click.command()
 @click.argument("name", required=False)
 def settings(name: str | None) -> None:
-    """Show all settings, with what they take, their default and what they mean.
+    """Print all settings with type, default and meaning.
 
     With NAME, such as commit.interval.ms or consumer.session.timeout.ms, only this one, or those
     that have NAME in theirs.
@@ -42,7 +42,7 @@ def settings(name: str | None) -> None:
 
 @click.command("exit-codes")
 def exit_codes() -> None:
-    """Show what the exit codes of `headrace run` mean, which other commands end with, too.
+    """Print the exit codes of `headrace run` and other commands.
 
     Beside them, 1 is the answer "no" of commands that say so, such as `headrace lag --above`.
     """

@@ -145,7 +145,7 @@ def offsets(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Move a stopped group: the next record that it reads is the next one at the target, too.
+    """Move a stopped group's offsets to the target cluster.
 
     --from, --to and --name are those of the mirror, with --back too. What would be set is printed
     first. The group must have no members on either cluster.
@@ -236,7 +236,7 @@ def mirror(
     skip_lost: bool,
     once: bool,
 ) -> None:
-    """Copy topics of one cluster to another, each record once.
+    """Copy topics to another cluster, each record once.
 
     Partitions, keys, values, timestamps and headers stay as they are. What is copied, and where it
     stands, is committed together at the target: stopped or killed at any moment, it goes on from

@@ -72,7 +72,7 @@ def changelog() -> None:
 def restore_from_local(
     target: str, dry_run: bool, yes: bool, state_dir: str | None, settings: dict[str, str]
 ) -> None:
-    """Write changelogs of a stopped application anew from the rows on this host.
+    """Write changelogs again from the rows on this host.
 
     For changelogs that were deleted while the group has offsets: the application refuses to start
     then, as its state would begin empty. What would be done is always printed first. The exit code
@@ -308,14 +308,14 @@ _TOPIC = re.compile(r"([^:]+)(?::([0-9]+(?:,[0-9]+)*))?")
 
 @click.group()
 def offsets() -> None:
-    """Show where an application's inputs stand, and set them."""
+    """Print or set the committed offsets of an application."""
 
 
 @offsets.command("list")
 @target_argument
 @settings_option
 def list_offsets(target: str, settings: dict[str, Any]) -> None:
-    """Show for each input partition what is committed, and what the topic has.
+    """Print committed and end offsets of each input partition.
 
     Where a topic that it reads does not exist the exit code is 4.
 

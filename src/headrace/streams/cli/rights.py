@@ -24,7 +24,7 @@ from headrace.streams.kafka.acls import Right, of_application
 def rights(
     target: str, user: str, grant: bool, revoke: bool, yes: bool, settings: dict[str, Any]
 ) -> None:
-    """Say which rights the user of an application needs, and grant them.
+    """Print or grant the ACLs that an application needs.
 
     They are for the topics that the application reads and writes, and for what it is itself.
     Topics that functions or handlers choose while it runs are not among them. Rights that the user

@@ -264,7 +264,7 @@ def store() -> None:
 @takes_where
 @json_option
 def list_stores(where: Where, *, as_json: bool) -> None:
-    """List the stores, and how far each partition is: those of this host, or with --url of all.
+    """List stores and the position of each partition.
 
     The exit code is 1 where rows were not counted, as they may lack changes.
     """
@@ -353,7 +353,7 @@ def scan(
     *,
     as_json: bool,
 ) -> None:
-    """Print rows in the order of their keys; with times those of windows, by time.
+    """Print rows by key, or windows by time.
 
     With --json each row is a line.
     """
@@ -367,7 +367,7 @@ def scan(
 @click.argument("file", type=click.File("w"), default="-")
 @takes_where
 def export(name: str, file: IO[str], where: Where) -> None:
-    """Write all rows to FILE, or to the standard output: one line of JSON each.
+    """Write all rows to FILE or standard output as JSON lines.
 
     `headrace topics produce` reads such lines. What is committed meanwhile is in the lines that
     follow.

@@ -62,7 +62,7 @@ def create(
     any_count: bool,
     settings: dict[str, Any],
 ) -> None:
-    """Create topics; those that exist are left as they are.
+    """Create the topics that do not exist.
 
     With --app and no NAME, all that the application reads and writes and does not make itself, and
     that of its dead letters. Topics that it reads as tables, and not as streams, get
@@ -100,7 +100,7 @@ def set_configs(
     configs: dict[str, str],
     settings: dict[str, Any],
 ) -> None:
-    """Set configs of a topic, such as retention.ms=-1; its others stay as they are."""
+    """Set configs of a topic, such as retention.ms=-1."""
     with said_errors():
         _set(name, configs, Known.of(None, settings).reach())
 
@@ -204,7 +204,7 @@ _KAFKA_S = "__"
 @json_option
 @settings_option
 def list_topics(target: str | None, every: bool, as_json: bool, settings: dict[str, Any]) -> None:
-    """List the topics of the cluster, or those of an application.
+    """List the topics of a cluster or an application.
 
     The column of records counts offsets that are there; markers of transactions count too.
     """

@@ -49,7 +49,7 @@ def transactions() -> None:
 @topic_option
 @settings_option
 def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) -> None:
-    """Show what open transactions hold back in an application's topics and offsets.
+    """Print open transactions that block an application.
 
     An application that runs has open transactions all the time, and topics that others write may
     have some of theirs. Those of a worker that was killed end by themselves, a minute later at most
@@ -85,7 +85,7 @@ def abort(
     state_dir: str | None,
     settings: dict[str, Any],
 ) -> None:
-    """Abort what workers of a stopped application left open.
+    """Abort open transactions of a stopped application.
 
     Each worker's name takes part in one more transaction, which writes a record to each of the
     application's partitions that is held back, and is aborted with it. Whoever reads committed

@@ -56,7 +56,7 @@ def broker() -> None:
 )
 @_directory_option
 def start(nodes: str | None, port: int | None, secure: bool, directory: Path) -> None:
-    """Start the broker, or say that it runs.
+    """Start the broker unless it is running.
 
     A secured one has a user `admin` who may do everything; `headrace broker grant` makes others.
     """
@@ -93,7 +93,7 @@ def grant(
     outputs: tuple[str, ...],
     directory: Path,
 ) -> None:
-    """Make a user of a secured broker, with the rights of one application and no others.
+    """Create a user with the ACLs of an application.
 
     These are the rights that `headrace rights` prints. What the user has already stays.
     """
@@ -135,7 +135,7 @@ def stop(nodes: str | None, port: int | None, directory: Path) -> None:
 @_shape_options
 @_directory_option
 def status(nodes: str | None, port: int | None, directory: Path) -> None:
-    """Say which nodes run; exit status 0 when all serve, else 3."""
+    """Print the running nodes; exit status 3 unless all serve."""
     with _errors_told():
         cluster = DevBroker(directory)
         seen = cluster.status()

@@ -263,7 +263,7 @@ class LiveVersions:
 
 
 def _are_known(found: Mapping[str, Sequence[str]]) -> bool:
-    """Whether at least one conflict is known, and not only a version without a description."""
+    """Return whether a conflicting version has a description."""
     return any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in found.values())
 
 

@@ -135,7 +135,7 @@ RUN_MS = 50
 
 
 class Run:
-    """Records of a run, up to the one after which the task has to wait.
+    """Records of a run, until the task has to wait.
 
     Args:
         batch: the records.

@@ -502,7 +502,7 @@ class Task:
             self._raise(error)
 
     def _advance_operators(self, time: int) -> None:
-        """Advance the operators to a time, each before those downstream, which take its results.
+        """Advance the stream time of the operators, upstream operators first.
 
         It ends at the first one whose results do not all fit into the next commit.
         """
@@ -522,7 +522,7 @@ class Task:
         return self._closes_idle or any(map(has_results_left, self._emitting))
 
     def emit_left(self) -> None:
-        """Emit the results that did not fit into the last commit, as far as they fit into the next.
+        """Emit results left by the last commit, within the budget of the next commit.
 
         Does nothing if none is left.
         """

@@ -619,7 +619,7 @@ class Tasks:
                 self._stop(slot)
 
     def rebuild_all(self) -> None:
-        """End all tasks, including restores, and begin them anew; local state stays."""
+        """End all tasks, including restores, and re-create them; local state stays."""
         for slot in self._slots.values():
             self._stop(slot)
 

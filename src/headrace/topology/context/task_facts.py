@@ -77,7 +77,7 @@ class EmissionBudget:
         self._since_ms = 0
 
     def spend(self) -> None:
-        """Count one result."""
+        """Count a result."""
         self.count += 1
         if self._limit is None:
             return

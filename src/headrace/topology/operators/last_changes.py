@@ -51,7 +51,7 @@ class _Emitting(Protocol):
         """Return whether results are due that did not fit into the last commit."""
 
     def emit_left(self) -> None:
-        """Emit them, as far as they fit into the next one."""
+        """Emit the results left by the last commit, within the budget of the next commit."""
 
 
 def emits_earlier(operator: Operator) -> bool:

@@ -594,7 +594,7 @@ class _Join(Uncached):
         return self._waiting is not None and self._waiting.is_behind
 
     def emit_left(self) -> None:
-        """Emit them, as far as they fit into the next one."""
+        """Emit the results left by the last commit, within the budget of the next commit."""
         assert self._waiting is not None
         self._waiting.is_behind = False
         self._waiting.advance(self._waiting.time.value, self._forward)

@@ -330,7 +330,7 @@ class Sessions(RecordCache):
         return self._progress is not None and self._progress.is_left
 
     def emit_left(self) -> None:
-        """Emit them, as far as they fit into the next one."""
+        """Emit the results left by the last commit, within the budget of the next commit."""
         self._advance()
 
     def _emit_closed(self) -> None:

@@ -189,7 +189,7 @@ class Suppressing:
         return self._is_behind
 
     def emit_left(self) -> None:
-        """Emit them, as far as they fit into the next one."""
+        """Emit the results left by the last commit, within the budget of the next commit."""
         if not self._loaded:
             self._load()
         self._enforce()

@@ -422,7 +422,7 @@ class WindowedOperator:
         return self._progress is not None and self._progress.is_left
 
     def emit_left(self) -> None:
-        """Emit them, as far as they fit into the next one."""
+        """Emit the results left by the last commit, within the budget of the next commit."""
         if self._emit_to is not None:
             self._emit_closed(self._emit_to)
             self._expire()
