@@ -107,7 +107,7 @@ def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenCon
 
 def read_range(
     open_consumer: OpenConsumer,
-    place: TopicPartition,
+    tp: TopicPartition,
     start: int,
     end: int,
     *,
@@ -132,10 +132,10 @@ def read_range(
     clock = clock or SystemClock()
     consumer = open_consumer()
     with and_then(lambda: consumer.close(leave=False), quietly=True):
-        consumer.add({place: start})
+        consumer.add({tp: start})
         reached, last_s = start, clock.monotonic_s()
         while reached < end:
-            records = consumer.poll(BATCH_RECORDS, _POLL_S).get(place, ())
+            records = consumer.poll(BATCH_RECORDS, _POLL_S).get(tp, ())
             before = reached
             if records:
                 reached = records[-1].offset() + 1
@@ -144,12 +144,12 @@ def read_range(
                 if records:
                     yield records
             # The position passes markers and aborted records.
-            reached = max(reached, consumer.positions([place]).get(place, reached))
+            reached = max(reached, consumer.positions([tp]).get(tp, reached))
             if reached > before:
                 last_s = clock.monotonic_s()
             elif clock.monotonic_s() - last_s > timeout_s:
                 raise BackfillError(
-                    f"nothing came of {place} after offset {reached} for {timeout_s:.0f} s, though "
+                    f"nothing came of {tp} after offset {reached} for {timeout_s:.0f} s, though "
                     f"it was to be read up to {end}; see that the brokers are up, or raise "
                     "task.timeout.ms, and run the backfill again with the same id"
                 )

@@ -230,8 +230,8 @@ def parse_place(text: str) -> tuple[TopicPartition, int]:
     >>> parse_place("my-orders-3=17")
     (TopicPartition(topic='my-orders', partition=3), 17)
     """
-    place, _, offset = text.strip().rpartition("=")
-    topic, _, partition = place.rpartition("-")
+    tp, _, offset = text.strip().rpartition("=")
+    topic, _, partition = tp.rpartition("-")
     if not (topic and partition.isdecimal() and offset.isdecimal()):
         raise click.BadParameter(f"{text!r} is not TOPIC-PARTITION=OFFSET, such as orders-0=1200")
     return TopicPartition(topic, int(partition)), int(offset)
@@ -250,8 +250,8 @@ def parse_until(_: click.Context, __: click.Parameter, text: str | None) -> Unti
     if text == "latest":
         return "latest"
     if "=" in text:
-        places: Mapping[TopicPartition, int] = dict(map(parse_place, text.split(",")))
-        return places
+        tps: Mapping[TopicPartition, int] = dict(map(parse_place, text.split(",")))
+        return tps
     try:
         given = datetime.fromisoformat(text)
     except ValueError as error:
@@ -474,9 +474,9 @@ def _say_ended(report: Report, app: KafkaStreams, console: Console) -> None:
 
 def _say_plan(report: Report, console: Console) -> None:
     plan = report.plan
-    for place in plan.inputs:
-        begin, end = plan.starts[place], plan.ends[place]
-        console.print(f"{place}: from offset {begin:,} up to {end:,}", highlight=False)
+    for tp in plan.inputs:
+        begin, end = plan.starts[tp], plan.ends[tp]
+        console.print(f"{tp}: from offset {begin:,} up to {end:,}", highlight=False)
     stages = ", ".join("+".join(map(str, stage)) for stage in plan.stages)
     console.print(
         f"{plan.records:,} offsets; stages of sub-topologies: {stages}. "

@@ -35,13 +35,13 @@ def fixed_ranges(
     facts = describe_as(admin, [topic]).get(topic)
     if facts is None:
         raise ReadError(f"topic {topic} does not exist{nearest(topic, admin.names())}")
-    places = [TopicPartition(topic, number) for number in range(facts.partitions)]
-    starts, ends = admin.start_offsets(places), admin.stable_offsets(places)
+    tps = [TopicPartition(topic, number) for number in range(facts.partitions)]
+    starts, ends = admin.start_offsets(tps), admin.stable_offsets(tps)
     if to_commits:
         committed = admin.committed(config.application_id, decided=True)
-        reached = {place: committed[place].offset if place in committed else 0 for place in places}
-        ends = {place: min(end, reached[place]) for place, end in ends.items()}
-    return tuple(Range(place, starts[place], ends[place]) for place in places)
+        reached = {tp: committed[tp].offset if tp in committed else 0 for tp in tps}
+        ends = {tp: min(end, reached[tp]) for tp, end in ends.items()}
+    return tuple(Range(tp, starts[tp], ends[tp]) for tp in tps)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -194,7 +194,7 @@ class Form:
         return ", ".join(f"`{name}` {ddl_of(kind)}" for name, kind in self.fields)
 
     def batches(
-        self, place: TopicPartition, records: Iterator[Sequence[ReceivedMessage]]
+        self, tp: TopicPartition, records: Iterator[Sequence[ReceivedMessage]]
     ) -> Iterator[Any]:
         """Yield the rows of a partition's records as Arrow batches."""
         rows: Iterator[Any]
@@ -205,7 +205,7 @@ class Form:
         else:
             rows = iter(self._kept(latest(records)))
         while some := list(islice(rows, BATCH_ROWS)):
-            yield self._batch(place, some)
+            yield self._batch(tp, some)
 
     def _kept(self, rows: list[Row]) -> list[Row]:
         time_of = None if self.spec is None else self.spec.rows.time_of
@@ -213,7 +213,7 @@ class Form:
             return rows
         return not_expired(rows, time_of, self.spec.retention_ms)
 
-    def _batch(self, place: TopicPartition, rows: list[Any]) -> Any:
+    def _batch(self, tp: TopicPartition, rows: list[Any]) -> Any:
         more: list[Any] = []
         if self.what == "records":
             keys, values = [r.key() for r in rows], [r.value() for r in rows]
@@ -226,7 +226,7 @@ class Form:
         else:
             keys, values, stamps, offsets = (list(column) for column in zip(*rows, strict=True))
         arrays = [*self.key.arrays(keys), self.value.array(values), times(stamps), *more]
-        arrays.append(pa.array([place.partition] * len(rows), pa.int32()))
+        arrays.append(pa.array([tp.partition] * len(rows), pa.int32()))
         if self.with_offset:
             arrays.append(pa.array(offsets, pa.int64()))
         if self.what == "records":

@@ -109,13 +109,13 @@ def _is_partly_written(target: Target, application: Application, plan: BackfillP
     """Fence the writers of a plan, then return whether any unit was committed."""
     if plan is None:
         return True  # its notes went with the topics that an earlier drop has deleted
-    names, places = _writers(application, plan)
+    names, tps = _writers(application, plan)
     for name in names:
         settings = target.producer_settings(transactional_id(plan, name), CALL_TIMEOUT_MS)
         producer = make_producer(settings)
         with and_then(producer.close, quietly=True):
             producer.init()
-    return bool(target.groups.committed_at(marker_group(plan), places))
+    return bool(target.groups.committed_at(marker_group(plan), tps))
 
 
 def _writers(
@@ -124,7 +124,7 @@ def _writers(
     """Return the names of a plan's units, and the partitions of their markers."""
     if is_of(application, plan):
         units = units_of(application, plan)
-        return [unit.name for unit in units], [place for unit in units for place in unit.inputs]
+        return [unit.name for unit in units], [tp for unit in units for tp in unit.inputs]
     # Another topology does not know the units: these are a superset.
     tasks = range(max(plan.partitions.values()))
     names = [f"{sub}_{d}" for sub in plan.sub_topologies for d in tasks]

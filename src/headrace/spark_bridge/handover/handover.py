@@ -185,12 +185,10 @@ def live_offsets(
         for sub in target.application.plans.values()
         for topic in sub.topics.all_sources
     }
-    texts = {
-        place: with_topic_id(progress[place], place.topic, ids.get(place.topic)) for place in ends
-    }
+    texts = {tp: with_topic_id(progress[tp], tp.topic, ids.get(tp.topic)) for tp in ends}
     return {
-        place: CommittedOffset(end, with_changelogs(texts[place], changelogs[place.topic]))
-        for place, end in ends.items()
+        tp: CommittedOffset(end, with_changelogs(texts[tp], changelogs[tp.topic]))
+        for tp, end in ends.items()
     }
 
 
@@ -350,8 +348,8 @@ def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
 
 def _markers(target: Target, plan: BackfillPlan, units: Sequence[HandoverUnit]) -> Offsets:
     """Return the marker offsets of written units, with the offset metadata of their inputs."""
-    places = [place for unit in units for place in unit.inputs]
-    return target.groups.committed_at(marker_group(plan), places)
+    tps = [tp for unit in units for tp in unit.inputs]
+    return target.groups.committed_at(marker_group(plan), tps)
 
 
 def _missing(
@@ -417,7 +415,7 @@ def _flip(
     """Commit the application's offsets, which completes a partitioned handover."""
     target = request.target
     found = _markers(target, plan, units)
-    progress = {place: committed.metadata for place, committed in found.items()}
+    progress = {tp: committed.metadata for tp, committed in found.items()}
     live = live_offsets(target, plan, progress)
     try:
         lead.certain(lambda: lead.finish(plan, live, reset=request.reset, begun=False))

@@ -40,7 +40,7 @@ class PlacedGroup(Protocol):
     """
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition]
+        self, group: str, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's offsets at given partitions, after open transactions are decided."""
 
@@ -123,7 +123,7 @@ def note_places(
 
     def places(topics: Iterable[str]) -> list[TopicPartition]:
         found = [TopicPartition(t, p) for t in set(topics) for p in range(partitions.get(t, 0))]
-        return sorted(found, key=lambda place: (place.partition, place.topic))
+        return sorted(found, key=lambda tp: (tp.partition, tp.topic))
 
     return tuple(dict.fromkeys([*places(sources), *places(internal)]))
 
@@ -133,7 +133,7 @@ class Notes:
     """Snapshot of the notes of an application.
 
     Args:
-        places: the partitions that may have notes.
+        tps: the partitions that may have notes.
     """
 
     places: Sequence[TopicPartition]
@@ -141,17 +141,17 @@ class Notes:
 
     @classmethod
     def read(
-        cls, application_id: str, cluster: PlacedGroup, places: Sequence[TopicPartition]
+        cls, application_id: str, cluster: PlacedGroup, tps: Sequence[TopicPartition]
     ) -> Notes:
         """Read the notes from the cluster, after open transactions are decided."""
-        offsets = cluster.committed_at(backfill_group(application_id), places)
-        notes = {place: BackfillNote.decode(c.metadata) for place, c in offsets.items()}
-        return cls(places, {place: note for place, note in notes.items() if note is not None})
+        offsets = cluster.committed_at(backfill_group(application_id), tps)
+        notes = {tp: BackfillNote.decode(c.metadata) for tp, c in offsets.items()}
+        return cls(tps, {tp: note for tp, note in notes.items() if note is not None})
 
     @property
     def heads(self) -> dict[TopicPartition, BackfillNote]:
         """First note of each backfill, by partition."""
-        return {place: note for place, note in self.found.items() if note.index == 0}
+        return {tp: note for tp, note in self.found.items() if note.index == 0}
 
     @property
     def open_head(self) -> tuple[TopicPartition, BackfillNote] | None:
@@ -202,15 +202,15 @@ class Notes:
             BackfillNote("open", plan.id, digest, i, count, part) for i, part in enumerate(parts)
         )
         return {
-            place: CommittedOffset(0, note.encode())
-            for place, note in zip(self.places, notes, strict=False)
+            tp: CommittedOffset(0, note.encode())
+            for tp, note in zip(self.places, notes, strict=False)
         }
 
     def again(self, backfill_id: str) -> Offsets:
         """Return the notes of a plan unchanged, to commit them again before they expire."""
         return {
-            place: CommittedOffset(0, note.encode())
-            for place, note in self.found.items()
+            tp: CommittedOffset(0, note.encode())
+            for tp, note in self.found.items()
             if note.id == backfill_id
         }
 
@@ -218,6 +218,6 @@ class Notes:
         """Return the note with the new state of the open backfill; its plan is unchanged."""
         opened = self.open_head
         assert opened is not None, f"no backfill is open, {plan_id} neither"
-        place, head = opened
+        tp, head = opened
         assert head.id == plan_id, f"{head.id} is open, not {plan_id}"
-        return {place: CommittedOffset(0, replace(head, state=state).encode())}
+        return {tp: CommittedOffset(0, replace(head, state=state).encode())}

@@ -63,11 +63,11 @@ class RowWriter:
         self.counts.changelog += changelog
         self.counts.sink += sink
 
-    def forget_old(self, places: Iterable[TopicPartition]) -> None:
+    def forget_old(self, tps: Iterable[TopicPartition]) -> None:
         """Send a tombstone for each old key that was not written."""
-        for place in places:
-            for key in sorted(self._old.pop(place, ())):
-                self._send(place.topic, None, key, place.partition, self._now_ms, None)
+        for tp in tps:
+            for key in sorted(self._old.pop(tp, ())):
+                self._send(tp.topic, None, key, tp.partition, self._now_ms, None)
                 self.counts.tombstones += 1
 
 
@@ -83,9 +83,9 @@ def read_old_keys(
         ranges: start and last stable offset of each partition.
     """
     found: OldKeys = {}
-    for place, (start, end) in ranges.items():
+    for tp, (start, end) in ranges.items():
         keys: set[bytes] = set()
-        for records in read_range(open_consumer, place, start, end, timeout_s=timeout_s):
+        for records in read_range(open_consumer, tp, start, end, timeout_s=timeout_s):
             for record in records:
                 key = record.key()
                 if key is None:
@@ -95,5 +95,5 @@ def read_old_keys(
                 else:
                     keys.add(key)
         if keys:
-            found[place] = keys
+            found[tp] = keys
     return found

@@ -112,8 +112,8 @@ class Target:
         sources = [t for plan in plans for t in plan.topics.sources]
         partitions = {name: facts.partitions for name, facts in self.topics().items()}
         internal = [name for name in partitions if name not in sources]
-        places = note_places(sources, internal, partitions)
-        return Notes.read(self.group, self.groups, places)
+        tps = note_places(sources, internal, partitions)
+        return Notes.read(self.group, self.groups, tps)
 
     def inputs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
         """Return every input partition of the application."""
@@ -135,7 +135,7 @@ class Target:
         A backfill writes nothing to repartition topics, and their earlier records must not be
         processed.
         """
-        internal = [place for place in self.inputs(plan) if place not in plan.ends]
+        internal = [tp for tp in self.inputs(plan) if tp not in plan.ends]
         return {**plan.ends, **(self.admin.end_offsets(internal) if internal else {})}
 
     # -- refusals ----------------------------------------------------------------------------
@@ -209,20 +209,20 @@ class Target:
             if store.spec.layout == "versioned" and store.name in plan.changelogs
         }
 
-    def _old_keys(self, places: Sequence[TopicPartition]) -> OldKeys:
-        starts, ends = self.admin.start_offsets(places), self.admin.stable_offsets(places)
-        ranges = {place: (starts[place], ends[place]) for place in places}
+    def _old_keys(self, tps: Sequence[TopicPartition]) -> OldKeys:
+        starts, ends = self.admin.start_offsets(tps), self.admin.stable_offsets(tps)
+        ranges = {tp: (starts[tp], ends[tp]) for tp in tps}
         return read_old_keys(self.open_consumer, ranges, timeout_s=self._timeout_s)
 
     def old_rows(self, plan: BackfillPlan) -> int:
         """Return an upper bound for the rows in the changelogs, including obsolete records."""
-        places = self.changelogs(plan)
-        starts, ends = self.admin.start_offsets(places), self.admin.stable_offsets(places)
-        return sum(ends[place] - starts[place] for place in places)
+        tps = self.changelogs(plan)
+        starts, ends = self.admin.start_offsets(tps), self.admin.stable_offsets(tps)
+        return sum(ends[tp] - starts[tp] for tp in tps)
 
-    def old_keys(self, places: Sequence[TopicPartition], *, reset: bool) -> OldKeys:
+    def old_keys(self, tps: Sequence[TopicPartition], *, reset: bool) -> OldKeys:
         """Return the keys in changelog partitions that the backfill replaces."""
-        return self._old_keys(places) if reset else {}
+        return self._old_keys(tps) if reset else {}
 
     @property
     def _timeout_s(self) -> float:
@@ -369,8 +369,8 @@ _NOT_IN_TRANSACTIONS = frozenset(
 """Settings of applications without transactions that transactions do not support."""
 
 
-def _named(places: Mapping[TopicPartition, object]) -> str:
+def _named(tps: Mapping[TopicPartition, object]) -> str:
     """Return the first partitions as text, with the number of further partitions."""
-    some = sorted(places)[:_NAMED_MAX]
-    more = len(places) - len(some)
+    some = sorted(tps)[:_NAMED_MAX]
+    more = len(tps) - len(some)
     return ", ".join(map(str, some)) + (f" and {more} more" if more else "")

@@ -104,8 +104,8 @@ class RowFacts:
             F.min("oldest").alias("oldest"),
             F.sum(F.octet_length("data")).alias("size"),
         ]
-        places = ["sub", "d", "kind", "topic", F.spark_partition_id().alias("place")]
-        found: list[Any] = results.packs.groupBy(*places).agg(*wanted).collect()
+        tps = ["sub", "d", "kind", "topic", F.spark_partition_id().alias("place")]
+        found: list[Any] = results.packs.groupBy(*tps).agg(*wanted).collect()
         sizes: dict[int, int] = {}
         rows: dict[tuple[int, int], int] = {}
         oldest: dict[tuple[str, str], int] = {}

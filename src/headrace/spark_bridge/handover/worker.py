@@ -223,7 +223,7 @@ class WriteUnit:
         admin = LiveAdmin(self.clients, timeout_s=_CALL_TIMEOUT_S)
         starts = admin.start_offsets(unit.changelogs)
         ends = admin.stable_offsets(unit.changelogs)
-        ranges = {place: (starts[place], ends[place]) for place in unit.changelogs}
+        ranges = {tp: (starts[tp], ends[tp]) for tp in unit.changelogs}
         return read_old_keys(self.consumer, ranges, timeout_s=_CALL_TIMEOUT_S)
 
 

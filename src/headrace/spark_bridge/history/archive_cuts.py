@@ -18,22 +18,22 @@ ReadRange = Callable[[TopicPartition, int, int], Iterator[Sequence[ReceivedMessa
 """Yields the committed records of a partition between two offsets."""
 
 
-def check_cutover(cutover: object, places: Sequence[TopicPartition]) -> None:
+def check_cutover(cutover: object, tps: Sequence[TopicPartition]) -> None:
     """Raise if `cutover` is not a valid time or set of offsets.
 
     Args:
-        places: the partitions that have an archive.
+        tps: the partitions that have an archive.
 
     Raises:
         CannotBackfillError: it is neither a time with a time zone nor offsets of partitions that
             have an archive.
     """
     if isinstance(cutover, Mapping):
-        unknown = sorted({TopicPartition(*place) for place in cutover} - set(places))
+        unknown = sorted({TopicPartition(*tp) for tp in cutover} - set(tps))
         if unknown:
             raise CannotBackfillError(
                 f"cutover= names {', '.join(map(str, unknown))}, of which there is no archive; "
-                f"take partitions of {', '.join(sorted({place.topic for place in places}))}"
+                f"take partitions of {', '.join(sorted({tp.topic for tp in tps}))}"
             )
     elif cutover is not None and not isinstance(cutover, datetime):
         raise CannotBackfillError(
@@ -62,27 +62,27 @@ def cuts_of(
             lost.
         CannotBackfillError: records would be read twice.
     """
-    places = [TopicPartition(facts.topic, p) for p in range(partitions)]
-    topic = _Topic(admin, read, admin.start_offsets(places), admin.stable_offsets(places))
+    tps = [TopicPartition(facts.topic, p) for p in range(partitions)]
+    topic = _Topic(admin, read, admin.start_offsets(tps), admin.stable_offsets(tps))
     if cutover is None:
-        cuts = _own_ends(facts, places)
+        cuts = _own_ends(facts, tps)
     elif isinstance(cutover, datetime):
         cuts = _at_time(facts, topic, int(cutover.timestamp() * 1000))
     else:
         given = {TopicPartition(t, p): int(at) for (t, p), at in cutover.items()}
-        unsaid = [place for place in places if place not in given]
+        unsaid = [tp for tp in tps if tp not in given]
         if unsaid:
             raise HistoryGapError(
                 f"cutover= does not say where Kafka goes on in {', '.join(map(str, unsaid))}"
             )
-        cuts = {place: given[place] for place in places}
+        cuts = {tp: given[tp] for tp in tps}
     # Partitions without any archived record are reported first.
-    for place in sorted(places, key=lambda place: facts.of(place) is not None):
-        part = facts.of(place)
+    for tp in sorted(tps, key=lambda tp: facts.of(tp) is not None):
+        part = facts.of(tp)
         if facts.has_offsets:
-            _check_offsets(topic, place, part, cuts[place])
+            _check_offsets(topic, tp, part, cuts[tp])
         else:
-            _check_times(topic, place, part, cuts[place])
+            _check_times(topic, tp, part, cuts[tp])
     return cuts
 
 
@@ -95,22 +95,22 @@ class _Topic:
     starts: Mapping[TopicPartition, int]
     stable: Mapping[TopicPartition, int]
 
-    def records(self, place: TopicPartition, start: int, end: int) -> Iterator[ReceivedMessage]:
+    def records(self, tp: TopicPartition, start: int, end: int) -> Iterator[ReceivedMessage]:
         """Yield the records of a range that Kafka still has."""
-        start, end = max(start, self.starts[place]), min(end, self.stable[place])
+        start, end = max(start, self.starts[tp]), min(end, self.stable[tp])
         if start < end:
-            for batch in self.read(place, start, end):
+            for batch in self.read(tp, start, end):
                 yield from batch
 
 
-def _own_ends(facts: ArchiveFacts, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def _own_ends(facts: ArchiveFacts, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     if not facts.has_offsets:
         raise HistoryGapError(
             f"the archive of {facts.topic} has no offsets, so nothing says which record of the "
             "topic comes next; give cutover= as offsets or as a time, or an archive with the "
             "columns partition and offset"
         )
-    return {place: _end(facts.of(place)) for place in places}
+    return {tp: _end(facts.of(tp)) for tp in tps}
 
 
 def _end(part: Part | None) -> int:
@@ -128,15 +128,15 @@ def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPart
     # If Kafka still has records from before the time, it has all records from after it.
     oldest = topic.admin.offsets_at(list(topic.starts), 0)
     cuts = {}
-    for place, at in found.items():
-        cut = topic.stable[place] if at is None else min(at, topic.stable[place])
-        cuts[place] = cut
+    for tp, at in found.items():
+        cut = topic.stable[tp] if at is None else min(at, topic.stable[tp])
+        cuts[tp] = cut
         if facts.has_offsets:
             continue
-        first, start = oldest[place], topic.starts[place]
+        first, start = oldest[tp], topic.starts[tp]
         if start > 0 and (first is None or first >= cut):
             raise HistoryGapError(
-                f"Kafka has deleted {place} up to offset {start}, and has nothing left from before "
+                f"Kafka has deleted {tp} up to offset {start}, and has nothing left from before "
                 f"the cut-over, {time_ms} ms: whether it still has all from then on cannot be "
                 "known; give cutover= as offsets, or an archive with partition and offset"
             )
@@ -150,44 +150,44 @@ def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPart
     return cuts
 
 
-def _check_offsets(topic: _Topic, place: TopicPartition, part: Part | None, cut: int) -> None:
+def _check_offsets(topic: _Topic, tp: TopicPartition, part: Part | None, cut: int) -> None:
     """Raise if records between an archive with offsets and Kafka are missing."""
-    end, start = _end(part), topic.starts[place]
+    end, start = _end(part), topic.starts[tp]
     if start > end:
         has = "has nothing" if part is None else f"ends before offset {end}"
         raise HistoryGapError(
-            f"the archive {has} of {place}, and Kafka has the records from {start} on: those "
+            f"the archive {has} of {tp}, and Kafka has the records from {start} on: those "
             "between are nowhere; bring the archive up to date"
         )
-    lost = next(topic.records(place, end, cut), None)
+    lost = next(topic.records(tp, end, cut), None)
     if lost is not None:
         raise HistoryGapError(
-            f"cutover= goes on at offset {cut} of {place}, and the archive ends before {end}: "
+            f"cutover= goes on at offset {cut} of {tp}, and the archive ends before {end}: "
             f"the record at offset {lost.offset()} would be in neither; leave cutover= out, as the "
             "archive has offsets"
         )
     if part is None or part.first is None:
         return
-    early = next(topic.records(place, start, min(part.first, cut)), None)
+    early = next(topic.records(tp, start, min(part.first, cut)), None)
     if early is not None:
         raise HistoryGapError(
-            f"the archive begins at offset {part.first} of {place}, and Kafka has records before, "
+            f"the archive begins at offset {part.first} of {tp}, and Kafka has records before, "
             f"such as that at offset {early.offset()}, which nobody would read; bring the archive "
             "up to date from the topic's first record on"
         )
 
 
-def _check_times(topic: _Topic, place: TopicPartition, part: Part | None, cut: int) -> None:
+def _check_times(topic: _Topic, tp: TopicPartition, part: Part | None, cut: int) -> None:
     """Raise if Kafka has a record before the cut-over that is newer than the whole archive."""
     latest = -1 if part is None or part.latest is None else part.latest
-    at = topic.admin.offsets_at([place], latest + 1)[place]
+    at = topic.admin.offsets_at([tp], latest + 1)[tp]
     if at is None or at >= cut:
         return
     # A transaction marker also has a timestamp, but is not a record.
-    for record in topic.records(place, at, cut):
+    for record in topic.records(tp, at, cut):
         if record.timestamp()[1] > latest:
             raise HistoryGapError(
-                f"cutover= goes on at offset {cut} of {place}, and the record at offset "
+                f"cutover= goes on at offset {cut} of {tp}, and the record at offset "
                 f"{record.offset()} is newer than all that the archive has: it would be in "
                 "neither; take an earlier place, or bring the archive up to date"
             )

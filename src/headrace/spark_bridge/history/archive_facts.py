@@ -70,12 +70,12 @@ class ArchiveFacts:
     has_offsets: bool
     parts: Mapping[int, Part]
 
-    def of(self, place: TopicPartition) -> Part | None:
+    def of(self, tp: TopicPartition) -> Part | None:
         """Return the statistics of a partition, or of the whole archive if it has no partitions.
 
         None means that the archive has no records of the partition.
         """
-        return self.parts.get(place.partition, self.parts.get(EVERYWHERE))
+        return self.parts.get(tp.partition, self.parts.get(EVERYWHERE))
 
     def goes_beyond(self, ends: Mapping[TopicPartition, int]) -> bool:
         """Return whether the archive has records at or after given end offsets."""
@@ -181,10 +181,10 @@ def refuse_other_archive(plan: BackfillPlan, facts: ArchiveFacts) -> None:
         return
     planned = {p: rows for p, rows in plan.archived_rows.items() if p.topic == facts.topic}
     now = facts.kept
-    for place in sorted(planned.keys() | now.keys()):
-        was, is_now = planned.get(place), now.get(place)
+    for tp in sorted(planned.keys() | now.keys()):
+        was, is_now = planned.get(tp), now.get(tp)
         if was != is_now:
-            where = str(place) if place.partition != EVERYWHERE else place.topic
+            where = str(tp) if tp.partition != EVERYWHERE else tp.topic
             raise CannotBackfillError(
                 f"backfill {plan.id} was planned with an archive that has of {where} "
                 f"{_said(was)}, and is now given one that has {_said(is_now)} (by offset, or "

@@ -169,10 +169,10 @@ class _Partitioned:
             keys = batch.column("key")
             found = partitions_of_keys(keys, self._partitions)
             if keys.null_count:
-                places = np.asarray(batch.column("content")) % self._partitions
-                found = np.where(np.asarray(keys.is_null()), places, found).astype(np.int32)
-            place = batch.schema.get_field_index("partition")
-            yield batch.set_column(place, "partition", pa.array(found, pa.int32()))
+                tps = np.asarray(batch.column("content")) % self._partitions
+                found = np.where(np.asarray(keys.is_null()), tps, found).astype(np.int32)
+            tp = batch.schema.get_field_index("partition")
+            yield batch.set_column(tp, "partition", pa.array(found, pa.int32()))
 
 
 def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None) -> ArchiveFacts:
@@ -220,9 +220,9 @@ def _is_before(archive: Archive, cuts: Mapping[TopicPartition, int]) -> Any:
     from pyspark.sql import functions as F  # noqa: N812
 
     kept = F.lit(False)
-    for place, cut in cuts.items():
-        if place.topic == archive.topic:
-            kept = kept | ((F.col("partition") == place.partition) & (F.col("offset") < cut))
+    for tp, cut in cuts.items():
+        if tp.topic == archive.topic:
+            kept = kept | ((F.col("partition") == tp.partition) & (F.col("offset") < cut))
     return kept
 
 
@@ -278,13 +278,13 @@ class _Numbered:
         self, application: Application, plan: BackfillPlan, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         make_stamper = _stamper_of(application, self._topic, plan.now_ms)
-        sources = {place: i for i, place in enumerate(plan.inputs)}
+        sources = {tp: i for i, tp in enumerate(plan.inputs)}
         largest, previous, count, stamper = -1, -(1 << 62), 0, None
-        place, first = None, 0
+        tp, first = None, 0
         for batch in batches:
             if not batch.num_rows:
                 continue
-            place = self._place_of(batch, place)
+            tp = self._place_of(batch, tp)
             offsets = batch.column("offset")
             if offsets.null_count:
                 offsets = pa.array(np.arange(count, count + batch.num_rows) + UNNUMBERED)
@@ -293,7 +293,7 @@ class _Numbered:
             before = np.concatenate(([previous], numbers[:-1]))
             if (twice := numbers[numbers <= before]).size:
                 raise BackfillError(
-                    f"the archive has offset {twice[0]} of {place} twice; each record must be in "
+                    f"the archive has offset {twice[0]} of {tp} twice; each record must be in "
                     "it once"
                 )
             previous = int(numbers[-1])
@@ -301,18 +301,18 @@ class _Numbered:
             if make_stamper is not None:
                 stamper = stamper or make_stamper(-1)
                 times = np.array(
-                    [m.timestamp()[1] for m in stamper.stamp(_messages(batch, place, numbers))]
+                    [m.timestamp()[1] for m in stamper.stamp(_messages(batch, tp, numbers))]
                 )
             mts = np.maximum.accumulate(np.concatenate(([largest], times)))[1:]
             largest = int(mts[-1])
-            records = _records(batch, sources[place], numbers, mts)
-            places = np.full(batch.num_rows, place.partition, np.int32)
-            label = Label("record", -1, place.partition, self._topic)
-            yield from batches_of(packed_records(label, count, records, places))
+            records = _records(batch, sources[tp], numbers, mts)
+            tps = np.full(batch.num_rows, tp.partition, np.int32)
+            label = Label("record", -1, tp.partition, self._topic)
+            yield from batches_of(packed_records(label, count, records, tps))
             count += batch.num_rows
-        if place is not None:
-            said = {"partition": place.partition, "first": first, "largest": largest}
-            label = Label("stats", -1, place.partition, self._topic)
+        if tp is not None:
+            said = {"partition": tp.partition, "first": first, "largest": largest}
+            label = Label("stats", -1, tp.partition, self._topic)
             yield packs_to_arrow([packed_note(label, json.dumps(said).encode())])
 
     def _place_of(self, batch: pa.RecordBatch, before: TopicPartition | None) -> TopicPartition:
@@ -337,13 +337,13 @@ def _stamper_of(application: Application, topic: str, now_ms: int) -> Any:
     return None
 
 
-def _messages(batch: pa.RecordBatch, place: TopicPartition, numbers: Any) -> Iterator[Row]:
+def _messages(batch: pa.RecordBatch, tp: TopicPartition, numbers: Any) -> Iterator[Row]:
     names = ("key", "value", "timestamp", "headers")
     columns = [batch.column(name).to_pylist() for name in names]
     for number, key, value, timestamp, headers in zip(numbers.tolist(), *columns, strict=True):
         if headers is not None:
             headers = [(pair["name"], pair["value"]) for pair in headers]
-        yield Row((place, number, key, value, timestamp, headers))
+        yield Row((tp, number, key, value, timestamp, headers))
 
 
 def _records(batch: pa.RecordBatch, source: int, numbers: Any, mts: Any) -> pa.RecordBatch:

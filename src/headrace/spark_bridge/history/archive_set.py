@@ -78,8 +78,8 @@ class ArchiveSet:
                 f"topic {missing[0]} does not exist; create it, as the live application will read "
                 "it"
             )
-        places = [TopicPartition(t, p) for t in source for p in range(partitions[t])]
-        check_cutover(cutover, places)
+        tps = [TopicPartition(t, p) for t in source for p in range(partitions[t])]
+        check_cutover(cutover, tps)
         archives = [open_archive(t, frame, partitions[t]) for t, frame in source.items()]
         starts = None if plan is None else plan.starts
         found = [_facts(archive, starts) for archive in archives]
@@ -143,8 +143,8 @@ class ArchiveSet:
         """
         rows = {}
         for archive, whole in zip(self.archives, self.facts, strict=True):
-            places = [TopicPartition(archive.topic, p) for p in range(archive.partitions)]
-            short = [place for place in places if plan.starts[place] < self.cuts[place]]
+            tps = [TopicPartition(archive.topic, p) for p in range(archive.partitions)]
+            short = [tp for tp in tps if plan.starts[tp] < self.cuts[tp]]
             if short and not archive.has_offsets:
                 raise CannotBackfillError(
                     f"until= ends {short[0]} at offset {plan.ends[short[0]]}, and Kafka goes on "
@@ -209,9 +209,9 @@ def _reader(application: Any) -> ReadRange:
 def _refuse_left_out(facts: ArchiveFacts, until_ms: int) -> None:
     for partition, part in facts.parts.items():
         if part.latest is not None and part.latest >= until_ms:
-            place = TopicPartition(facts.topic, partition)
+            tp = TopicPartition(facts.topic, partition)
             raise CannotBackfillError(
                 "until= leaves records to the live application that Kafka does not have any more, "
-                f"such as one of {facts.topic if partition == EVERYWHERE else place} at "
+                f"such as one of {facts.topic if partition == EVERYWHERE else tp} at "
                 f"{part.latest} ms in the archive; take a later time, or give offsets"
             )

@@ -102,7 +102,7 @@ def make_plan(
         inputs.ends,
         tables.starts,
         tables.ends,
-        tuple(sorted({place.topic for place in cuts or {}})),
+        tuple(sorted({tp.topic for tp in cuts or {}})),
         topic_ids=topic_ids,
         topology=topology_digest(application),
     )
@@ -153,7 +153,7 @@ def _ids_without(sinks: AbstractSet[str], facts: Mapping[str, TopicFacts]) -> di
 
 def ranges(
     admin: HistoryAdmin | InputEnds,
-    places: Sequence[TopicPartition],
+    tps: Sequence[TopicPartition],
     until: Until,
     cuts: Mapping[TopicPartition, int],
     late: Collection[str],
@@ -168,24 +168,24 @@ def ranges(
         CannotBackfillError: an end is past the last stable offset, or records before a cut are
             deleted.
     """
-    starts, stable = admin.start_offsets(places), admin.stable_offsets(places)
+    starts, stable = admin.start_offsets(tps), admin.stable_offsets(tps)
     ends = dict(stable)
     if isinstance(until, datetime):
         if until.tzinfo is None:
             raise CannotBackfillError("until= is a time without a time zone; give it one")
-        found = admin.offsets_at(places, int(until.timestamp() * 1000))
+        found = admin.offsets_at(tps, int(until.timestamp() * 1000))
         ends = {p: stable[p] if at is None else min(at, stable[p]) for p, at in found.items()}
     elif until != "latest":
         ends = _asked_for(until, starts, stable)
-    for place in places:
-        cut = cuts.get(place)
+    for tp in tps:
+        cut = cuts.get(tp)
         if cut is not None:
-            _check_cut(place, cut, starts[place], stable[place])
-            starts[place] = cut
-        elif place.topic in late:
-            starts[place] = ends[place]
+            _check_cut(tp, cut, starts[tp], stable[tp])
+            starts[tp] = cut
+        elif tp.topic in late:
+            starts[tp] = ends[tp]
     # Nothing is read after the requested end, neither from Kafka nor from archives.
-    starts = {place: min(start, ends[place]) for place, start in starts.items()}
+    starts = {tp: min(start, ends[tp]) for tp, start in starts.items()}
     return Ranges(starts, ends)
 
 
@@ -206,29 +206,29 @@ def _asked_for(
             f"until= does not say where {', '.join(map(str, missing))} end; give an offset for "
             "each input partition"
         )
-    for place, end in asked.items():
-        if end > stable[place]:
+    for tp, end in asked.items():
+        if end > stable[tp]:
             raise CannotBackfillError(
-                f"until= asks for {place} up to offset {end}, and what is decided ends at "
-                f"{stable[place]}; ask for less, or wait for open transactions"
+                f"until= asks for {tp} up to offset {end}, and what is decided ends at "
+                f"{stable[tp]}; ask for less, or wait for open transactions"
             )
-        if end < starts[place]:
+        if end < starts[tp]:
             raise CannotBackfillError(
-                f"until= asks for {place} up to offset {end}, and the records before "
-                f"{starts[place]} are deleted: the live application could not go on from there"
+                f"until= asks for {tp} up to offset {end}, and the records before "
+                f"{starts[tp]} are deleted: the live application could not go on from there"
             )
     return asked
 
 
-def _check_cut(place: TopicPartition, cut: int, start: int, stable: int) -> None:
+def _check_cut(tp: TopicPartition, cut: int, start: int, stable: int) -> None:
     if cut < start:
         raise CannotBackfillError(
-            f"the archive of {place} ends before offset {cut}, and Kafka has the records from "
+            f"the archive of {tp} ends before offset {cut}, and Kafka has the records from "
             f"{start} on: those between are nowhere; bring the archive up to date"
         )
     if cut > stable:
         raise CannotBackfillError(
-            f"the archive of {place} reaches offset {cut}, and Kafka's decided records end at "
+            f"the archive of {tp} reaches offset {cut}, and Kafka's decided records end at "
             f"{stable}; is it of another topic, or were its offsets counted anew?"
         )
 

@@ -89,7 +89,7 @@ class BackfillPlan:
     @property
     def records(self) -> int:
         """Number of offsets to read, including transaction markers and aborted records."""
-        return sum(end - self.starts[place] for place, end in self.ends.items())
+        return sum(end - self.starts[tp] for tp, end in self.ends.items())
 
     def to_json(self) -> dict[str, object]:
         """Return the plan as plain objects."""
@@ -172,9 +172,9 @@ def _ranges_to_json(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[str, list[list[int]]]:
     ranges: dict[str, list[list[int]]] = {}
-    for place in sorted(ends):
-        row = [place.partition, starts[place], ends[place]]
-        ranges.setdefault(place.topic, []).append(row)
+    for tp in sorted(ends):
+        row = [tp.partition, starts[tp], ends[tp]]
+        ranges.setdefault(tp.topic, []).append(row)
     return ranges
 
 
@@ -195,8 +195,8 @@ def _rows_to_json(rows: Mapping[TopicPartition, ArchivedRows] | None) -> dict[st
     if rows is None:
         return {}
     found: dict[str, list[list[int]]] = {}
-    for place in sorted(rows):
-        found.setdefault(place.topic, []).append([place.partition, *rows[place]])
+    for tp in sorted(rows):
+        found.setdefault(tp.topic, []).append([tp.partition, *rows[tp]])
     return {"rows": found}
 
 

@@ -117,8 +117,8 @@ def _let_out(
 ) -> Iterator[Block]:
     parts = [part for one in held if (part := one.take(before)).records.num_rows]
     held[:] = [one for one in held if not one.is_empty]
-    for place, records in _mixed(parts):
-        yield _block(place, records, sources, numbered)
+    for tp, records in _mixed(parts):
+        yield _block(tp, records, sources, numbered)
 
 
 def _mixed(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
@@ -133,20 +133,20 @@ def _mixed(parts: list[OpenPack]) -> Iterator[tuple[TopicPartition, Any]]:
     keys = [np.asarray(table.column(name)) for name in reversed(_KEYS)]
     order = np.lexsort(keys)
     table = table.take(pa.array(order))
-    places = sorted({part.place for part in parts})
-    if len(places) == 1:
-        yield places[0], table
+    tps = sorted({part.place for part in parts})
+    if len(tps) == 1:
+        yield tps[0], table
         return
-    number_of = {place: number for number, place in enumerate(places)}
+    number_of = {tp: number for number, tp in enumerate(tps)}
     counts = [part.records.num_rows for part in parts]
     found = np.repeat([number_of[part.place] for part in parts], counts)[order]
     bounds = [0, *(np.flatnonzero(np.diff(found)) + 1).tolist(), len(found)]
     for start, end in pairwise(bounds):
-        yield places[found[start]], table.slice(start, end - start)
+        yield tps[found[start]], table.slice(start, end - start)
 
 
 def _block(
-    place: TopicPartition,
+    tp: TopicPartition,
     records: Any,
     sources: Mapping[TopicPartition, int],
     numbered: dict[TopicPartition, int],
@@ -157,14 +157,14 @@ def _block(
     orders = Orders(*(np.asarray(records.column(name)) for name in ("mts", "src", "off")))
     count = len(keys)
     offsets: Iterable[int]
-    if place in sources:
+    if tp in sources:
         offsets = records.column("off").to_pylist()
     else:
-        first = numbered.get(place, 0)
-        numbered[place] = first + count
+        first = numbered.get(tp, 0)
+        numbered[tp] = first + count
         offsets = range(first, first + count)
     headers = _headers(records.column("headers"))
-    rows = zip(repeat(place, count), offsets, keys, values, times, headers, strict=True)
+    rows = zip(repeat(tp, count), offsets, keys, values, times, headers, strict=True)
     return Block(list(map(Row, rows)), orders)
 
 

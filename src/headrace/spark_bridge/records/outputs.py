@@ -81,10 +81,10 @@ class MadeRows:
         if self._kind == "record":
             columns |= self._orders()
             offsets = np.asarray(columns["off"])
-            places = _places(topic, partition, columns["key"], offsets, partitions)
+            tps = _places(topic, partition, columns["key"], offsets, partitions)
             records = _batch(columns, RECORD)
             for label, rows in self._by_topic(topic):
-                mine, chosen = (records, places) if rows is None else _of(records, places, rows)
+                mine, chosen = (records, tps) if rows is None else _of(records, tps, rows)
                 made += packed_records(label, self._number, mine, chosen)
         else:
             batch = _batch(columns, ROW)
@@ -128,8 +128,8 @@ def _batch(columns: Mapping[str, Any], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _of(records: pa.RecordBatch, places: Any, rows: Any) -> tuple[pa.RecordBatch, Any]:
-    return records.take(pa.array(rows)), places[rows]
+def _of(records: pa.RecordBatch, tps: Any, rows: Any) -> tuple[pa.RecordBatch, Any]:
+    return records.take(pa.array(rows)), tps[rows]
 
 
 def _headers(headers: Sequence[Headers | None]) -> Any:
@@ -160,12 +160,12 @@ def _places(
     """Return the partition of each record: explicit, or else by the hash of the key."""
     if topics.count(topics[0]) == len(topics) and chosen.count(-1) == len(chosen):
         return _hashed(keys, offsets, partitions[topics[0]])
-    places = np.array(chosen, np.int32)
+    tps = np.array(chosen, np.int32)
     for topic in set(topics):
-        mine = (places == -1) & np.array([name == topic for name in topics])
+        mine = (tps == -1) & np.array([name == topic for name in topics])
         if mine.any():
-            places[mine] = _hashed(keys, offsets, partitions[topic])[mine]
-    return places
+            tps[mine] = _hashed(keys, offsets, partitions[topic])[mine]
+    return tps
 
 
 def _hashed(keys: Any, offsets: Any, count: int) -> Any:
@@ -344,11 +344,11 @@ class Outputs:
         if partition == -1:
             count = self._partitions[topic]
             partition = order[2] % count if key is None else partition_for_key(key, count)
-        place = TopicPartition(topic, partition)
-        offset = self._next_offset.get(place, 0)
-        self._next_offset[place] = offset + 1
-        row = Row((place, offset, key, value, timestamp, headers))
-        self.deliveries.append(Delivery(place, row, order))
+        tp = TopicPartition(topic, partition)
+        offset = self._next_offset.get(tp, 0)
+        self._next_offset[tp] = offset + 1
+        row = Row((tp, offset, key, value, timestamp, headers))
+        self.deliveries.append(Delivery(tp, row, order))
 
     def add(
         self,

@@ -32,11 +32,11 @@ def load_global_tables(
     views: dict[str, TableView] = {}
     for table in application.global_plans:
         state = MemoryTaskState([table.store])
-        for place, start in plan.global_starts.items():
-            if place.topic != table.topic:
+        for tp, start in plan.global_starts.items():
+            if tp.topic != table.topic:
                 continue
-            end, timeout_s = plan.global_ends[place], config.task_timeout_ms / 1000
-            for records in read_range(open_consumer, place, start, end, timeout_s=timeout_s):
+            end, timeout_s = plan.global_ends[tp], config.task_timeout_ms / 1000
+            for records in read_range(open_consumer, tp, start, end, timeout_s=timeout_s):
                 state.write({table.store.name: errors.rows(table, records)}, {})
         rows = GlobalRows(table, config.statestore_read_cache_max_bytes)
         rows.show(state.store(table.store.name))

@@ -134,7 +134,7 @@ def _first_task(sub: SubPlan, application: Application, plan: BackfillPlan) -> T
     return Task(
         spec=spec,
         state=SpillingState([store.spec for store in spec.stores], memory_bytes=1 << 20),
-        start={place: CommittedOffset(0) for place in sub.inputs(0, plan.partitions)},
+        start={tp: CommittedOffset(0) for tp in sub.inputs(0, plan.partitions)},
         send=lambda *_: None,
         dropped=lambda *_: None,
         handlers=config.handlers,

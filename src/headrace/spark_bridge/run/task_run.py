@@ -119,7 +119,7 @@ class StageRun:
         self._plan = plan
         self._open_consumer = open_consumer
         self._open_tables = open_tables or open_consumer
-        self._sources = {place: i for i, place in enumerate(plan.inputs)}
+        self._sources = {tp: i for i, tp in enumerate(plan.inputs)}
         self._cause = Cause()
         # Sequentially, so that outputs keep the order of their records.
         self._calls = LiveCalls(gathers=False)
@@ -194,7 +194,7 @@ class StageRun:
 
     def _begin(self, task_id: TaskId) -> None:
         plan = self._application.plans[task_id.sub_topology]
-        places = plan.inputs(task_id.partition, self._plan.partitions)
+        tps = plan.inputs(task_id.partition, self._plan.partitions)
         spec = plan.task(
             task_id.partition,
             partitions_of=partition_counter(self._plan, self._config),
@@ -207,7 +207,7 @@ class StageRun:
                 memory_bytes=self._job.memory_bytes,
                 directory=spill_directory(task_id.partition),
             ),
-            start={place: CommittedOffset(self._first_offset(place)) for place in places},
+            start={tp: CommittedOffset(self._first_offset(tp)) for tp in tps},
             send=self._outputs.sender(task_id),
             dropped=self._drop,
             handlers=self._config.handlers,
@@ -217,32 +217,32 @@ class StageRun:
             log=self._log,
         )
         self._tasks[task_id] = task
-        self._reader_of.update(dict.fromkeys(places, task))
+        self._reader_of.update(dict.fromkeys(tps, task))
         task.begin()
 
-    def _first_offset(self, place: TopicPartition) -> int:
-        archived = self._job.archived.get(place)
-        return archived.first if archived is not None else self._plan.starts.get(place, 0)
+    def _first_offset(self, tp: TopicPartition) -> int:
+        archived = self._job.archived.get(tp)
+        return archived.first if archived is not None else self._plan.starts.get(tp, 0)
 
     # -- input ---------------------------------------------------------------------------------
 
     def _inputs(self, batches: Iterator[pa.RecordBatch]) -> list[Iterator[Block]]:
-        external = [place for place in self._reader_of if place in self._sources]
+        external = [tp for tp in self._reader_of if tp in self._sources]
         return [merged_packs(open_packs(batches), self._sources), *map(self._range, external)]
 
-    def _range(self, place: TopicPartition) -> Iterator[Block]:
+    def _range(self, tp: TopicPartition) -> Iterator[Block]:
         """Yield the records of a partition that are read from Kafka."""
-        task, source = self._reader_of[place], self._sources[place]
-        archived = self._job.archived.get(place)
+        task, source = self._reader_of[tp], self._sources[tp]
+        archived = self._job.archived.get(tp)
         largest = -1 if archived is None else archived.largest
         for found in read_range(
             self._open_consumer,
-            place,
-            self._plan.starts[place],
-            self._plan.ends[place],
+            tp,
+            self._plan.starts[tp],
+            self._plan.ends[tp],
             timeout_s=self._config.task_timeout_ms / 1000,
         ):
-            records = task.stamp(place, found)
+            records = task.stamp(tp, found)
             orders, largest = orders_of(records, source, largest)
             yield Block(records, orders)
 
@@ -252,15 +252,15 @@ class StageRun:
         self._process(TopicPartition(first.topic(), first.partition()), block)
         self._deliver()
 
-    def _process(self, place: TopicPartition, block: Block) -> None:
-        task = self._reader_of[place]
+    def _process(self, tp: TopicPartition, block: Block) -> None:
+        task = self._reader_of[tp]
         records = block.records
         if isinstance(records[0], Row):
-            records = task.stamp(place, records)
+            records = task.stamp(tp, records)
         count = len(records)
         if self._has_effects:
             records = Batch(records, block.orders, self._cause)
-        task.add_stamped(place, records)
+        task.add_stamped(tp, records)
         try:
             done = task.process(count)
         except RecordError as error:
@@ -268,7 +268,7 @@ class StageRun:
             if explained is error:
                 raise  # an error that is its own cause would lose its real cause
             raise explained from error
-        assert done == count, f"{place}: {done} of {count} records were processed"
+        assert done == count, f"{tp}: {done} of {count} records were processed"
         self._records[task.id] += count
         if task.caches_bytes() > self._config.statestore_cache_max_bytes:
             task.flush()
@@ -284,9 +284,9 @@ class StageRun:
         _, source, offset = block.orders[at]
         if source < 0:
             return error
-        place = self._plan.inputs[source]
+        tp = self._plan.inputs[source]
         return BackfillError(
-            f"{error}; the record was made of the one at offset {offset} of {place}, "
+            f"{error}; the record was made of the one at offset {offset} of {tp}, "
             f"and was never in {error.topic} itself"
         )
 
@@ -294,8 +294,8 @@ class StageRun:
         """Process the records that tasks of a cycle sent to each other, until none is left."""
         deliveries = self._outputs.deliveries
         while deliveries:
-            place, record, order = deliveries.popleft()
-            self._process(place, Block([record], [order]))
+            tp, record, order = deliveries.popleft()
+            self._process(tp, Block([record], [order]))
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -342,17 +342,15 @@ class StageRun:
         for task_id, task in self._tasks.items():
             progress = task.offsets({}, self._commit_id)
             self._write(task)
-            for store, place in task.spec.changelogs.items():
-                if place in self._sources:
+            for store, tp in task.spec.changelogs.items():
+                if tp in self._sources:
                     continue  # the source topic is the changelog, and already has the rows
                 yield from self._outputs.add(
-                    task_id, "changelog", place.topic, changelog_rows(task, store), place.partition
+                    task_id, "changelog", tp.topic, changelog_rows(task, store), tp.partition
                 )
-            for place, committed in progress.items():
+            for tp, committed in progress.items():
                 row = (None, committed.metadata.encode(), 0)
-                yield from self._outputs.add(
-                    task_id, "progress", place.topic, [row], place.partition
-                )
+                yield from self._outputs.add(task_id, "progress", tp.topic, [row], tp.partition)
             said = {
                 "records": self._records[task_id],
                 "on_disk": getattr(task.state, "is_on_disk", False),

@@ -108,7 +108,7 @@ class _Group(Protocol):
 
 class _Placed(_Group, Protocol):
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool, topics_max: int
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool, topics_max: int
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's offsets at partitions, and at all topics if the cluster is small."""
 
@@ -124,8 +124,8 @@ def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
 
 
 def _notes(found: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, BackfillNote]:
-    decoded = {place: BackfillNote.decode(offset.metadata) for place, offset in found.items()}
-    return {place: note for place, note in decoded.items() if note is not None}
+    decoded = {tp: BackfillNote.decode(offset.metadata) for tp, offset in found.items()}
+    return {tp: note for tp, note in decoded.items() if note is not None}
 
 
 def _open_head(notes: Iterable[BackfillNote]) -> BackfillNote | None:
@@ -168,11 +168,11 @@ class BackfillGate:
         Raises:
             BackfillOpenError: a backfill is open.
         """
-        places = sorted({*(TopicPartition(name, 0) for name in topics), *self._seen})
+        tps = sorted({*(TopicPartition(name, 0) for name in topics), *self._seen})
         self._refuse(
             self._ask(
                 lambda: self._cluster.committed_at(
-                    self._group, places, decided=False, topics_max=TOPICS_MAX
+                    self._group, tps, decided=False, topics_max=TOPICS_MAX
                 )
             )
         )

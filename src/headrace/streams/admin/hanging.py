@@ -39,9 +39,7 @@ class Cluster(Protocol):
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets after the last records."""
 
-    def undecided_offsets(
-        self, group: str, places: Iterable[TopicPartition]
-    ) -> list[TopicPartition]:
+    def undecided_offsets(self, group: str, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions whose offset in the group an open transaction may change."""
 
 
@@ -50,7 +48,7 @@ class Undecided:
     """Partitions and offsets that open transactions hold back.
 
     Args:
-        places: partitions, with the last stable offset and the end offset.
+        tps: partitions, with the last stable offset and the end offset.
         offsets: partitions with a pending offset of the group.
     """
 
@@ -80,11 +78,11 @@ def find_undecided(
     looked, read = frozenset(topics), frozenset(inputs)
     counts = cluster.partition_counts(looked | read)
     known = [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
-    places = [place for place in known if place.topic in looked]
+    tps = [tp for tp in known if tp.topic in looked]
     # Ends first: a stable offset that moves meanwhile cannot make a finished transaction look open.
-    ends, stable = cluster.end_offsets(places), cluster.stable_offsets(places)
-    open_ones = {p: (stable[p], ends[p]) for p in sorted(places) if stable[p] < ends[p]}
-    read_places = [place for place in known if place.topic in read]
+    ends, stable = cluster.end_offsets(tps), cluster.stable_offsets(tps)
+    open_ones = {p: (stable[p], ends[p]) for p in sorted(tps) if stable[p] < ends[p]}
+    read_places = [tp for tp in known if tp.topic in read]
     return Undecided(open_ones, sorted(cluster.undecided_offsets(group, read_places)))
 
 
@@ -106,7 +104,7 @@ def end_transactions(
     Raises:
         FatalClientError: the brokers reject it, or do not answer.
     """
-    offsets = [confluent_kafka.TopicPartition(*place, 0) for place in undecided.offsets]
+    offsets = [confluent_kafka.TopicPartition(*tp, 0) for tp in undecided.offsets]
     failed: list[KafkaError] = []
 
     def reported(error: KafkaError | None, _: object) -> None:

@@ -130,7 +130,7 @@ class ChangelogPlan:
         }
 
     def _of(self, task: TaskRows) -> list[TopicPartition]:
-        return [place for place in task.inputs if place in self.committed]
+        return [tp for tp in task.inputs if tp in self.committed]
 
 
 def missing_rows(
@@ -289,7 +289,7 @@ class LocalChangelogs:
         """Return the rows of a task to write; None if its changelogs lack none."""
         task_id = TaskId(plan.id, partition)
         inputs = tuple(plan.inputs(partition, counts))
-        offsets = {place: committed[place] for place in inputs if place in committed}
+        offsets = {tp: committed[tp] for tp in inputs if tp in committed}
         if not any(c.metadata for c in offsets.values()):
             return None  # it has read nothing, so it has no rows
         is_marked = any(c.metadata.startswith(CHANGELOG_MARK) for c in offsets.values())
@@ -394,22 +394,20 @@ class LocalChangelogs:
         plan = next(plan for plan in self._plans if plan.id == task.id.sub_topology)
         specs = {store.name: store.spec for store in plan.program.sub_topology.stores}
         with self._state(plan, directory) as state:
-            places = {}
+            tps = {}
             for store in task.stores:
-                place = TopicPartition(plan.changelogs[store], task.id.partition)
+                tp = TopicPartition(plan.changelogs[store], task.id.partition)
                 changes = specs[store].rows.changes(state.store(store))
                 while rows := list(islice(changes, _BATCH_ROWS)):
-                    producer.send_changelog(place, rows)
+                    producer.send_changelog(tp, rows)
                     producer.pressure(self._config.task_timeout_ms / 1000)
                 if state.position(store) is not None:
-                    places[store] = place
+                    tps[store] = tp
             producer.settle()
-            ends = self._cluster.end_offsets(places.values())
+            ends = self._cluster.end_offsets(tps.values())
             positions = {
-                store: Position(
-                    facts[place.topic].topic_id, ends[place], task.commit_id, self._now_ms()
-                )
-                for store, place in places.items()
+                store: Position(facts[tp.topic].topic_id, ends[tp], task.commit_id, self._now_ms())
+                for store, tp in tps.items()
             }
             state.write({}, positions)
 

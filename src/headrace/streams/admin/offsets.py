@@ -145,15 +145,15 @@ class GroupOffsets:
         Raises:
             ConfigError: the application does not read the topic or a partition.
         """
-        there = [place for place in self.inputs if place.topic == topic]
+        there = [tp for tp in self.inputs if tp.topic == topic]
         if not there:
-            known = sorted({place.topic for place in self.inputs})
+            known = sorted({tp.topic for tp in self.inputs})
             raise ConfigError(
                 f"{topic} is no input of {self.group} that exists; these are "
                 f"{', '.join(known) or 'none'}"
             )
         wanted = [TopicPartition(topic, number) for number in partitions] or there
-        beyond = [place.partition for place in wanted if place not in self.inputs]
+        beyond = [tp.partition for tp in wanted if tp not in self.inputs]
         if beyond:
             raise ConfigError(
                 f"{topic} has the partitions 0 to {len(there) - 1}, and no "
@@ -167,7 +167,7 @@ class GroupOffsets:
         Raises:
             ResetRefusedError: a reset, a changelog restore or a backfill is unfinished.
         """
-        marked = sorted(place for place, found in self.inputs.items() if found.is_marked)
+        marked = sorted(tp for tp, found in self.inputs.items() if found.is_marked)
         if marked:
             raise ResetRefusedError(
                 f"a reset of {self.group}, or headrace changelog restore-from-local, was begun and "
@@ -264,13 +264,13 @@ class MovePlan:
         if unknown:
             found.chosen(unknown[0].topic, [unknown[0].partition])
         moves = []
-        for place, target in wanted.items():
-            there = found.inputs[place]
+        for tp, target in wanted.items():
+            there = found.inputs[tp]
             to = {"earliest": there.begin, "latest": there.end, "offset": target.number}
-            offset = since[place] if target.kind == "time" else to[target.kind]
+            offset = since[tp] if target.kind == "time" else to[target.kind]
             if not there.begin <= offset <= there.end:
                 raise ConfigError(
-                    f"{place} has the offsets {there.begin} to {there.end}, where {there.end} is "
+                    f"{tp} has the offsets {there.begin} to {there.end}, where {there.end} is "
                     f"behind its last record, and no {offset}; nothing was set"
                 )
             moves.append(Move(there, offset))
@@ -285,7 +285,7 @@ class MovePlan:
     def left_without(self) -> list[TopicPartition]:
         """Inputs of stateful tasks that still lack an offset, so that a start is refused."""
         moved = {move.input.place for move in self.moves}
-        others = {place: one for place, one in self.found.inputs.items() if place not in moved}
+        others = {tp: one for tp, one in self.found.inputs.items() if tp not in moved}
         lacking = (p for p, one in others.items() if one.processed_to is None)
         return sorted(p for p in lacking if others[p].counted and others[p].has_begun)
 
@@ -345,8 +345,8 @@ def listing(found: GroupOffsets) -> Iterator[str]:
         committed = "none" if one.committed is None else str(one.committed.offset)
         to = one.processed_to
         left = "?" if to is None else str(one.end - max(to, one.begin))
-        place = str(one.place)
-        rows.append((str(one.task), place, committed, str(one.begin), str(one.end), left, one.note))
+        tp = str(one.place)
+        rows.append((str(one.task), tp, committed, str(one.begin), str(one.end), left, one.note))
     yield from _columns(rows)
     for name in found.missing:
         yield f"{name} does not exist"
@@ -356,9 +356,9 @@ def listing(found: GroupOffsets) -> Iterator[str]:
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for task, place, *numbers, note in rows:
+    for task, tp, *numbers, note in rows:
         shown = [text.rjust(width) for text, width in zip(numbers, widths[2:], strict=False)]
-        cells = [task.ljust(widths[0]), place.ljust(widths[1]), *shown, note]
+        cells = [task.ljust(widths[0]), tp.ljust(widths[1]), *shown, note]
         yield "  ".join(cells).rstrip()
 
 
@@ -387,12 +387,12 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
                 f"line {number} is not topic,partition,offset, such as lines,0,1500; nothing was "
                 "set"
             )
-        place = TopicPartition(parts[0], int(parts[1]))
-        if place in found:
+        tp = TopicPartition(parts[0], int(parts[1]))
+        if tp in found:
             raise ConfigError(
-                f"line {number} names {place} a second time; nothing was set: leave one of them"
+                f"line {number} names {tp} a second time; nothing was set: leave one of them"
             )
-        found[place] = Target("offset", int(parts[2]))
+        found[tp] = Target("offset", int(parts[2]))
     return found
 
 
@@ -413,7 +413,7 @@ class OffsetsCluster(Groups, Protocol):
         """Return the offset after the last record of each partition."""
 
     def offsets_for(
-        self, target: Target, places: Iterable[TopicPartition]
+        self, target: Target, tps: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return the offset of a target position in each partition."""
 
@@ -450,29 +450,29 @@ class InputOffsets:
         names = [name for plan in self.plans for name in plan.topics.all_sources]
         own = [name for plan in self.plans for name in _own_topics(plan)]
         facts = describe_as(self._cluster, dict.fromkeys([*names, *own]))
-        places = [
+        tps = [
             TopicPartition(name, partition)
             for name in names
             for partition in range(facts[name].partitions if name in facts else 0)
         ]
-        begins = self._cluster.start_offsets(places) if places else {}
-        ends = self._cluster.end_offsets(places) if places else {}
+        begins = self._cluster.start_offsets(tps) if tps else {}
+        ends = self._cluster.end_offsets(tps) if tps else {}
         has_begun = any(name in facts for name in own)
         inputs = {
-            place: Input(
-                task=TaskId(plan.id, place.partition),
-                place=place,
-                topic_id=facts[place.topic].topic_id,
-                committed=committed.get(place),
-                begin=begins[place],
-                end=ends[place],
+            tp: Input(
+                task=TaskId(plan.id, tp.partition),
+                place=tp,
+                topic_id=facts[tp.topic].topic_id,
+                committed=committed.get(tp),
+                begin=begins[tp],
+                end=ends[tp],
                 counted=Counted.by(plan, self.plans),
                 has_begun=has_begun,
                 outside=plan.outside.name if plan.outside is not None else "",
             )
             for plan in self.plans
-            for place in places
-            if place.topic in plan.topics.all_sources
+            for tp in tps
+            if tp.topic in plan.topics.all_sources
         }
         return GroupOffsets(
             group=self._group,
@@ -503,8 +503,8 @@ class InputOffsets:
         times = {target for target in wanted.values() if target.kind == "time"}
         since: dict[TopicPartition, int] = {}
         for time in times:
-            places = [place for place, target in wanted.items() if target == time]
-            since.update(self._cluster.offsets_for(time, places))
+            tps = [tp for tp, target in wanted.items() if target == time]
+            since.update(self._cluster.offsets_for(time, tps))
         return MovePlan.of(found, wanted, since)
 
     def carry_out(self, plan: MovePlan, look_again: Callable[[], MovePlan]) -> None:

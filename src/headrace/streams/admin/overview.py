@@ -147,7 +147,7 @@ def leads_of(
     After a rolling upgrade the group keeps the subscribed topic of the previous version, which a
     fresh start might not choose.
     """
-    assigned = {place.topic for places in members.values() for place in places}
+    assigned = {tp.topic for tps in members.values() for tp in tps}
     found = {}
     for plan in plans:
         lead = plan.lead(partitions)
@@ -165,12 +165,12 @@ def owner_of(
         leads: the subscribed topic of each sub-topology.
         members: the assigned partitions of each member.
     """
-    owners = {place: member for member, places in members.items() for place in places}
+    owners = {tp: member for member, tps in members.items() for tp in tps}
     return {
-        TaskId(sub_topology, place.partition): member
+        TaskId(sub_topology, tp.partition): member
         for sub_topology, topic in leads.items()
-        for place, member in owners.items()
-        if place.topic == topic
+        for tp, member in owners.items()
+        if tp.topic == topic
     }
 
 
@@ -217,10 +217,10 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
     facts = describe_as(cluster, names)
     counts = {name: fact.partitions for name, fact in facts.items()}
     group = cluster.group_state(application_id)
-    places = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
-    committed = cluster.progress(application_id, places) if places else {}
-    begins = cluster.start_offsets(places) if places else {}
-    ends = cluster.stable_offsets(places) if places else {}
+    tps = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
+    committed = cluster.progress(application_id, tps) if tps else {}
+    begins = cluster.start_offsets(tps) if tps else {}
+    ends = cluster.stable_offsets(tps) if tps else {}
     present = [plan for plan in plans if all(t in counts for t in plan.topics.all_sources)]
     owners = owner_of(leads_of(present, counts, group.members), group.members)
     tasks = [
@@ -253,12 +253,12 @@ def _inputs(
     ends: Mapping[TopicPartition, int],
 ) -> Iterator[InputLag]:
     internal = {topic.name for topic in plan.topics.repartition_sources}
-    for place in plan.inputs(task.partition, counts):
+    for tp in plan.inputs(task.partition, counts):
         yield InputLag(
             task=task,
-            place=place,
-            internal=place.topic in internal,
-            committed=committed.get(place),
-            begin=begins[place],
-            end=ends[place],
+            place=tp,
+            internal=tp.topic in internal,
+            committed=committed.get(tp),
+            begin=begins[tp],
+            end=ends[tp],
         )

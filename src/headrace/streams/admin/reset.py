@@ -427,7 +427,7 @@ class ResetPlan:
     def marks(self) -> Offsets:
         """Offsets with a mark, committed first: no task starts from a marked offset."""
         inputs = {move.place: move.mark for move in self.moves if move.target is not None}
-        between = {place: Move(place, None, 0).mark for place in self.repartitions}
+        between = {tp: Move(tp, None, 0).mark for tp in self.repartitions}
         return {**inputs, **between}
 
     @property
@@ -470,14 +470,14 @@ def committed_before(offset: CommittedOffset | None) -> int | None:
 def moves(
     committed: Mapping[TopicPartition, CommittedOffset],
     targets: Mapping[TopicPartition, int],
-    places: Iterable[TopicPartition],
+    tps: Iterable[TopicPartition],
 ) -> tuple[Move, ...]:
     """Return the move of each input partition; without a target it keeps its committed offset."""
     found = []
-    for place in places:
-        offset = committed.get(place)
+    for tp in tps:
+        offset = committed.get(tp)
         before = committed_before(offset)
-        found.append(Move(place, before, targets.get(place, before), _skipped(offset)))
+        found.append(Move(tp, before, targets.get(tp, before), _skipped(offset)))
     return tuple(found)
 
 
@@ -606,7 +606,7 @@ class ResetCluster(Groups, Protocol):
         """Delete topics, and wait until they are gone."""
 
     def offsets_for(
-        self, target: Target, places: Iterable[TopicPartition]
+        self, target: Target, tps: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return the offset of a target position in each partition."""
 
@@ -662,9 +662,9 @@ class Reset:
         # Running workers always have open transactions; nothing can be done then anyway.
         committed = self._cluster.committed(self._group, decided=not members)
         facts = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
-        places = [place for name in self._topics.inputs for place in _places(facts, name)]
-        set_places = [place for place in places if place.topic in chosen - tables]
-        table_places = [place for place in places if place.topic in tables]
+        tps = [tp for name in self._topics.inputs for tp in _places(facts, name)]
+        set_places = [tp for tp in tps if tp.topic in chosen - tables]
+        table_places = [tp for tp in tps if tp.topic in tables]
         targets = {
             **self._cluster.offsets_for(target, set_places),
             **self._cluster.offsets_for(Target(), table_places),
@@ -672,9 +672,9 @@ class Reset:
         return ResetPlan(
             group=self._group,
             members=members,
-            moves=moves(committed, targets, places),
+            moves=moves(committed, targets, tps),
             repartitions=tuple(
-                place for name in self._topics.repartitions for place in _places(facts, name)
+                tp for name in self._topics.repartitions for tp in _places(facts, name)
             ),
             internal=tuple(name for name in self._topics.internal if name in facts),
             leftovers=self._topics.leftovers(self._group, self._cluster.names()),
@@ -742,7 +742,7 @@ class Reset:
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             offsets = self._cluster.committed(self._group, decided=True)
-            left = sorted({place.topic for place in offsets} & deleted)
+            left = sorted({tp.topic for tp in offsets} & deleted)
             if not left:
                 return
             if time.monotonic() >= give_up_at:

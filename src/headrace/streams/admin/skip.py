@@ -70,7 +70,7 @@ class SkipPlan:
 
 def plan_skip(
     work: InputOffsets,
-    place: TopicPartition,
+    tp: TopicPartition,
     offset: int,
     first_from: Callable[[TopicPartition, int], int | None],
 ) -> SkipPlan:
@@ -84,32 +84,30 @@ def plan_skip(
         ResetRefusedError: the record is already processed, or it is unknown whether it is.
     """
     found = work.look()
-    found.chosen(place.topic, [place.partition])
-    there = found.inputs[place]
+    found.chosen(tp.topic, [tp.partition])
+    there = found.inputs[tp]
     found.refuse_changes()
     reached = there.processed_to
     if there.committed is None or reached is None:
         note = f" ({there.note})" if there.note else ""
         raise ResetRefusedError(
-            f"the group {found.group} has no offset of {place} that is of use{note}; set it with "
-            f"headrace offsets set --topic {place.topic} --partition {place.partition}, and then "
+            f"the group {found.group} has no offset of {tp} that is of use{note}; set it with "
+            f"headrace offsets set --topic {tp.topic} --partition {tp.partition}, and then "
             "leave the record out: --to beginning --process-again where the application has "
             "committed nothing yet. Nothing was set"
         )
     if offset < max(reached, there.begin):
         raise ResetRefusedError(
-            f"the group {found.group} is past offset {offset} of {place} already: it stands at "
+            f"the group {found.group} is past offset {offset} of {tp} already: it stands at "
             f"{reached}. Nothing was set"
         )
     if offset in left_out(OffsetMetadata.decode(there.committed.metadata).values):
-        raise ResetRefusedError(f"offset {offset} of {place} is to be left out already")
-    first = first_from(place, offset)
+        raise ResetRefusedError(f"offset {offset} of {tp} is to be left out already")
+    first = first_from(tp, offset)
     if first != offset:
         instead = "none behind it" if first is None else f"the next one at {first}"
-        raise ConfigError(
-            f"{place} has no record at offset {offset}, and {instead}; nothing was set"
-        )
-    next_offset = first_from(place, max(there.committed.offset, there.begin))
+        raise ConfigError(f"{tp} has no record at offset {offset}, and {instead}; nothing was set")
+    next_offset = first_from(tp, max(there.committed.offset, there.begin))
     assert next_offset is not None, "there is a record at the offset"
     plan = SkipPlan(found, there, offset, next_offset)
     _require_room(plan)

@@ -88,20 +88,20 @@ class CommittedRecords:
         """Wait briefly, for offsets that are committed right after records."""
         self._clock.sleep(_PAUSE_S)
 
-    def among(self, admin: TopicAdmin, places: Iterable[TopicPartition]) -> set[TopicPartition]:
+    def among(self, admin: TopicAdmin, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Return the partitions that contain a committed record now.
 
         Raises:
             FatalClientError: the brokers did not return their records.
         """
-        left = sorted(set(places))
+        left = sorted(set(tps))
         for _ in range(_TRIES):
             ends, starts = admin.stable_offsets(left), admin.start_offsets(left)
-            left = [place for place in left if starts[place] < ends[place]]
+            left = [tp for tp in left if starts[tp] < ends[tp]]
             if not left:
                 return set()
             try:
-                return self._read({place: starts[place] for place in left}, ends)
+                return self._read({tp: starts[tp] for tp in left}, ends)
             except OffsetLostError:
                 continue  # records were deleted meanwhile
         raise FatalClientError(
@@ -124,8 +124,8 @@ class CommittedRecords:
                 over = [p for p in left if p in batches or positions.get(p, -1) >= ends[p]]
                 found |= batches.keys() & left.keys()
                 consumer.remove(over)
-                for place in over:
-                    del left[place]
+                for tp in over:
+                    del left[tp]
                 if left and self._clock.monotonic_s() > give_up_at_s:
                     raise FatalClientError(
                         f"cannot read {named_places(left)}, for {self._timeout_s:.0f} s; see that "
@@ -166,7 +166,7 @@ class OffsetsAt(Protocol):
     """Reader of the group's offsets; implemented by `MemberlessGroup`."""
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool = ...
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = ...
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the offsets of a group at given partitions.
 
@@ -184,7 +184,7 @@ class _Task:
     inputs: tuple[TopicPartition, ...]
 
     def committed(self, found: Found) -> dict[TopicPartition, CommittedOffset | None]:
-        return {place: found.get(place) for place in self.inputs}
+        return {tp: found.get(tp) for tp in self.inputs}
 
     @property
     def changelogs(self) -> list[TopicPartition]:
@@ -249,7 +249,7 @@ class LostGroup:
         counts = {topic.name: topic.partitions for topic in plan.internal}
         counts |= {name: found.partitions for name, found in facts.items()}
         tasks = list(_tasks(self._plans, counts))
-        there = {place for task in tasks for place in task.inputs if place.topic in facts}
+        there = {tp for task in tasks for tp in task.inputs if tp.topic in facts}
         found = self._offsets.committed_at(self._group, sorted(there), decided=False)
         if len(found) == len(there) or _is_marked(found):
             return frozenset()
@@ -257,7 +257,7 @@ class LostGroup:
         shown = self._shown(admin, lost, found, facts)
         if not shown.of(lost, found):
             return frozenset()
-        asked = {place for places in lost.values() for place in places} & there
+        asked = {tp for tps in lost.values() for tp in tps} & there
         if not self._config.exactly_once:
             self._records.pause()  # rows are written shortly before offsets
         found |= self._offsets.committed_at(self._group, sorted(asked), decided=True)
@@ -265,10 +265,10 @@ class LostGroup:
         if lost and not any(_has_progress(sub, found) for sub in self._plans):
             # All offsets are lost: tasks without proof have lost theirs, too.
             lost = {t: p for t, p in self._lost(tasks, found).items() if self._of(t).has_state}
-        places = {place for some in lost.values() for place in some} & there
-        if places:
-            self._meet(admin, lost, places, facts)
-        return frozenset(places)
+        tps = {tp for some in lost.values() for tp in some} & there
+        if tps:
+            self._meet(admin, lost, tps, facts)
+        return frozenset(tps)
 
     def _lost(self, tasks: Iterable[_Task], found: Found) -> Lost:
         lost = {}
@@ -296,15 +296,15 @@ class LostGroup:
         }
         subs = {sub for sub, to in written.items() if any(map(_has_read, _at(to, found)))}
         changelogs = {
-            task: {place for place in task.changelogs if _is_there(place, facts)}
+            task: {tp for tp in task.changelogs if _is_there(tp, facts)}
             for task in tasks
             if task not in shown and task.plan.id not in subs
         }
-        asked = {place for places in changelogs.values() for place in places}
+        asked = {tp for tps in changelogs.values() for tp in tps}
         if self._config.exactly_once:
-            asked |= {place for sub, to in written.items() if sub not in subs for place in to}
+            asked |= {tp for sub, to in written.items() if sub not in subs for tp in to}
         held = self._records.among(admin, asked) if asked else set()
-        shown |= {task for task, places in changelogs.items() if held & places}
+        shown |= {task for task, tps in changelogs.items() if held & tps}
         subs |= {sub for sub, to in written.items() if held.intersection(to)}
         return _Shown(frozenset(shown), frozenset(subs))
 
@@ -324,13 +324,13 @@ class LostGroup:
         self,
         admin: TopicAdmin,
         lost: Lost,
-        places: set[TopicPartition],
+        tps: set[TopicPartition],
         facts: Mapping[str, TopicFacts],
     ) -> None:
         by_sub: dict[int, list[int]] = {}
         for task in lost:
             by_sub.setdefault(task.plan.id, []).append(task.partition)
-        where = named_places(places)
+        where = named_places(tps)
         lacks = f"the group {self._group} has no committed offsets for {where}"
         tasks = {sub: named_tasks(sub, some) for sub, some in sorted(by_sub.items())}
         counts = {name: found.partitions for name, found in facts.items()}
@@ -340,7 +340,7 @@ class LostGroup:
                 for sub, named in tasks.items()
                 if self._counted[sub]
             )
-            out = way_out(topic_options(places, counts))
+            out = way_out(topic_options(tps, counts))
             raise StateWithoutOffsetsError(
                 f"the application {self._group} {effects}, but {lacks}: {out}"
             )
@@ -350,16 +350,16 @@ class LostGroup:
             tasks=list(tasks.values()),
             stores=[store for one in counted for store in one.stores],
             writes_to=[topic for one in counted for topic in one.written],
-            partitions=self._effects(admin, places, facts),
-            reason=f"{lacks} any more, {way_around(topic_options(places, counts))}",
+            partitions=self._effects(admin, tps, facts),
+            reason=f"{lacks} any more, {way_around(topic_options(tps, counts))}",
         )
 
     def _effects(
-        self, admin: TopicAdmin, places: set[TopicPartition], facts: Mapping[str, TopicFacts]
+        self, admin: TopicAdmin, tps: set[TopicPartition], facts: Mapping[str, TopicFacts]
     ) -> Mapping[str, str]:
         resets = {topic: r for plan in self._plans for topic, r in plan.offset_resets.items()}
         asked = ClusterFacts(admin, dict(facts), begins_earliest(self._config), resets)
-        some = sorted(places)
+        some = sorted(tps)
         start = {p: CommittedOffset(first) for p, first in asked.first_offsets(some).items()}
         return effects_of(some, start, asked.changelogs(some))
 
@@ -370,8 +370,8 @@ def _tasks(plans: Sequence[SubPlan], counts: Mapping[str, int]) -> Iterator[_Tas
             yield _Task(plan, partition, tuple(plan.inputs(partition, counts)))
 
 
-def _is_there(place: TopicPartition, facts: Mapping[str, TopicFacts]) -> bool:
-    return place.topic in facts and place.partition < facts[place.topic].partitions
+def _is_there(tp: TopicPartition, facts: Mapping[str, TopicFacts]) -> bool:
+    return tp.topic in facts and tp.partition < facts[tp.topic].partitions
 
 
 def _is_marked(found: Found) -> bool:
@@ -381,11 +381,11 @@ def _is_marked(found: Found) -> bool:
 
 def _has_progress(sub: SubPlan, found: Found) -> bool:
     topics = set(sub.topics.all_sources)
-    return has_run({place: c for place, c in found.items() if place.topic in topics})
+    return has_run({tp: c for tp, c in found.items() if tp.topic in topics})
 
 
-def _at(places: Iterable[TopicPartition], found: Found) -> Iterator[CommittedOffset]:
-    return (found[place] for place in places if place in found)
+def _at(tps: Iterable[TopicPartition], found: Found) -> Iterator[CommittedOffset]:
+    return (found[tp] for tp in tps if tp in found)
 
 
 def _has_read(offset: CommittedOffset) -> bool:
@@ -562,12 +562,12 @@ class StartCheck:
         """Return the metadata of the committed offsets of each input that was read."""
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
-        places = [TopicPartition(n, p) for n, f in facts.items() for p in range(f.partitions)]
-        committed = self._offsets.committed_at(self._group, places)
+        tps = [TopicPartition(n, p) for n, f in facts.items() for p in range(f.partitions)]
+        committed = self._offsets.committed_at(self._group, tps)
         texts: dict[str, list[str]] = {}
-        for place, found in committed.items():
+        for tp, found in committed.items():
             if found.metadata and not found.metadata.startswith(RESET_MARK):
-                texts.setdefault(place.topic, []).append(found.metadata)
+                texts.setdefault(tp.topic, []).append(found.metadata)
         return texts
 
     @staticmethod

@@ -230,7 +230,7 @@ def skip(
         app = load(target, settings)
         config, known = app.config, Known.by(app)
         with _refused_alike():
-            place = TopicPartition(known.full_name(topic), partition)
+            tp = TopicPartition(known.full_name(topic), partition)
         reach(config.admin_config())
         cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
         work = InputOffsets(
@@ -238,29 +238,29 @@ def skip(
         )
         reader = TopicReader(config.restore_config())
 
-        def first(place: TopicPartition, begin: int) -> Message | None:
-            ends = cluster.stable_offsets([place])
-            return next(reader.read({place: begin}, ends), None)
+        def first(tp: TopicPartition, begin: int) -> Message | None:
+            ends = cluster.stable_offsets([tp])
+            return next(reader.read({tp: begin}, ends), None)
 
-        def first_from(place: TopicPartition, begin: int) -> int | None:
-            message = first(place, begin)
+        def first_from(tp: TopicPartition, begin: int) -> int | None:
+            message = first(tp, begin)
             return None if message is None else message.offset()
 
         if not dry_run:
             standing = work.look()
             refuse_members(standing.group, standing.members)
         with _refused_alike():
-            plan = plan_skip(work, place, offset, first_from)
-        message = first(place, offset)
+            plan = plan_skip(work, tp, offset, first_from)
+        message = first(tp, offset)
         assert message is not None, "`plan_skip` has found it"
-        click.echo(f"To be left out: {place} offset {offset}, {_size(message)}")
+        click.echo(f"To be left out: {tp} offset {offset}, {_size(message)}")
         said = _said_of_partial(app, message)
         if said is None:
             click.echo("  No step of the application gets it, whichever of them has failed at it.")
         else:
             click.echo(f"  It is {said}: with it they are left out.")
         if show:
-            form = known.form(place.topic, None, None)
+            form = known.form(tp.topic, None, None)
             click.echo(f"  {line_of(message, form, frozenset(FIELDS))}")
         click.echo(f"Offset of the group {plan.found.group}:\n  {plan}")
         if dry_run:
@@ -269,7 +269,7 @@ def skip(
         refuse_members(plan.found.group, plan.found.members)
         if not yes:
             confirm()
-        carry_out(work, plan, plan_skip(work, place, offset, first_from))
+        carry_out(work, plan, plan_skip(work, tp, offset, first_from))
         reader.close()
         click.echo("Done. The application can be started.")
 
@@ -465,7 +465,7 @@ def _refuse(plan: MovePlan, *, again: bool, left_out: bool) -> None:
 
 
 def _places(found: GroupOffsets, topics: dict[str, tuple[int, ...]]) -> list[TopicPartition]:
-    return [place for topic, some in topics.items() for place in found.chosen(topic, some)]
+    return [tp for topic, some in topics.items() for tp in found.chosen(topic, some)]
 
 
 def _read(file: Path) -> Wanted:

@@ -92,9 +92,9 @@ def tail(
             raise click.UsageError("name a TOPIC, or an application with --app")
         forms = {name: known.form(name, key, value) for name in names}
         admin = known.admin()
-        places = _places(counts_of(admin, names), partition)
-        begins = admin.offsets_for(aim or Target(), places)
-        ends = None if follow else _ends(admin, places, uncommitted=uncommitted)
+        tps = _places(counts_of(admin, names), partition)
+        begins = admin.offsets_for(aim or Target(), tps)
+        ends = None if follow else _ends(admin, tps, uncommitted=uncommitted)
         if follow:
             click.echo(f"Following {', '.join(names)}.", err=True)
         reader = TopicReader(known.config.restore_config(), uncommitted=uncommitted)
@@ -118,9 +118,9 @@ def _places(counts: dict[str, int], partition: int | None) -> list[TopicPartitio
 
 
 def _ends(
-    admin: GroupAdmin, places: list[TopicPartition], *, uncommitted: bool
+    admin: GroupAdmin, tps: list[TopicPartition], *, uncommitted: bool
 ) -> dict[TopicPartition, int]:
-    return admin.end_offsets(places) if uncommitted else admin.stable_offsets(places)
+    return admin.end_offsets(tps) if uncommitted else admin.stable_offsets(tps)
 
 
 def line_of(

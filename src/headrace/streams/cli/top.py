@@ -222,9 +222,9 @@ class Look:
             return {}
         span_s, then = self.at_s - before.at_s, before.reached
         return {
-            place: max(0, offset - then[place]) / span_s
-            for place, offset in self.reached.items()
-            if place in then
+            tp: max(0, offset - then[tp]) / span_s
+            for tp, offset in self.reached.items()
+            if tp in then
         }
 
 

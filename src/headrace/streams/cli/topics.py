@@ -254,12 +254,12 @@ def _listed(known: Known, admin: GroupAdmin, names: list[str]) -> list[dict[str,
 
 
 def _records(admin: GroupAdmin, counts: Mapping[str, int]) -> dict[str, int]:
-    places = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
-    begins = admin.start_offsets(places) if places else {}
-    ends = admin.stable_offsets(places) if places else {}
+    tps = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
+    begins = admin.start_offsets(tps) if tps else {}
+    ends = admin.stable_offsets(tps) if tps else {}
     records = dict.fromkeys(counts, 0)
-    for place in places:
-        records[place.topic] += ends[place] - begins[place]
+    for tp in tps:
+        records[tp.topic] += ends[tp] - begins[tp]
     return records
 
 
@@ -296,8 +296,8 @@ def describe(topic: str, target: str | None, as_json: bool, settings: dict[str, 
 
 def _described(known: Known, admin: GroupAdmin, full: str) -> dict[str, Any]:
     layout = admin.layout(full)
-    places = [TopicPartition(full, one.partition) for one in layout]
-    begins, ends = admin.start_offsets(places), admin.stable_offsets(places)
+    tps = [TopicPartition(full, one.partition) for one in layout]
+    begins, ends = admin.start_offsets(tps), admin.stable_offsets(tps)
     found: dict[str, Any] = {"topic": full}
     if known.names is not None:
         form = known.form(full, None, None)
@@ -306,13 +306,13 @@ def _described(known: Known, admin: GroupAdmin, full: str) -> dict[str, Any]:
     found["partitions"] = [
         {
             "partition": one.partition,
-            "begin": begins[place],
-            "end": ends[place],
+            "begin": begins[tp],
+            "end": ends[tp],
             "leader": one.leader,
             "replicas": list(one.replicas),
             "in_sync": list(one.in_sync),
         }
-        for place, one in zip(places, layout, strict=True)
+        for tp, one in zip(tps, layout, strict=True)
     ]
     return found
 

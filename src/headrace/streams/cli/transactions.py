@@ -167,10 +167,10 @@ class _Look:
             return found
         numbers = ("stable end", "end")
         table = columns("partition", *numbers, "the application", numbers=numbers)
-        for place, (stable, end) in found.places.items():
-            table.add_row(str(place), str(stable), str(end), self._own[place.topic])
-        for place in found.offsets:
-            table.add_row(str(place), "", "", "commits its offset")
+        for tp, (stable, end) in found.places.items():
+            table.add_row(str(tp), str(stable), str(end), self._own[tp.topic])
+        for tp in found.offsets:
+            table.add_row(str(tp), "", "", "commits its offset")
         show(table)
         return found
 

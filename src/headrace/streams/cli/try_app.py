@@ -181,7 +181,7 @@ class Trial:
                     if record.partition is not None and record.partition >= count:
                         reason = f"partition {record.partition} of {count}; see --partitions"
                         raise LineError(given.file, record.line, reason)
-                    place = topic.append(
+                    tp = topic.append(
                         record.key,
                         record.value,
                         timestamp=record.timestamp,
@@ -189,7 +189,7 @@ class Trial:
                         partition=record.partition,
                     )
                     where = f"{given.file}, line {record.line}"
-                    at = (given.topic, place[0].partition, place[1])
+                    at = (given.topic, tp[0].partition, tp[1])
                     self._places[at] = where
                     self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
 
@@ -249,8 +249,8 @@ class Trial:
             yield f"Left out in all: {count} at {node} ({reason})"
 
     def _told(self, event: Mapping[str, Any]) -> str:
-        place = (event["topic"], event["partition"], event["offset"])
-        where = self._where(*place) or f"{place[0]}-{place[1]} offset {place[2]}"
+        tp = (event["topic"], event["partition"], event["offset"])
+        where = self._where(*tp) or f"{tp[0]}-{tp[1]} offset {tp[2]}"
         why = event.get("reason") or f"{event['error']} in {event.get('function') or 'a serde'}"
         return f"{where}, at {event['node']}: {why}"
 

@@ -283,9 +283,9 @@ class Feed:
 
     def _committed(self) -> dict[str, Position]:
         """Return the committed positions; earlier feeds of the same name are fenced."""
-        place = TopicPartition(self._positions_topic, 0)
-        ends = self._admin().stable_offsets([place])
-        begins = self._admin().start_offsets([place])
+        tp = TopicPartition(self._positions_topic, 0)
+        ends = self._admin().stable_offsets([tp])
+        begins = self._admin().start_offsets([tp])
         reader = TopicReader(self._config.restore_config())
         positions: dict[str, Position] = {}
         try:

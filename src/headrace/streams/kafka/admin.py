@@ -226,7 +226,7 @@ class LiveAdmin(Asking):
         found = self._list_offsets(
             "find a time in", partitions, spec, least=-1, committed=committed
         )
-        return {place: None if offset < 0 else offset for place, offset in found.items()}
+        return {tp: None if offset < 0 else offset for tp, offset in found.items()}
 
     def _list_offsets(
         self,
@@ -244,14 +244,14 @@ class LiveAdmin(Asking):
         def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
             return _by_place(
                 self._client.list_offsets(
-                    {_client_place(place): spec for place in some},
+                    {_client_place(tp): spec for tp in some},
                     isolation_level=isolation,
                     request_timeout=self._request_s,
                 )
             )
 
         found = self._ask(action, partitions, send, usable=lambda result: result.offset >= least)
-        return {place: result.offset for place, result in found.items()}
+        return {tp: result.offset for tp, result in found.items()}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records before these offsets."""
@@ -259,7 +259,7 @@ class LiveAdmin(Asking):
         def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
             return _by_place(
                 self._client.delete_records(
-                    [_client_place(place, before[place]) for place in some],
+                    [_client_place(tp, before[tp]) for tp in some],
                     request_timeout=self._request_s,
                     operation_timeout=self._request_s,
                 )
@@ -341,7 +341,7 @@ class LiveAdmin(Asking):
         found = self._listed(group)
         if found.state != "stable":
             return None
-        return frozenset(place for places in found.members.values() for place in places)
+        return frozenset(tp for tps in found.members.values() for tp in tps)
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -350,10 +350,7 @@ class LiveAdmin(Asking):
 
         Partitions without a committed offset are omitted.
         """
-        return {
-            place: found.offset
-            for place, found in self.committed_offsets(group, partitions).items()
-        }
+        return {tp: found.offset for tp, found in self.committed_offsets(group, partitions).items()}
 
     def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
         """Return whether a worker has committed any of these offsets: they have metadata then."""
@@ -407,8 +404,8 @@ def _spaced(state: str) -> str:
     return _WORD.sub(" ", state).lower()
 
 
-def _client_place(place: TopicPartition, offset: int = -1) -> confluent_kafka.TopicPartition:
-    return confluent_kafka.TopicPartition(place.topic, place.partition, offset)
+def _client_place(tp: TopicPartition, offset: int = -1) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(tp.topic, tp.partition, offset)
 
 
 def _by_place(

@@ -271,8 +271,8 @@ class LiveConsumer:
             if position.error is not None:
                 if reaction_to(position.error, "query") is Reaction.RETRY:
                     return None
-                place = _place(position)
-                self._raise(position.error, f"committed offset of {place}", topic=place.topic)
+                tp = _place(position)
+                self._raise(position.error, f"committed offset of {tp}", topic=tp.topic)
             known = position.offset >= 0
             result[_place(position)] = (
                 CommittedOffset(position.offset, text_of(position)) if known else None
@@ -291,12 +291,12 @@ class LiveConsumer:
         found = self._client.position(_positions(partitions))
         return {_place(position): position.offset for position in found if position.offset >= 0}
 
-    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
+    def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
         """Return the number of offsets that the broker is known to have from `next_offset`.
 
         None until the first fetch response of the partition.
         """
-        ends = self._client.get_watermark_offsets(_position(place), cached=True)
+        ends = self._client.get_watermark_offsets(_position(tp), cached=True)
         if ends is None or ends[1] < 0:
             return None
         return max(0, int(ends[1]) - next_offset)
@@ -315,8 +315,8 @@ class LiveConsumer:
     def commit(self, offsets: Offsets) -> None:
         """Commit offsets outside of a transaction, and wait for the answer."""
         wanted = [
-            confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
-            for place, c in offsets.items()
+            confluent_kafka.TopicPartition(tp.topic, tp.partition, c.offset, c.metadata)
+            for tp, c in offsets.items()
         ]
         member, begun_s = self.member_id(), self._clock.monotonic_s()
         deadline = begun_s + self._timeout_s
@@ -394,23 +394,23 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
     topics = set(map(Message.topic, messages))
     partitions: list[Any] = list(map(Message.partition, messages))
     if len(topics) > 1:
-        places = list(zip(map(Message.topic, messages), partitions, strict=True))
-        return {TopicPartition(*place): of for place, of in _in_runs(places, messages).items()}
+        tps = list(zip(map(Message.topic, messages), partitions, strict=True))
+        return {TopicPartition(*tp): of for tp, of in _in_runs(tps, messages).items()}
     topic: Any = topics.pop()
     if len(set(partitions)) == 1:
         return {TopicPartition(topic, partitions[0]): messages}  # type: ignore[dict-item]
     return {TopicPartition(topic, p): of for p, of in _in_runs(partitions, messages).items()}
 
 
-def _in_runs(places: list[Any], messages: list[Message]) -> dict[Any, Any]:
+def _in_runs(tps: list[Any], messages: list[Message]) -> dict[Any, Any]:
     """Group messages by partition; messages of a partition are mostly consecutive."""
     groups: dict[Any, list[Message]] = {}
     end = 0
-    for place, run in groupby(places):
+    for tp, run in groupby(tps):
         begin, end = end, end + len(list(run))
-        group = groups.get(place)
+        group = groups.get(tp)
         if group is None:
-            groups[place] = messages[begin:end]
+            groups[tp] = messages[begin:end]
         else:
             group += messages[begin:end]
     return groups
@@ -491,9 +491,9 @@ def _places(positions: Iterable[confluent_kafka.TopicPartition]) -> list[TopicPa
     return [_place(position) for position in positions]
 
 
-def _position(place: TopicPartition) -> confluent_kafka.TopicPartition:
-    return confluent_kafka.TopicPartition(place.topic, place.partition)
+def _position(tp: TopicPartition) -> confluent_kafka.TopicPartition:
+    return confluent_kafka.TopicPartition(tp.topic, tp.partition)
 
 
-def _positions(places: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
-    return [_position(place) for place in places]
+def _positions(tps: Iterable[TopicPartition]) -> list[confluent_kafka.TopicPartition]:
+    return [_position(tp) for tp in tps]

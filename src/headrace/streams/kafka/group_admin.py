@@ -95,34 +95,30 @@ class GroupAdmin(LiveAdmin):
                 (TopicPartition(p.topic, p.partition), p)
                 for p in self._committed(group, decided=decided)
             ]
-            found = [(place, p) for place, p in listed if wanted is None or place in wanted]
+            found = [(tp, p) for tp, p in listed if wanted is None or tp in wanted]
             failed = [p for _, p in found if p.error is not None]
             if not failed:
                 return {
-                    place: CommittedOffset(p.offset, text_of(p))
-                    for place, p in found
-                    if p.offset >= 0
+                    tp: CommittedOffset(p.offset, text_of(p)) for tp, p in found if p.offset >= 0
                 }
             if time.monotonic() >= give_up_at:
                 raise _undecided(group, failed)
             time.sleep(_LOOK_AGAIN_S)
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool = False
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of a group for some partitions.
 
         Args:
             decided: whether to wait until no open transaction may change them.
         """
-        return self._committed_of(group, frozenset(places), decided=decided)
+        return self._committed_of(group, frozenset(tps), decided=decided)
 
-    def undecided_offsets(
-        self, group: str, places: Iterable[TopicPartition]
-    ) -> list[TopicPartition]:
+    def undecided_offsets(self, group: str, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions whose offset an open transaction may change."""
         # Partitions without a committed offset are included only if they are named.
-        named = [confluent_kafka.TopicPartition(*place) for place in places]
+        named = [confluent_kafka.TopicPartition(*tp) for tp in tps]
         found = self._committed(group, decided=True, named=named) if named else []
         return [TopicPartition(p.topic, p.partition) for p in found if p.error is not None]
 
@@ -148,36 +144,34 @@ class GroupAdmin(LiveAdmin):
             ResetRefusedError: the group has a member.
             MissingTopicError: a topic was deleted.
         """
-        places = [
+        tps = [
             confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, metadata=c.metadata)
             for p, c in offsets.items()
         ]
 
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.alter_consumer_group_offsets(
-                [_Group(name, places) for name in some], request_timeout=self._request_s
+                [_Group(name, tps) for name in some], request_timeout=self._request_s
             )
             return futures
 
-        if not places:
+        if not tps:
             return
         give_up_at = time.monotonic() + self._timeout_s
         answer = self._ask("set the offsets of the group", [group], send)[group]
         while _is_passing(answer.topic_partitions) and time.monotonic() < give_up_at:
             time.sleep(_LOOK_AGAIN_S)
             answer = self._ask("set the offsets of the group", [group], send)[group]
-        for place in answer.topic_partitions:
-            if place.error is None:
+        for tp in answer.topic_partitions:
+            if tp.error is None:
                 continue
-            what = f"cannot set the offset of {place.topic}-{place.partition}: {place.error.str()}"
-            if place.error.code() in _NOT_EMPTY:
+            what = f"cannot set the offset of {tp.topic}-{tp.partition}: {tp.error.str()}"
+            if tp.error.code() in _NOT_EMPTY:
                 raise ResetRefusedError(f"{what}; a worker of the application was started")
-            if place.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise MissingTopicError(f"{what}; was it deleted?", topics=[place.topic])
-            if place.error.code() in DENIED:
-                raise denial(
-                    place.error, self._config, topic=place.topic, group=group, right="Read"
-                )
+            if tp.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise MissingTopicError(f"{what}; was it deleted?", topics=[tp.topic])
+            if tp.error.code() in DENIED:
+                raise denial(tp.error, self._config, topic=tp.topic, group=group, right="Read")
             raise FatalClientError(what)
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
@@ -246,13 +240,13 @@ class GroupAdmin(LiveAdmin):
             time.sleep(_LOOK_AGAIN_S)
 
     def offsets_for(
-        self, target: Target, places: Iterable[TopicPartition]
+        self, target: Target, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Return the offset of a target in each partition, limited to available offsets.
 
         A time after all records is the end offset.
         """
-        asked = list(places)
+        asked = list(tps)
         starts, ends = self.start_offsets(asked), self.end_offsets(asked)
         if target.kind == "earliest":
             return starts
@@ -262,10 +256,8 @@ class GroupAdmin(LiveAdmin):
         if target.kind == "time":
             found = self.offsets_at(asked, target.number, committed=False)
         return {
-            place: ends[place]
-            if offset is None or offset < 0
-            else min(max(offset, starts[place]), ends[place])
-            for place, offset in found.items()
+            tp: ends[tp] if offset is None or offset < 0 else min(max(offset, starts[tp]), ends[tp])
+            for tp, offset in found.items()
         }
 
 
@@ -299,14 +291,14 @@ class GroupLook(LiveAdmin):
             time.sleep(_LOOK_AGAIN_S)
 
 
-def _is_passing(places: Iterable[Any]) -> bool:
+def _is_passing(tps: Iterable[Any]) -> bool:
     """Return whether offsets were rejected for a temporary reason, such as a moving coordinator."""
-    errors = [place.error for place in places if place.error is not None]
+    errors = [tp.error for tp in tps if tp.error is not None]
     return any(reaction_to(error, "query") is Reaction.RETRY for error in errors)
 
 
-def _undecided(group: str, places: Iterable[Any]) -> ResetRefusedError:
-    named = ", ".join(f"{place.topic}-{place.partition}" for place in places)
+def _undecided(group: str, tps: Iterable[Any]) -> ResetRefusedError:
+    named = ", ".join(f"{tp.topic}-{tp.partition}" for tp in tps)
     return ResetRefusedError(
         f"a transaction on the offsets of {named} in the group {group} is open, of a worker that "
         "was killed perhaps; the broker aborts it after the worker's "

@@ -66,15 +66,15 @@ class MemberlessGroup:
             consumer: confluent_kafka.Consumer, within_s: float
         ) -> list[confluent_kafka.TopicPartition]:
             topics = consumer.list_topics(timeout=_REQUEST_S).topics
-            places = [confluent_kafka.TopicPartition(name, 0) for name in sorted(topics)]
-            return _settled(consumer.committed(places, timeout=within_s) if places else [])
+            tps = [confluent_kafka.TopicPartition(name, 0) for name in sorted(topics)]
+            return _settled(consumer.committed(tps, timeout=within_s) if tps else [])
 
         return _found(self._repeat(group, "read the offsets of", read, decided=decided))
 
     def committed_at(
         self,
         group: str,
-        places: Iterable[TopicPartition],
+        tps: Iterable[TopicPartition],
         *,
         decided: bool = True,
         topics_max: int = 0,
@@ -86,30 +86,30 @@ class MemberlessGroup:
             topics_max: also request partition 0 of every topic, if the cluster has at most this
                 many.
         """
-        asked = list(places)
+        asked = list(tps)
 
         def read(
             consumer: confluent_kafka.Consumer, within_s: float
         ) -> list[confluent_kafka.TopicPartition]:
-            wanted = [confluent_kafka.TopicPartition(*place) for place in asked]
+            wanted = [confluent_kafka.TopicPartition(*tp) for tp in asked]
             topics = consumer.list_topics(timeout=_REQUEST_S).topics if topics_max else {}
             if len(topics) <= topics_max:
                 heads = {TopicPartition(name, 0) for name in topics} - set(asked)
-                wanted += [confluent_kafka.TopicPartition(*place) for place in sorted(heads)]
+                wanted += [confluent_kafka.TopicPartition(*tp) for tp in sorted(heads)]
             return _settled(consumer.committed(wanted, timeout=within_s) if wanted else [])
 
         return _found(self._repeat(group, "read the offsets of", read, decided=decided))
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         """Commit offsets."""
-        places = [
+        tps = [
             confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, c.metadata)
             for p, c in offsets.items()
         ]
         self._repeat(
             group,
             "set the offsets of",
-            lambda consumer, _: _accepted(consumer.commit(offsets=places, asynchronous=False)),
+            lambda consumer, _: _accepted(consumer.commit(offsets=tps, asynchronous=False)),
         )
 
     def _repeat(
@@ -169,14 +169,14 @@ class OpenGroup:
                     "isolation.level": "read_uncommitted"}  # fmt: skip
         self._consumer = new_consumer(settings, contact or BrokerState())
 
-    def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+    def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Return the offsets for some partitions.
 
         Raises:
             GroupDeniedError: this client is not authorized to read them.
             FatalClientError: the brokers do not answer now.
         """
-        asked = [confluent_kafka.TopicPartition(*place) for place in places]
+        asked = [confluent_kafka.TopicPartition(*tp) for tp in tps]
         try:
             return _found(_settled(self._consumer.committed(asked, timeout=_REQUEST_S)))
         except KafkaException as error:
@@ -200,26 +200,26 @@ def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError
 
 
 def _found(
-    places: Iterable[confluent_kafka.TopicPartition],
+    tps: Iterable[confluent_kafka.TopicPartition],
 ) -> dict[TopicPartition, CommittedOffset]:
     return {
         TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, text_of(p))
-        for p in places
+        for p in tps
         if p.error is None and p.offset >= 0
     }
 
 
-def _accepted(places: Iterable[confluent_kafka.TopicPartition] | None) -> None:
-    for place in places or ():
-        if place.error is not None:
-            raise KafkaException(place.error)
+def _accepted(tps: Iterable[confluent_kafka.TopicPartition] | None) -> None:
+    for tp in tps or ():
+        if tp.error is not None:
+            raise KafkaException(tp.error)
 
 
 def _settled(
-    places: list[confluent_kafka.TopicPartition],
+    tps: list[confluent_kafka.TopicPartition],
 ) -> list[confluent_kafka.TopicPartition]:
     """Raise the error of any partition that must be requested again."""
-    for place in places:
-        if place.error is not None and reaction_to(place.error, "query") is Reaction.RETRY:
-            raise KafkaException(place.error)
-    return places
+    for tp in tps:
+        if tp.error is not None and reaction_to(tp.error, "query") is Reaction.RETRY:
+            raise KafkaException(tp.error)
+    return tps

@@ -20,14 +20,14 @@ from headrace.topology.payload_time import span
 # Short forms of many partitions and tasks, for messages.
 
 
-def named_places(places: Iterable[TopicPartition]) -> str:
+def named_places(tps: Iterable[TopicPartition]) -> str:
     """Format partitions in a short form.
 
     Example:
         >>> named_places(TopicPartition("a", p) for p in (0, 1, 2, 5))
         'a-0..2,5'
     """
-    return ", ".join(f"{topic}-{_ranges(some)}" for topic, some in _by_topic(places).items())
+    return ", ".join(f"{topic}-{_ranges(some)}" for topic, some in _by_topic(tps).items())
 
 
 def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
@@ -41,7 +41,7 @@ def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
     return f"task{'s' if len(chosen) > 1 else ''} {sub_topology}_{_ranges(chosen)}"
 
 
-def topic_options(places: Iterable[TopicPartition], counts: Mapping[str, int]) -> str:
+def topic_options(tps: Iterable[TopicPartition], counts: Mapping[str, int]) -> str:
     """Format partitions as options of ``headrace offsets set``.
 
     Args:
@@ -53,17 +53,17 @@ def topic_options(places: Iterable[TopicPartition], counts: Mapping[str, int]) -
         '--topic a --topic b:1'
     """
     options = []
-    for topic, partitions in _by_topic(places).items():
+    for topic, partitions in _by_topic(tps).items():
         whole = len(partitions) > 1 and len(partitions) == counts.get(topic)
         chosen = "" if whole else ":" + ",".join(map(str, partitions))
         options.append(f"--topic {topic}{chosen}")
     return " ".join(options)
 
 
-def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def _by_topic(tps: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for place in sorted(set(places)):
-        found.setdefault(place.topic, []).append(place.partition)
+    for tp in sorted(set(tps)):
+        found.setdefault(tp.topic, []).append(tp.partition)
     return found
 
 
@@ -236,9 +236,9 @@ def without_mark(marks: Offsets, found: Mapping[TopicPartition, CommittedOffset]
         ['orders-0']
     """
     return [
-        str(place)
-        for place, mark in marks.items()
-        if place not in found
-        or found[place].offset != mark.offset
-        or not found[place].metadata.startswith(mark.metadata)
+        str(tp)
+        for tp, mark in marks.items()
+        if tp not in found
+        or found[tp].offset != mark.offset
+        or not found[tp].metadata.startswith(mark.metadata)
     ]

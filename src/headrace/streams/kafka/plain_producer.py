@@ -63,13 +63,13 @@ class PlainProducer(LiveProducer):
         self._check()
 
     def send_changelog(
-        self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
+        self, tp: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
         """Write a store's changes."""
-        self._check_rows(place.topic, rows)
-        self._send_rows(place, rows[:-1])
+        self._check_rows(tp.topic, rows)
+        self._send_rows(tp, rows[:-1])
         key, value, timestamp = rows[-1]
-        self.send(place.topic, value, key, place.partition, timestamp, last_headers)
+        self.send(tp.topic, value, key, tp.partition, timestamp, last_headers)
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
         """Keep the offsets until all earlier records are on the brokers."""
@@ -81,9 +81,9 @@ class PlainProducer(LiveProducer):
         if self._offsets:
             self._commit_offsets(self._offsets)
 
-    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the changelogs' end offsets, because only this task writes to them."""
-        wanted = list(places)
+        wanted = list(tps)
         return self._end_offsets(wanted) if wanted else {}
 
     def abort(self) -> None:

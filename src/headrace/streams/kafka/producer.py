@@ -257,9 +257,9 @@ class LiveProducer:
                 self._topic_limits[topic] = limit
         return self._topic_limits.get(topic)
 
-    def _send_rows(self, place: TopicPartition, rows: Rows) -> None:
+    def _send_rows(self, tp: TopicPartition, rows: Rows) -> None:
         """Send rows with the client's produce directly, to save a Python call per row."""
-        topic, partition = place
+        topic, partition = tp
         produce = self._client.produce
         for key, value, timestamp in rows:
             try:

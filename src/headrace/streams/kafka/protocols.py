@@ -137,7 +137,7 @@ class Consumer(Protocol):
         Partitions without a returned record are omitted. In a callback, the result is empty.
         """
 
-    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
+    def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
         """Return the number of offsets that the broker is known to have from `next_offset`."""
 
     def member_id(self) -> str:
@@ -189,7 +189,7 @@ class Producer(Protocol):
 
     def send_changelog(
         self,
-        place: TopicPartition,
+        tp: TopicPartition,
         rows: Sequence[tuple[bytes, bytes | None, int]],
         last_headers: Headers | None = None,
     ) -> None:
@@ -205,7 +205,7 @@ class Producer(Protocol):
     def commit(self) -> None:
         """Commit all work since `begin`, with a single attempt."""
 
-    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offsets after the last committed records of changelogs."""
 
     def abort(self) -> None:

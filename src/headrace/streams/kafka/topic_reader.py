@@ -64,17 +64,17 @@ class TopicReader:
             messages = [first, *self._client.consume(_BATCH - 1, 0)]
             read_headers(messages)
             for message in messages:
-                place = TopicPartition(str(message.topic()), message.partition() or 0)
+                tp = TopicPartition(str(message.topic()), message.partition() or 0)
                 error = message.error()
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     if ends is not None:
-                        left.pop(place, None)
-                elif checked([message], self._config) and place in left:
+                        left.pop(tp, None)
+                elif checked([message], self._config) and tp in left:
                     offset = message.offset() or 0
-                    left[place] = offset + 1
-                    if ends is not None and offset >= ends[place] - 1:
-                        del left[place]
-                    if ends is None or offset < ends[place]:
+                    left[tp] = offset + 1
+                    if ends is not None and offset >= ends[tp] - 1:
+                        del left[tp]
+                    if ends is None or offset < ends[tp]:
                         yield message
 
     def _assign(self, begins: Mapping[TopicPartition, int]) -> None:
@@ -84,8 +84,8 @@ class TopicReader:
 
     def _begin_anew(self, left: Mapping[TopicPartition, int]) -> None:
         """Continue with another client, because a client gets no error for a deleted topic."""
-        self._require_there({place.topic for place in left})
-        waited_for = {str(place): offset for place, offset in left.items()}
+        self._require_there({tp.topic for tp in left})
+        waited_for = {str(tp): offset for tp, offset in left.items()}
         get_logger().warning("topic_not_read", waited_for=waited_for, after_s=_SILENT_S)
         self._client.close()
         self._client = new_consumer(self._config, BrokerState())

@@ -115,23 +115,23 @@ class TransactionalProducer(LiveProducer):
         """Do nothing: all records become visible atomically."""
 
     def send_changelog(
-        self, place: TopicPartition, rows: Rows, last_headers: Headers | None = None
+        self, tp: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
         """Write a store's changes; the delivery report of the last record has the end offset."""
-        self._check_rows(place.topic, rows)
-        self._send_rows(place, rows[:-1])
+        self._check_rows(tp.topic, rows)
+        self._send_rows(tp, rows[:-1])
         key, value, timestamp = rows[-1]
-        self._send_reported(place, key, value, timestamp, last_headers)
+        self._send_reported(tp, key, value, timestamp, last_headers)
 
     def _send_reported(
         self,
-        place: TopicPartition,
+        tp: TopicPartition,
         key: bytes,
         value: bytes | None,
         timestamp: int,
         headers: Headers | None,
     ) -> None:
-        topic, partition = place
+        topic, partition = tp
         reported = partial(self._reported, self._number)
         produce: Callable[..., None] = self._client.produce
         while True:
@@ -158,8 +158,8 @@ class TransactionalProducer(LiveProducer):
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
         """Add input offsets to the transaction, fenced by the group membership."""
         positions = [
-            confluent_kafka.TopicPartition(place.topic, place.partition, c.offset, c.metadata)
-            for place, c in offsets.items()
+            confluent_kafka.TopicPartition(tp.topic, tp.partition, c.offset, c.metadata)
+            for tp, c in offsets.items()
         ]
         self._call(
             "offsets",
@@ -177,16 +177,16 @@ class TransactionalProducer(LiveProducer):
             self._raise(error, "commit")
         self._is_open = False
 
-    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset after the last record of each changelog, from delivery reports."""
-        wanted = list(places)
+        wanted = list(tps)
         deadline = self._clock.monotonic_s() + self._timeout_s
         # The commit has waited for the records, but not for their delivery reports.
-        while any(place not in self._ends for place in wanted):
+        while any(tp not in self._ends for tp in wanted):
             if self._clock.monotonic_s() > deadline:
                 raise OutcomeUnknownError("the client does not say where changelog records went")
             self._poll(_REPORT_WAIT_S)
-        return {place: self._ends[place] for place in wanted}
+        return {tp: self._ends[tp] for tp in wanted}
 
     def abort(self) -> None:
         """Roll back all work since `begin`.

@@ -45,9 +45,9 @@ class GroupWatch:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-groups", daemon=True)
 
-    def watch(self, places: Iterable[TopicPartition]) -> None:
+    def watch(self, tps: Iterable[TopicPartition]) -> None:
         """Set the partitions whose offsets are polled, and start polling."""
-        self._places = tuple(places)
+        self._places = tuple(tps)
         if self._groups and not self._thread.is_alive():
             self._thread.start()
 
@@ -87,7 +87,7 @@ class Moved:
     """Partition of a group with its translated offset.
 
     Args:
-        place: the partition on the group's current cluster.
+        tp: the partition on the group's current cluster.
         offset: its next offset to read.
         there: the same partition on the new cluster.
         to: the next offset to read there; None if it is unknown.
@@ -189,7 +189,7 @@ class Mover:
                     else ", as far as the mirror has noted (--groups)"
                 )
             )
-        whole = {topics[place.topic] for place in committed}
+        whole = {topics[tp.topic] for tp in committed}
         table = read_table(self._target, table_of(self._name), whole=whole)
         moves = [self._moved(table, topics, p, at) for p, at in sorted(committed.items())]
         return GroupMove(group, *self._names, tuple(moves), self._source is None)
@@ -213,26 +213,26 @@ class Mover:
         side = self._target if self._back else self._source
         if side is None:
             noted = table.groups.get(group, {})
-            return {place: offset for place, offset in noted.items() if place.topic in topics}
+            return {tp: offset for tp, offset in noted.items() if tp.topic in topics}
         _refuse_members(side, group)
         found = side.cluster.committed(group, decided=True)
-        return {place: one.offset for place, one in found.items() if place.topic in topics}
+        return {tp: one.offset for tp, one in found.items() if tp.topic in topics}
 
     def _moved(
-        self, table: Table, topics: Mapping[str, str], place: TopicPartition, offset: int
+        self, table: Table, topics: Mapping[str, str], tp: TopicPartition, offset: int
     ) -> Moved:
-        number, source_topic = place.partition, topics[place.topic]
+        number, source_topic = tp.partition, topics[tp.topic]
         source = TopicPartition(source_topic, number)
         target = TopicPartition(table.topics[source_topic].target, number)
         segments = table.segments(source)
         if self._back:
             to = translated([one.inverse for one in segments], offset) or 0
-            return Moved(place, offset, source, to)
+            return Moved(tp, offset, source, to)
         copied = table.blocks[source].position if source in table.blocks else 0
         ahead = max(0, offset - copied)
         to = translated(segments, offset) or 0
         # A lost source delivers no more records, so waiting for them is pointless.
-        return Moved(place, offset, target, None if ahead and self._source else to, ahead)
+        return Moved(tp, offset, target, None if ahead and self._source else to, ahead)
 
 
 def _refuse_members(side: Side, group: str) -> None:

@@ -64,18 +64,18 @@ deleted before they were copied; raise retention.ms there, and say --skip-lost t
     """
 
     def __init__(
-        self, place: TopicPartition, where: str, position: int, *, begin: int, end: int
+        self, tp: TopicPartition, where: str, position: int, *, begin: int, end: int
     ) -> None:
-        super().__init__(str(place), f"of {where}")
-        self.place = place
+        super().__init__(str(tp), f"of {where}")
+        self.place = tp
         self._said = (
-            f"{place} of {where} begins at offset {begin}, and the next one to copy is {position}: "
+            f"{tp} of {where} begins at offset {begin}, and the next one to copy is {position}: "
             f"{begin - position} offsets were deleted before they were copied; raise retention.ms "
             "there, and say --skip-lost to go on behind them"
         )
         if position > end:
             self._said = (
-                f"{place} of {where} ends at offset {end}, and offsets up to {position} were "
+                f"{tp} of {where} ends at offset {end}, and offsets up to {position} were "
                 "copied: the source has lost records that the target has, as by a leader that "
                 "lacked them; give the mirror another --name, and a --rename or an empty topic at "
                 "the target, to copy what is there now"

@@ -72,31 +72,31 @@ def begins_of(
     """
     starts, ends = side.cluster.start_offsets(blocks), side.cluster.end_offsets(blocks)
     found = {}
-    for place, copied in blocks.items():
-        begin, end, position = starts[place], ends[place], copied.position
+    for tp, copied in blocks.items():
+        begin, end, position = starts[tp], ends[tp], copied.position
         is_new = not (copied.position or copied.last or copied.ends)
         if position > end or (position < begin and not is_new and not skip_lost):
-            raise RecordsLostError(place, side.name, position, begin=begin, end=end)
+            raise RecordsLostError(tp, side.name, position, begin=begin, end=end)
         if position < begin and not is_new:
             get_logger().warning(
-                "records_lost", place=str(place), first=position, last=begin - 1, cluster=side.name
+                "records_lost", place=str(tp), first=position, last=begin - 1, cluster=side.name
             )
-        found[place] = max(position, begin)
+        found[tp] = max(position, begin)
     return found
 
 
 def ends_of(
-    side: Side, places: Places, blocks: Mapping[TopicPartition, Blocks], *, mirror: str
+    side: Side, tps: Places, blocks: Mapping[TopicPartition, Blocks], *, mirror: str
 ) -> dict[TopicPartition, int]:
     """Return the target offsets that the next records will have.
 
     Raises:
         MisconfiguredTopicError: another producer has written there, or copied records are lost.
     """
-    ends = side.cluster.end_offsets(places.values())
-    starts = side.cluster.start_offsets(places.values())
+    ends = side.cluster.end_offsets(tps.values())
+    starts = side.cluster.start_offsets(tps.values())
     begins = {}
-    for source, target in places.items():
+    for source, target in tps.items():
         copied = blocks[source].target_end
         if ends[target] < copied:
             raise MisconfiguredTopicError(
@@ -118,15 +118,15 @@ def _refuse_others(
 ) -> None:
     """Raise if any record of another producer follows the copied records; markers are allowed."""
     # The marker of the last transaction occupies an offset.
-    unknown = {place: begin for place, begin in begins.items() if begin + 1 < ends[place]}
+    unknown = {tp: begin for tp, begin in begins.items() if begin + 1 < ends[tp]}
     if not unknown:
         return
     reader = TopicReader(reading)
     try:
         for message in reader.read(unknown, ends):
-            place = TopicPartition(str(message.topic()), message.partition() or 0)
+            tp = TopicPartition(str(message.topic()), message.partition() or 0)
             raise MisconfiguredTopicError(
-                f"{place} of {where} has a record at or near offset {message.offset()} that mirror "
+                f"{tp} of {where} has a record at or near offset {message.offset()} that mirror "
                 f"{mirror} did not write: a copy has one writer; find out who writes there, delete "
                 "the topic, and give the mirror another --name, or a --rename such as "
                 "'{cluster}.{topic}'"
@@ -189,21 +189,21 @@ class SourceReader:
             messages = [m for m in messages if not _is_end(m)]
         read_headers(messages)
         batches = by_partition(messages, self._config) if messages else {}
-        for place, batch in batches.items():
-            self.positions[place] = batch[-1].offset() + 1
-        for place, end in ends.items():
-            self.positions[place] = max(self.positions[place], end)
+        for tp, batch in batches.items():
+            self.positions[tp] = batch[-1].offset() + 1
+        for tp, end in ends.items():
+            self.positions[tp] = max(self.positions[tp], end)
         return batches
 
-    def lags(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def lags(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the lag of each partition behind the last known end, in offsets."""
         found = {}
-        for place in places:
+        for tp in tps:
             ends = self._client.get_watermark_offsets(
-                confluent_kafka.TopicPartition(*place), cached=True
+                confluent_kafka.TopicPartition(*tp), cached=True
             )
             if ends is not None and ends[1] >= 0:
-                found[place] = max(0, int(ends[1]) - self.positions[place])
+                found[tp] = max(0, int(ends[1]) - self.positions[tp])
         return found
 
     def group_metadata(self) -> GroupMetadata:
@@ -370,11 +370,11 @@ class Session:
         if self._open is not None:
             wait_s = min(_POLL_S, max(0.0, self._open.begun_s + TRANSACTION_S - now_s))
         left = self._batch.size - (0 if self._open is None else self._open.records)
-        for place, batch in self._reader.poll(min(_POLL_RECORDS, max(1, left)), wait_s).items():
+        for tp, batch in self._reader.poll(min(_POLL_RECORDS, max(1, left)), wait_s).items():
             is_open = self._begin()
-            runs = is_open.runs.setdefault(place, [])
+            runs = is_open.runs.setdefault(tp, [])
             runs += runs_of([message.offset() for message in batch])
-            is_open.size += self._producer.send_all(self._targets[place], batch)
+            is_open.size += self._producer.send_all(self._targets[tp], batch)
             is_open.records += len(batch)
             if self._producer.refused is not None:
                 self._raise_refused(self._producer.refused)
@@ -423,19 +423,19 @@ class Session:
             self._raise_refused(self._producer.refused)
         positions = self._reader.positions
         moved = {p: to for p, to in positions.items() if self._committed.get(p) != to}
-        for place, to in moved.items():
+        for tp, to in moved.items():
             segments = []
-            if place in done.runs:
-                span = spans[self._targets[place]]
-                self._require_alone(place, span, sum(count for _, count in done.runs[place]))
-                segments = joined(done.runs[place], span[0])
-                self._expected[place] = span[1] + 2  # after the transaction's marker
-            self._rows += self._table.blocks[place].advance(place, to, segments)
+            if tp in done.runs:
+                span = spans[self._targets[tp]]
+                self._require_alone(tp, span, sum(count for _, count in done.runs[tp]))
+                segments = joined(done.runs[tp], span[0])
+                self._expected[tp] = span[1] + 2  # after the transaction's marker
+            self._rows += self._table.blocks[tp].advance(tp, to, segments)
         seen = self._groups.found()
         self._rows += [
-            group_row(group, place, offset)
-            for (group, place), offset in seen.items()
-            if self._groups_written.get((group, place)) != offset
+            group_row(group, tp, offset)
+            for (group, tp), offset in seen.items()
+            if self._groups_written.get((group, tp)) != offset
         ]
         self._send_rows()
         if moved:
@@ -448,7 +448,7 @@ class Session:
         self._counts.records += done.records
         self._counts.transactions += 1
 
-    def _require_alone(self, place: TopicPartition, span: tuple[int, int], count: int) -> None:
+    def _require_alone(self, tp: TopicPartition, span: tuple[int, int], count: int) -> None:
         """Check that no other producer has written to the target.
 
         Raises:
@@ -456,11 +456,11 @@ class Session:
                 cause may also be a late response of the brokers about an earlier transaction.
         """
         first, last = span
-        expected = self._expected[place]
+        expected = self._expected[tp]
         if first != expected or last - first + 1 != count:
             self._abort()
             raise AbortableError(
-                f"{self._targets[place]} of {self._target.name} went on at offset {first}, to "
+                f"{self._targets[tp]} of {self._target.name} went on at offset {first}, to "
                 f"{last}, and {count} records were to stand from {expected} on"
             )
 
@@ -526,7 +526,7 @@ class Session:
         new = [pair for pair in pairs if pair.topic not in self._table.topics]
         if is_first or new:
             self._register(new, is_first=is_first)
-        places = {
+        tps = {
             TopicPartition(pair.topic, n): TopicPartition(pair.mirrored.target, n)
             for pair in pairs
             for n in range(pair.partitions)
@@ -534,7 +534,7 @@ class Session:
         self._limits.update({pair.mirrored.target: pair.limit for pair in pairs})
         if any(pair.limit < self._batch_max for pair in pairs):
             raise AbortableError("a topic takes less at a time than those before")
-        added = {source: there for source, there in places.items() if source not in self._targets}
+        added = {source: there for source, there in tps.items() if source not in self._targets}
         self._begin_places(added)
         self._looks += 1
         if self._looks % _PRUNE_LOOKS == 0:
@@ -573,14 +573,14 @@ class Session:
         self._table.blocks.update(blocks)
         self._targets.update(added)
         self._expected.update({source: ends[there] for source, there in added.items()})
-        self._committed.update({place: blocks[place].position for place in added})
+        self._committed.update({tp: blocks[tp].position for tp in added})
         self._reader.add(begins)
         self._groups.watch(self._targets)
         self._log.info(
             "partitions_begun",
             partitions=len(added),
-            topics=len({place.topic for place in added}),
-            copied=sum(1 for place in added if blocks[place].position),
+            topics=len({tp.topic for tp in added}),
+            copied=sum(1 for tp in added if blocks[tp].position),
         )
 
     def _prune(self) -> None:
@@ -597,6 +597,6 @@ class Session:
             records=self._counts.records,
             per_s=round((self._counts.records - self._said_records) / (now_s - self._said_s)),
             lag=sum(lags.values()),
-            lags={str(place): lag for place, lag in worst if lag},
+            lags={str(tp): lag for tp, lag in worst if lag},
         )
         self._said_s, self._said_records = now_s, self._counts.records

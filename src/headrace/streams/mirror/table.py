@@ -191,7 +191,7 @@ class Blocks:
             return _end(self.last)
         return self.ends[-1][1] if self.ends else 0
 
-    def advance(self, place: TopicPartition, position: int, more: Sequence[Segment]) -> list[Row]:
+    def advance(self, tp: TopicPartition, position: int, more: Sequence[Segment]) -> list[Row]:
         """Move the position and add segments; return the changed rows."""
         self.position = position
         rows = []
@@ -202,18 +202,18 @@ class Blocks:
                 self.number += 1
                 self.last = []
             self.last.extend(piece)
-            rows.append(self._row(place))
+            rows.append(self._row(tp))
         return rows
 
-    def dropped(self, place: TopicPartition, target_begin: int) -> list[Row]:
+    def dropped(self, tp: TopicPartition, target_begin: int) -> list[Row]:
         """Return the rows that delete blocks of records that the target has deleted."""
         gone = [number for number, end in self.ends if end <= target_begin]
         self.ends = self.ends[len(gone) :]
-        return [(_key("offsets", *place, number), None) for number in gone]
+        return [(_key("offsets", *tp, number), None) for number in gone]
 
-    def _row(self, place: TopicPartition) -> Row:
+    def _row(self, tp: TopicPartition) -> Row:
         value = {"to": self.position, "segments": [list(one) for one in self.last]}
-        return _key("offsets", *place, self.number), _json(value)
+        return _key("offsets", *tp, self.number), _json(value)
 
 
 class Table:
@@ -239,14 +239,14 @@ class Table:
         table = cls(whole)
         for key, value in rows:
             table._take(json.loads(key), None if value is None else json.loads(value))
-        for place, ends in table._ends.items():
-            there = table.blocks[place]
+        for tp, ends in table._ends.items():
+            there = table.blocks[tp]
             there.ends = sorted((n, end) for n, end in ends.items() if n != there.number)
         return table
 
-    def segments(self, place: TopicPartition) -> list[Segment]:
+    def segments(self, tp: TopicPartition) -> list[Segment]:
         """Return all known segments of a partition, in order."""
-        blocks = self._segments.get(place, {})
+        blocks = self._segments.get(tp, {})
         return [one for number in sorted(blocks) for one in blocks[number]]
 
     def _take(self, key: Sequence[Any], value: Any) -> None:
@@ -266,19 +266,19 @@ class Table:
         elif kind == "offsets":
             self._take_block(TopicPartition(rest[0], rest[1]), rest[2], value)
 
-    def _take_block(self, place: TopicPartition, number: int, value: Any) -> None:
-        ends = self._ends.setdefault(place, {})
+    def _take_block(self, tp: TopicPartition, number: int, value: Any) -> None:
+        ends = self._ends.setdefault(tp, {})
         if value is None:
             ends.pop(number, None)
-            self._segments.get(place, {}).pop(number, None)
+            self._segments.get(tp, {}).pop(number, None)
             return
         segments = [Segment(*one) for one in value["segments"]]
         ends[number] = _end(segments)
-        there = self.blocks.setdefault(place, Blocks())
+        there = self.blocks.setdefault(tp, Blocks())
         if number >= there.number:
             there.position, there.number, there.last = value["to"], number, segments
-        if place.topic in self._whole:
-            self._segments.setdefault(place, {})[number] = segments
+        if tp.topic in self._whole:
+            self._segments.setdefault(tp, {})[number] = segments
 
 
 def owner_row(owner: str) -> Row:
@@ -299,9 +299,9 @@ def coming_row(target: str, via: frozenset[str] | None) -> Row:
     return _key("coming", target), None if via is None else _json(sorted(via))
 
 
-def group_row(group: str, place: TopicPartition, offset: int) -> Row:
+def group_row(group: str, tp: TopicPartition, offset: int) -> Row:
     """Return the row of a source group's offset."""
-    return _key("group", group, *place), _json(offset)
+    return _key("group", group, *tp), _json(offset)
 
 
 def rows_of(config: Mapping[str, Any], begins: Mapping[TopicPartition, int],

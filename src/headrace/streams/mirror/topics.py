@@ -298,10 +298,10 @@ class MirrorTopics:
                 f"{where} has message.timestamp.type=LogAppendTime, and a copy keeps the times of "
                 "its records; set it to CreateTime, or choose another --rename"
             )
-        places = [TopicPartition(there.name, number) for number in range(there.partitions)]
-        begins = self._target.cluster.start_offsets(places)
-        ends = self._target.cluster.end_offsets(places)
-        full = next((place for place in places if begins[place] < ends[place]), None)
+        tps = [TopicPartition(there.name, number) for number in range(there.partitions)]
+        begins = self._target.cluster.start_offsets(tps)
+        ends = self._target.cluster.end_offsets(tps)
+        full = next((tp for tp in tps if begins[tp] < ends[tp]), None)
         if full is not None:
             raise MisconfiguredTopicError(
                 f"{where} has records that mirror {self._name} did not write ({full} has offsets "
@@ -359,8 +359,8 @@ def read_table(side: Side, topic: str, *, whole: Iterable[str] = ()) -> Table:
     Args:
         whole: topics whose segments are all kept.
     """
-    place = TopicPartition(topic, 0)
-    begins, ends = side.cluster.start_offsets([place]), side.cluster.stable_offsets([place])
+    tp = TopicPartition(topic, 0)
+    begins, ends = side.cluster.start_offsets([tp]), side.cluster.stable_offsets([tp])
     return Table.of(rows_of(side.reading, begins, ends), whole=whole)
 
 

@@ -59,19 +59,19 @@ class MirrorProducer(TransactionalProducer):
         self.refused = None
         super().begin()
 
-    def send_all(self, place: TopicPartition, batch: Sequence[Any]) -> int:
+    def send_all(self, tp: TopicPartition, batch: Sequence[Any]) -> int:
         """Write records unchanged.
 
         Returns:
             The total size of keys and values, in bytes.
         """
-        topic, partition = place
+        topic, partition = tp
         near = _NEAR * self._limits.get(topic, 1_000_000) - _OVERHEAD
         produce: Callable[..., None] = self._client.produce
-        reported = partial(self._span_reported, self._number, place)
-        first = None if place in self._unreported else batch[0]
+        reported = partial(self._span_reported, self._number, tp)
+        first = None if tp in self._unreported else batch[0]
         last = batch[-1]
-        self._unreported.add(place)
+        self._unreported.add(tp)
         total = 0
         columns: Iterable[Any] = zip(
             batch,
@@ -93,7 +93,7 @@ class MirrorProducer(TransactionalProducer):
                 if headers and not are_plain(headers):
                     send = partial(_produce_any, produce)
                 if size > near:
-                    told = partial(self._span_reported, self._number, place,
+                    told = partial(self._span_reported, self._number, tp,
                                    source=message.offset(), size=size)  # fmt: skip
             while True:
                 try:
@@ -104,7 +104,7 @@ class MirrorProducer(TransactionalProducer):
                 except KafkaException as error:
                     cause: KafkaError = error.args[0]
                     if reaction_to(cause, "send") is Reaction.REFUSED:
-                        self.refused = Refused(place, cause, message.offset(), size)
+                        self.refused = Refused(tp, cause, message.offset(), size)
                         return total
                     self._raise_for_send(error)
                 break
@@ -137,7 +137,7 @@ class MirrorProducer(TransactionalProducer):
     def _span_reported(
         self,
         number: int,
-        place: TopicPartition,
+        tp: TopicPartition,
         error: KafkaError | None,
         message: confluent_kafka.Message,
         *,
@@ -149,14 +149,14 @@ class MirrorProducer(TransactionalProducer):
         if error is not None:
             if reaction_to(error, "send") is Reaction.REFUSED:
                 if self.refused is None or self.refused.source_offset is None:
-                    self.refused = Refused(place, error, source, size)
+                    self.refused = Refused(tp, error, source, size)
             elif error.code() not in _VOID:
                 self._failure = error
             return
         offset = message.offset()
         assert offset is not None
-        low, high = self._spans.get(place, (offset, offset))
-        self._spans[place] = min(low, offset), max(high, offset)
+        low, high = self._spans.get(tp, (offset, offset))
+        self._spans[tp] = min(low, offset), max(high, offset)
 
 
 def _produce_any(produce: Callable[..., None], *record: Any) -> None:

@@ -64,7 +64,7 @@ class DescribedGroups(GroupOffsets, Protocol):
     """Cluster that stores the description; the live implementation is `MemberlessGroup`."""
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's committed offsets of the given partitions."""
 
@@ -207,11 +207,11 @@ class DeployedTopology:
 
     def _uncommitted(self, topics: Iterable[str]) -> frozenset[str]:
         """Return the topics that have a partition without a committed offset."""
-        places = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
-        if not places:
+        tps = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
+        if not tps:
             return frozenset()
-        there = self._cluster.committed_at(self._application_id, places, decided=False)
-        return frozenset(place.topic for place in places if place not in there)
+        there = self._cluster.committed_at(self._application_id, tps, decided=False)
+        return frozenset(tp.topic for tp in tps if tp not in there)
 
     def _is_owned_alike(self, kept: Deployment) -> bool:
         if not self._present.subs:
@@ -265,5 +265,5 @@ def forgotten(application_id: str, cluster: GroupOffsets) -> Offsets:
     kept = cluster.committed(topology_group(application_id), decided=False)
     # Versions whose first input differs have written their descriptions at several partitions.
     last = max((c.offset for c in kept.values()), default=0)
-    described = [tp for tp, c in kept.items() if Deployment.decode(c.metadata) is not None]
+    described = [tp for tp, c in kept.items() if c.metadata]
     return dict.fromkeys(described, CommittedOffset(last + 1))

@@ -80,17 +80,17 @@ class KeySample:
         self._seen: dict[str, tuple[int, int]] = {}
         self._log = log
 
-    def look(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+    def look(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         """Check the keys of records that a task receives, until the sample is complete."""
-        topic, partition = place
+        topic, partition = tp
         if topic not in self._topics:
             return
-        left = self._left.get(place, SAMPLE)
+        left = self._left.get(tp, SAMPLE)
         if not left:
             return
         found = (record.key() for record in records[:left])
         keys = [key for key in found if key is not None]
-        self._left[place] = left - min(left, len(records))
+        self._left[tp] = left - min(left, len(records))
         count = self._partitions[topic]
         others = sum(partition_for_key(key, count) != partition for key in keys)
         looked, astray = self._seen.get(topic, (0, 0))

@@ -251,10 +251,10 @@ class LiveVersions:
     def _older(self, described: Deployment, state: GroupState) -> OlderOwnership:
         assert self._admin is not None, "asked before it was settled"
         assigned = {
-            place.topic
-            for member, places in state.members.items()
+            tp.topic
+            for member, tps in state.members.items()
             if _version(member) == OLDER_RELEASE
-            for place in places
+            for tp in tps
         }
         names = {topic for reads in older_reads(described, self._group) for topic in reads}
         facts = self._admin.describe(names | assigned | self._own.subscribed.keys())

@@ -104,8 +104,8 @@ class SimulationResult:
     def _read(self, topic: str, key: AnySerde, value: AnySerde) -> list[tuple[Any, Any]]:
         return [
             (_decoded(key, m.key()), _decoded(value, m.value()))
-            for place in self._cluster.places(topic)
-            for m in self._cluster.log(place).records()
+            for tp in self._cluster.places(topic)
+            for m in self._cluster.log(tp).records()
         ]
 
     def store(self, name: str) -> dict[Any, Any]:
@@ -114,8 +114,8 @@ class SimulationResult:
         key, value = self._simulation.serdes_of(store)
         topic = plan.changelogs[name]
         rows: dict[Any, Any] = {}
-        for place in self._cluster.places(topic):
-            for k, data in _unexpired(store.spec, _folded(self._cluster, place)).items():
+        for tp in self._cluster.places(topic):
+            for k, data in _unexpired(store.spec, _folded(self._cluster, tp)).items():
                 rows[key.deserialize(k)] = value.deserialize(data[1])
         return rows
 
@@ -145,24 +145,24 @@ class SimulationResult:
         for plan in self._simulation.plans:
             for store in plan.program.sub_topology.stores:
                 topic = plan.changelogs.get(store.spec.name)
-                for place in self._cluster.places(topic) if topic is not None else ():
-                    found += self._check_state(plan, store.spec, place)
+                for tp in self._cluster.places(topic) if topic is not None else ():
+                    found += self._check_state(plan, store.spec, tp)
         return found
 
-    def _check_state(self, plan: SubPlan, spec: StoreSpec, place: TopicPartition) -> list[str]:
+    def _check_state(self, plan: SubPlan, spec: StoreSpec, tp: TopicPartition) -> list[str]:
         store = spec.name
         held = [
             rows[store]
             for task_id, rows in self._outcome.states.items()
-            if task_id.sub_topology == plan.id and task_id.partition == place.partition
+            if task_id.sub_topology == plan.id and task_id.partition == tp.partition
         ]
-        changelog = _folded(self._cluster, place)
+        changelog = _folded(self._cluster, tp)
         if not held:
-            return [f"nobody has store {store} of partition {place.partition}"] if changelog else []
+            return [f"nobody has store {store} of partition {tp.partition}"] if changelog else []
         local = {key: decode_timestamped(row) for key, row in held[0].items()}
         # Expired rows may still be on the disk, equal to the changelog, or be deleted.
         return [
-            f"store {store}, key {key!r}: {local.get(key)} locally, {changelog.get(key)} in {place}"
+            f"store {store}, key {key!r}: {local.get(key)} locally, {changelog.get(key)} in {tp}"
             for key in sorted({*local, *_unexpired(spec, changelog)})
             if local.get(key) != changelog.get(key)
         ][:5]
@@ -374,10 +374,10 @@ def _decoded(serde: AnySerde, data: bytes | None) -> Any:
     return None if data is None else serde.deserialize(data)
 
 
-def _folded(cluster: Cluster, place: TopicPartition) -> dict[bytes, tuple[int, bytes]]:
+def _folded(cluster: Cluster, tp: TopicPartition) -> dict[bytes, tuple[int, bytes]]:
     """Return the last committed timestamp and value of each key of a changelog."""
     rows: dict[bytes, tuple[int, bytes]] = {}
-    for message in cluster.log(place).records():
+    for message in cluster.log(tp).records():
         key, value = message.key(), message.value()
         assert key is not None
         if value is None:

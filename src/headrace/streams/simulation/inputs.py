@@ -68,8 +68,8 @@ class Feed:
         transactions = self._cluster.transactions
         epoch = transactions.init(name, 60 * SECOND)
         for row in rows:
-            place = self._place(topic, row)
-            self._append(place, row, transactions.join(name, epoch, place))
+            tp = self._place(topic, row)
+            self._append(tp, row, transactions.join(name, epoch, tp))
         self.left += 1
 
         def end() -> None:
@@ -86,6 +86,6 @@ class Feed:
         # Once per row: without a key, the next call returns another partition.
         return self._cluster.route(topic, row[0], -1)
 
-    def _append(self, place: TopicPartition, row: Row, txn: Any) -> None:
+    def _append(self, tp: TopicPartition, row: Row, txn: Any) -> None:
         key, value, at_ms = row
-        self._cluster.append(place, key, value, START_MS + at_ms, None, txn)
+        self._cluster.append(tp, key, value, START_MS + at_ms, None, txn)

@@ -89,8 +89,8 @@ class _Nemesis:
 
     def compact(self) -> None:
         topic = self.faults.random.choice(self.changelogs)
-        places = self.cluster.places(topic)
-        gone = sum(self.cluster.log(place).compact() for place in places)
+        tps = self.cluster.places(topic)
+        gone = sum(self.cluster.log(tp).compact() for tp in tps)
         self.faults.counts["cluster", "compacted"] += 1
         self.cluster.kernel.note("cluster", f"compacts {topic}: {gone} records")
 

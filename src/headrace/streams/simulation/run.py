@@ -92,23 +92,23 @@ class Snapshot:
     @classmethod
     def of(cls, cluster: Cluster) -> Snapshot:
         """Take a snapshot of a cluster."""
-        logs = {place: cluster.log(place) for place in cluster.all_places()}
+        logs = {tp: cluster.log(tp) for tp in cluster.all_places()}
         return cls(
-            {place: log.end for place, log in logs.items()},
+            {tp: log.end for tp, log in logs.items()},
             # A copy, because compaction may remove entries before the restore.
-            {place: list(log.entries) for place, log in logs.items()},
-            {place: log.start for place, log in logs.items()},
+            {tp: list(log.entries) for tp, log in logs.items()},
+            {tp: log.start for tp, log in logs.items()},
             dict(cluster.group.offsets),
         )
 
     def restore(self, cluster: Cluster) -> str:
         """Restore a cluster to the snapshot, and return a description of the lost records."""
         lost = []
-        for place in cluster.all_places():
-            log, end = cluster.log(place), self.ends.get(place, 0)
+        for tp in cluster.all_places():
+            log, end = cluster.log(tp), self.ends.get(tp, 0)
             if log.end > end:
-                lost.append(f"{place} from {end} to {log.end}")
-            log.cut(self.entries.get(place, ()), self.starts.get(place, 0))
+                lost.append(f"{tp} from {end} to {log.end}")
+            log.cut(self.entries.get(tp, ()), self.starts.get(tp, 0))
         cluster.group.offsets = dict(self.offsets)
         return ", ".join(lost) or "nothing"
 
@@ -189,7 +189,7 @@ class Disasters:
     def _await_growth(self, ends: Mapping[TopicPartition, int], until_us: int) -> None:
         """Pause the workers with old rows until the new logs are longer than the old logs."""
         cluster = self.cluster
-        has_grown = all(cluster.log(place).end > end + 2 for place, end in ends.items())
+        has_grown = all(cluster.log(tp).end > end + 2 for tp, end in ends.items())
         if has_grown or cluster.kernel.now_us >= until_us:
             self._resume(self.workers)
         else:
@@ -224,9 +224,9 @@ class Disasters:
 
     def _forget(self, topics: Sequence[str]) -> str:
         offsets = self.cluster.group.offsets
-        gone: list[TopicPartition] = [place for place in offsets if place.topic in topics]
-        for place in gone:
-            del offsets[place]
+        gone: list[TopicPartition] = [tp for tp in offsets if tp.topic in topics]
+        for tp in gone:
+            del offsets[tp]
         return ", ".join(map(str, gone)) or "nothing"
 
     def _lose_changelog(self, topic: str) -> str:
@@ -317,8 +317,8 @@ class Run:
         seconds = 1.0 if calm else TROUBLE_S
         for topic, rows in self.setup.global_rows.items():
             for key, value, at_ms in rows:
-                place = self.cluster.route(topic, key, -1)
-                self.cluster.append(place, key, value, START_MS + at_ms, None, None)
+                tp = self.cluster.route(topic, key, -1)
+                self.cluster.append(tp, key, value, START_MS + at_ms, None, None)
         feed_s = 0.0 if plan.backlog else seconds * 0.8
         feed = Feed(self.cluster, self.setup.rows, plan, feed_s)
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
@@ -426,16 +426,16 @@ class Run:
         held = {t: s for host in self._hosts for t, s in host.held().items()}
         for plan in self.setup.last_plans:
             for store, topic in plan.changelogs.items():
-                for place in self.cluster.places(topic):
-                    records = self.cluster.log(place).records()
+                for tp in self.cluster.places(topic):
+                    records = self.cluster.log(tp).records()
                     if not records:
                         continue
-                    state = held.get(TaskId(plan.id, place.partition))
+                    state = held.get(TaskId(plan.id, tp.partition))
                     position = None
                     if state is not None and _has(state, store):
                         position = state.position(store)
                     if position is None or position.offset <= (records[-1].offset() or 0):
-                        return f"{store} of partition {place.partition} at {position}"
+                        return f"{store} of partition {tp.partition} at {position}"
         return ""
 
     def _unprocessed(self) -> str:
@@ -443,20 +443,20 @@ class Run:
         group = self.cluster.group
         if group.pending:
             return "offsets are undecided"
-        for place in self.input_places():
-            log = self.cluster.log(place)
-            committed = group.offsets.get(place)
+        for tp in self.input_places():
+            log = self.cluster.log(tp)
+            committed = group.offsets.get(tp)
             if committed is None and self.disasters is not None and self.disasters.happened:
                 continue  # the next start reports it
             begin = log.start if committed is None else committed.offset
             if log.read(begin, 1, committed=self.setup.config.reads_committed)[0]:
-                return f"{place} from {begin}"
+                return f"{tp} from {begin}"
         return ""
 
     def input_places(self) -> list[TopicPartition]:
         """Return the input partitions of all tasks."""
         topics = dict.fromkeys(t for plan in self.setup.last_plans for t in plan.topics.all_sources)
-        return [place for topic in topics for place in self.cluster.places(topic)]
+        return [tp for topic in topics for tp in self.cluster.places(topic)]
 
     def _look_at_states(self) -> None:
         logged = {

@@ -124,15 +124,15 @@ class _Counted:
         self._life = life
         self._then = then
 
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
-        self._then.on_restore_start(place, store, begin, end)
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
+        self._then.on_restore_start(tp, store, begin, end)
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
         self._life.restored += count
-        self._then.on_batch_restored(place, store, offset, count)
+        self._then.on_batch_restored(tp, store, offset, count)
 
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
-        self._then.on_restore_end(place, store, total)
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
+        self._then.on_restore_end(tp, store, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,16 +453,16 @@ class SimulatedOffsets:
         self._process = process
 
     def committed_at(
-        self, group: str, places: Iterable[TopicPartition], *, decided: bool = True
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = True
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the offsets of partitions; with `decided`, wait for undecided transactions."""
         found = self._cluster.group
         assert group == found.name
-        asked = list(places)
+        asked = list(tps)
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
         while decided and found.is_undecided(asked):
             self._process.sleep(100 * MS)
-        return {place: found.offsets[place] for place in asked if place in found.offsets}
+        return {tp: found.offsets[tp] for tp in asked if tp in found.offsets}
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         """Return all offsets of a group without members, which no transaction changes."""

@@ -198,19 +198,19 @@ class Activity:
         self._commits += 1
         self._last_commit_s = self._clock.monotonic_s()
 
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:  # noqa: ARG002
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:  # noqa: ARG002
         """Handle the start of a store's restore."""
-        self._restoring[place] = (begin, begin, end)
+        self._restoring[tp] = (begin, begin, end)
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:  # noqa: ARG002
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:  # noqa: ARG002
         """Handle restored records."""
-        if place in self._restoring:
-            begin, _, end = self._restoring[place]
-            self._restoring[place] = (begin, min(offset, end), end)
+        if tp in self._restoring:
+            begin, _, end = self._restoring[tp]
+            self._restoring[tp] = (begin, min(offset, end), end)
 
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:  # noqa: ARG002
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:  # noqa: ARG002
         """Handle the end of a store's restore."""
-        self._restoring.pop(place, None)
+        self._restoring.pop(tp, None)
 
 
 # Transport of reports from a worker to its supervisor, over a socket and without blocking.

@@ -183,9 +183,9 @@ class RepartitionBackpressure:
         """Return whether another worker may wait for the committed offsets of these tasks."""
         many = self._limit / AWAITED_PER_LAG
         for task in tasks if self._limit else ():
-            for place, committed in task.start.items():
-                writers = self._flow.writers.get(place.topic)
-                if not writers or task.next_offset[place] - committed.offset < many:
+            for tp, committed in task.start.items():
+                writers = self._flow.writers.get(tp.topic)
+                if not writers or task.next_offset[tp] - committed.offset < many:
                     continue
                 if not all(map(self._tasks.has_all_of, writers)):
                     return True
@@ -201,25 +201,25 @@ class RepartitionBackpressure:
             return False
         self._look_s[topic] = now_s + LOOK_S
         limit = self._limit // 2 if was_full else self._limit
-        places = [TopicPartition(topic, p) for p in range(self._partitions[topic])]
+        tps = [TopicPartition(topic, p) for p in range(self._partitions[topic])]
         full, unknown = False, []
-        for place in places:
-            reader = self._tasks.reader_of(place)
+        for tp in tps:
+            reader = self._tasks.reader_of(tp)
             if reader is None:
-                unknown.append(place)
+                unknown.append(tp)
                 continue
-            self._elsewhere.pop(place, None)
+            self._elsewhere.pop(tp, None)
             if waiting(reader):
-                self._readers.pop(place, None)
+                self._readers.pop(tp, None)
             else:
-                full = self._is_behind(place, *self._lag_here(place, reader), limit) or full
-        self._looked_at[topic], self._unknown[topic] = places, unknown
+                full = self._is_behind(tp, *self._lag_here(tp, reader), limit) or full
+        self._looked_at[topic], self._unknown[topic] = tps, unknown
         self._ask(now_s)
-        for place in unknown:
-            stands_at = self._elsewhere.get(place)
+        for tp in unknown:
+            stands_at = self._elsewhere.get(tp)
             if stands_at is not None:
-                lag = max(0, self._ends[place] - stands_at)
-                full = self._is_behind(place, lag, stands_at, limit) or full
+                lag = max(0, self._ends[tp] - stands_at)
+                full = self._is_behind(tp, lag, stands_at, limit) or full
         self._full[topic] = full
         return full or self._is_blind(now_s)
 
@@ -231,23 +231,23 @@ class RepartitionBackpressure:
             return False
         return not self._inquiry.is_open or now_s - self._asked_s < PATIENCE_S
 
-    def _lag_here(self, place: TopicPartition, reader: Task) -> tuple[int, int]:
+    def _lag_here(self, tp: TopicPartition, reader: Task) -> tuple[int, int]:
         # The position is past control records and aborted records, which are never delivered.
-        position = self._consumer.positions([place]).get(place, 0)
-        stands_at = max(position, reader.next_offset[place])
-        queued = reader.queued_in(place)
-        fetched = self._consumer.lag(place, stands_at) or 0
-        lag = max(fetched, self._ends.get(place, 0) - stands_at)
+        position = self._consumer.positions([tp]).get(tp, 0)
+        stands_at = max(position, reader.next_offset[tp])
+        queued = reader.queued_in(tp)
+        fetched = self._consumer.lag(tp, stands_at) or 0
+        lag = max(fetched, self._ends.get(tp, 0) - stands_at)
         return lag + queued, stands_at - queued
 
-    def _is_behind(self, place: TopicPartition, lag: int, stands_at: int, limit: int) -> bool:
+    def _is_behind(self, tp: TopicPartition, lag: int, stands_at: int, limit: int) -> bool:
         now_s = self._clock.monotonic_s()
-        reader = self._readers.get(place)
+        reader = self._readers.get(tp)
         if reader is None or reader.stands_at != stands_at or lag <= limit:
-            reader = self._readers[place] = _Reader(stands_at, now_s)
+            reader = self._readers[tp] = _Reader(stands_at, now_s)
         elif lag > limit + reader.more and now_s - reader.since_s >= PATIENCE_S:
             reader.since_s, reader.more = now_s, lag
-            self._log.info("reader_stands_still", partition=str(place), lag=lag)
+            self._log.info("reader_stands_still", partition=str(tp), lag=lag)
         return lag > limit + reader.more
 
     # -- requests to the cluster ---------------------------------------------------------------
@@ -255,16 +255,16 @@ class RepartitionBackpressure:
     def _ask(self, now_s: float) -> None:
         if not self._inquiry.is_open and self._is_worth_asking(now_s):
             self._read_when_asked, self._asked_s = self._read, now_s
-            places = [place for looked_at in self._looked_at.values() for place in looked_at]
-            unknown = [place for places in self._unknown.values() for place in places]
-            self._inquiry.ask(partial(self._look, places, unknown))
+            tps = [tp for looked_at in self._looked_at.values() for tp in looked_at]
+            unknown = [tp for tps in self._unknown.values() for tp in tps]
+            self._inquiry.ask(partial(self._look, tps, unknown))
         if self._inquiry.is_open and (found := self._inquiry.take()) is not None:
             self._read_and_seen = self._read_when_asked
             self._ask_s = now_s + ASK_S
-            for place, (end, begun) in found.items():
-                self._ends[place] = end
+            for tp, (end, begun) in found.items():
+                self._ends[tp] = end
                 if begun is not None:
-                    self._elsewhere[place] = begun
+                    self._elsewhere[tp] = begun
 
     def _is_worth_asking(self, now_s: float) -> bool:
         unseen = self._read - self._read_and_seen
@@ -274,14 +274,14 @@ class RepartitionBackpressure:
             return False
         return any(self._full.values()) or unseen * ASKED_PER_LAG >= self._limit
 
-    def _look(self, places: Sequence[TopicPartition], unknown: Sequence[TopicPartition]) -> Answer:
+    def _look(self, tps: Sequence[TopicPartition], unknown: Sequence[TopicPartition]) -> Answer:
         """Request end and committed offsets from the cluster; runs in the background."""
         try:
-            ends = self._end_offsets(places)
+            ends = self._end_offsets(tps)
             begun = self._committed(unknown) if unknown else {}
         except StreamsError as error:
             # The request is repeated later; assume no lag until then, so that no task waits.
             self._log.info("lag_unknown", reason=str(error))
             return dict.fromkeys(unknown, (0, 0))
-        read_here = set(places).difference(unknown)
-        return {p: (ends[p], None if p in read_here else begun.get(p, 0)) for p in places}
+        read_here = set(tps).difference(unknown)
+        return {p: (ends[p], None if p in read_here else begun.get(p, 0)) for p in tps}

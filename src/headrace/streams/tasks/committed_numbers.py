@@ -61,18 +61,18 @@ class PassedOver:
     def __init__(
         self, progress: Mapping[TopicPartition, OffsetMetadata], task_id: str, log: Log | None
     ) -> None:
-        found = {place: frozenset(left_out(p.values)) for place, p in progress.items()}
-        self._offsets = {place: offsets for place, offsets in found.items() if offsets}
+        found = {tp: frozenset(left_out(p.values)) for tp, p in progress.items()}
+        self._offsets = {tp: offsets for tp, offsets in found.items() if offsets}
         self._task_id = task_id
         self._log = log
 
     def of(
-        self, place: TopicPartition, records: Sequence[ReceivedMessage]
+        self, tp: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> Sequence[ReceivedMessage]:
         """Return a batch without the skipped records."""
         if not self._offsets:
             return records
-        offsets = self._offsets.get(place, frozenset())
+        offsets = self._offsets.get(tp, frozenset())
         kept = [record for record in records if record.offset() not in offsets]
         if len(kept) == len(records):
             return records
@@ -81,18 +81,18 @@ class PassedOver:
                 self._log.warning(
                     "record_left_out",
                     task=self._task_id,
-                    topic=place.topic,
-                    partition=place.partition,
+                    topic=tp.topic,
+                    partition=tp.partition,
                     offset=record.offset(),
                     reason="headrace skip said so",
                 )
         return kept
 
-    def values(self, place: TopicPartition, offset: int) -> dict[str, int]:
+    def values(self, tp: TopicPartition, offset: int) -> dict[str, int]:
         """Return the numbers to commit with an offset, for marked records that are still ahead."""
         if not self._offsets:
             return {}
-        return left_out_values(o for o in self._offsets.get(place, ()) if o >= offset)
+        return left_out_values(o for o in self._offsets.get(tp, ()) if o >= offset)
 
 
 # Lower bound of the timestamps of a task's results, for the readers of its repartition topics.
@@ -194,7 +194,7 @@ class CommittedNumbers:
             for name, value in without_left_out(without_ids(p.values)).items():
                 if name not in (COMMIT_ID, INPUTS):
                     self._extra_values[name] = max(value, self._extra_values.get(name, value))
-        ids = {place.topic: committed_id(place.topic, p.values) for place, p in progress.items()}
+        ids = {tp.topic: committed_id(tp.topic, p.values) for tp, p in progress.items()}
         ids |= topic_ids
         self._id_values = {name: id_values(name, i) if i else {} for name, i in ids.items()}
         self._numbers: dict[str, Number] = {}

@@ -99,7 +99,7 @@ class EventOrder:
         running = [task for task in self._tasks.running if task.id.sub_topology == sub]
         slowest: tuple[int, _Pace] | None = None
         for task in running if len(running) > 1 else ():
-            time_ms = max(task.partition_time[place] for place in task.inputs)
+            time_ms = max(task.partition_time[tp] for tp in task.inputs)
             pace = self._pace(task, time_ms, now_s)
             stands = now_s - pace.moved_s > PATIENCE_S
             if time_ms >= 0 and not stands and self._is_far_behind(task):
@@ -123,7 +123,7 @@ class EventOrder:
     def _is_far_behind(self, task: Task) -> bool:
         left = task.queued()
         positions = self._consumer.positions(task.inputs)
-        for place in task.inputs:
-            position = max(positions.get(place, 0), task.next_offset[place])
-            left += self._consumer.lag(place, position) or 0
+        for tp in task.inputs:
+            position = max(positions.get(tp, 0), task.next_offset[tp])
+            left += self._consumer.lag(tp, position) or 0
         return left > self._limit

@@ -57,23 +57,23 @@ class InputWait:
     def _wait_s(self, task: Task) -> float:
         """Return the wait for the empty inputs of a task in seconds, or 0 if it may continue."""
         empty = task.empty_inputs()
-        for place in task.inputs:
-            if place not in empty:
-                self._idle_until_s.pop(place, None)
+        for tp in task.inputs:
+            if tp not in empty:
+                self._idle_until_s.pop(tp, None)
         if not empty:
             return 0.0
         # The position is past control records and aborted records, which are never delivered.
         positions = self._consumer.positions(empty)
         now_s = self._clock.monotonic_s()
         wait_s = 0.0
-        for place in empty:
-            next_offset = max(positions.get(place, 0), task.next_offset[place])
-            if self._consumer.lag(place, next_offset) != 0:
-                self._idle_until_s.pop(place, None)
+        for tp in empty:
+            next_offset = max(positions.get(tp, 0), task.next_offset[tp])
+            if self._consumer.lag(tp, next_offset) != 0:
+                self._idle_until_s.pop(tp, None)
                 wait_s = max(wait_s, LAG_WAIT_S)
             else:
                 idle_s = self._config.max_task_idle_ms / 1000
-                until_s = self._idle_until_s.setdefault(place, now_s + idle_s)
+                until_s = self._idle_until_s.setdefault(tp, now_s + idle_s)
                 wait_s = max(wait_s, until_s - now_s)
         return wait_s
 
@@ -89,7 +89,7 @@ class InputWait:
     def keep_to(self, running: Sequence[Task]) -> None:
         """Discard the waits of tasks that no longer run."""
         ids = {task.id for task in running}
-        read = {place for task in running for place in task.inputs}
+        read = {tp for task in running for tp in task.inputs}
         self._waiting = {t: s for t, s in self._waiting.items() if t in ids}
         self._idle_until_s = {p: s for p, s in self._idle_until_s.items() if p in read}
 
@@ -139,13 +139,13 @@ class FetchController:
     def room(self) -> int:
         """Return the number of records to poll: the limit less queued records, but at least 1."""
         waiting = sum(
-            task.queued_in(place)
+            task.queued_in(tp)
             for task in self._tasks.running
             # Records of a waiting task are limited by its own queues. They must not reduce the poll
             # because the records that it waits for come later in the client's queue.
             if not (self._backlog.is_held(task) or self._inputs.is_waiting(task))
-            for place in task.inputs
-            if place not in self._paused
+            for tp in task.inputs
+            if tp not in self._paused
         )
         return max(1, self._bounded(self._config.max_poll_records) - waiting)
 
@@ -196,8 +196,8 @@ class FetchController:
 
     def resume_all(self) -> None:
         """Resume all partitions that are not paused because of full queues."""
-        inputs = [place for task in self._tasks.running for place in task.inputs]
-        self._consumer.resume([place for place in inputs if place not in self._paused])
+        inputs = [tp for task in self._tasks.running for tp in task.inputs]
+        self._consumer.resume([tp for tp in inputs if tp not in self._paused])
 
     def keep_to_running(self) -> None:
         """Discard the paused partitions and waits of tasks that no longer run."""

@@ -223,14 +223,14 @@ class GlobalState:
         rows, offsets = (self._home.state.position(name) for name in _names(plan))
         if rows is None or offsets is None or rows.topic_id != offsets.topic_id:
             return None
-        places, last = {}, {}
+        tps, last = {}, {}
         for key, value in self._home.state.store(_names(plan)[1]).scan():
-            place = TopicPartition(plan.topic, int(key))
+            tp = TopicPartition(plan.topic, int(key))
             # Older releases write the offset alone.
-            places[place], *record = map(int, value.split())
+            tps[tp], *record = map(int, value.split())
             if record:
-                last[place] = LastRecord(*record)
-        return Followed(rows.topic_id, places, min(rows.wall_ms, offsets.wall_ms), last)
+                last[tp] = LastRecord(*record)
+        return Followed(rows.topic_id, tps, min(rows.wall_ms, offsets.wall_ms), last)
 
     def drop(self, plan: GlobalPlan) -> None:
         """Delete the rows and offsets of a table."""
@@ -268,8 +268,8 @@ def _written(
 ) -> tuple[dict[str, Delta], dict[str, Position]]:
     row_store, offset_store = _names(plan)
     offsets = [
-        (b"%d" % place.partition, b" ".join(b"%d" % n for n in (at, *followed.last.get(place, ()))))
-        for place, at in followed.offsets.items()
+        (b"%d" % tp.partition, b" ".join(b"%d" % n for n in (at, *followed.last.get(tp, ()))))
+        for tp, at in followed.offsets.items()
     ]
     position = _position(followed)
     return {row_store: rows, offset_store: offsets}, dict.fromkeys(_names(plan), position)

@@ -210,7 +210,7 @@ class _Table:
 
     @property
     def begins(self) -> dict[TopicPartition, int]:
-        return {**self.next, **{place: last.offset for place, last in self.expected.items()}}
+        return {**self.next, **{tp: last.offset for tp, last in self.expected.items()}}
 
 
 class GlobalTables:
@@ -321,18 +321,18 @@ class GlobalTables:
         """
         home = self._open_home(stores_of_tables(t.plan for t in self._tables.values()))
         self._state = state = GlobalState(home)
-        places = [place for table in self._tables.values() for place in self._places(table)]
-        facts, now_ms = self._facts.changelogs(places), self._clock.now_ms()
+        tps = [tp for table in self._tables.values() for tp in self._places(table)]
+        facts, now_ms = self._facts.changelogs(tps), self._clock.now_ms()
         is_fresh = False
         for table in self._tables.values():
             is_fresh |= self._locate(state, table, facts, now_ms)
             table.rows.show(state.rows(table.plan))
         begins = {p: at for t in self._tables.values() for p, at in t.begins.items()}
-        ends = {place: facts[place].end for place in places if facts[place].end > begins[place]}
-        distance = sum(end - begins[place] for place, end in ends.items())
-        for place, end in ends.items():
-            store = self._tables[place.topic].plan.store.name
-            self._listener.on_restore_start(place, store, begins[place], end)
+        ends = {tp: facts[tp].end for tp in tps if facts[tp].end > begins[tp]}
+        distance = sum(end - begins[tp] for tp, end in ends.items())
+        for tp, end in ends.items():
+            store = self._tables[tp.topic].plan.store.name
+            self._listener.on_restore_start(tp, store, begins[tp], end)
         return ends, is_fresh or distance > BULK_RECORDS
 
     def _places(self, table: _Table) -> list[TopicPartition]:
@@ -351,13 +351,13 @@ class GlobalTables:
         Returns:
             Whether the table starts empty.
         """
-        places = self._places(table)
-        table.topic_id = facts[places[0]].topic_id
-        table.starts = {place: facts[place].start for place in places}
-        table.ends = {place: facts[place].end for place in places}
+        tps = self._places(table)
+        table.topic_id = facts[tps[0]].topic_id
+        table.starts = {tp: facts[tp].start for tp in tps}
+        table.ends = {tp: facts[tp].end for tp in tps}
         table.next = dict(table.starts)
         followed = state.followed(table.plan)
-        reason = None if followed is None else _outdated(followed, facts, places, now_ms)
+        reason = None if followed is None else _outdated(followed, facts, tps, now_ms)
         if followed is None or reason is not None:
             state.drop(table.plan)
             table.known_ms = now_ms
@@ -372,7 +372,7 @@ class GlobalTables:
         table.next.update(followed.offsets)
         table.last = dict(followed.last)
         table.expected = {
-            place: last for place, last in table.last.items() if last.offset >= table.starts[place]
+            tp: last for tp, last in table.last.items() if last.offset >= table.starts[tp]
         }
         table.known_ms = followed.wall_ms
         return False
@@ -396,11 +396,11 @@ class GlobalTables:
                 self._keep_load()
                 self._state.begin_load()
                 unkept = 0
-            for place in counts:
-                totals[place] += counts[place]
-                table = self._tables[place.topic]
+            for tp in counts:
+                totals[tp] += counts[tp]
+                table = self._tables[tp.topic]
                 self._listener.on_batch_restored(
-                    place, table.plan.store.name, table.next[place], counts[place]
+                    tp, table.plan.store.name, table.next[tp], counts[tp]
                 )
             done = self._finish(totals)
             idle = 0 if counts or done else idle + 1
@@ -416,7 +416,7 @@ class GlobalTables:
                 "global_table_loaded",
                 topic=table.plan.topic,
                 store=table.plan.store.name,
-                records=sum(n for place, n in totals.items() if place.topic == table.plan.topic),
+                records=sum(n for tp, n in totals.items() if tp.topic == table.plan.topic),
                 seconds=round(self._clock.monotonic_s() - began_s, 3),
             )
 
@@ -426,19 +426,18 @@ class GlobalTables:
         self._pass_markers()
         assert self._consumer is not None
         positions = self._consumer.positions(list(ends))
-        for place in [p for p, end in ends.items() if positions.get(p, -1) >= end]:
-            if place in self._tables[place.topic].expected:
-                self._read_again(place)
+        for tp in [p for p, end in ends.items() if positions.get(p, -1) >= end]:
+            if tp in self._tables[tp.topic].expected:
+                self._read_again(tp)
         done = [
-            place
-            for place, end in ends.items()
-            if self._tables[place.topic].next[place] >= end
-            and place not in self._tables[place.topic].expected
+            tp
+            for tp, end in ends.items()
+            if self._tables[tp.topic].next[tp] >= end and tp not in self._tables[tp.topic].expected
         ]
-        for place in done:
-            del ends[place]
-            store = self._tables[place.topic].plan.store.name
-            self._listener.on_restore_end(place, store, totals[place])
+        for tp in done:
+            del ends[tp]
+            store = self._tables[tp.topic].plan.store.name
+            self._listener.on_restore_end(tp, store, totals[tp])
         return len(done)
 
     def _compared(self, batches: Batches) -> Batches:
@@ -449,32 +448,32 @@ class GlobalTables:
         """
         compared: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
         again: set[str] = set()
-        for place, records in batches.items():
-            table = self._tables[place.topic]
-            expected = table.expected.get(place)
+        for tp, records in batches.items():
+            table = self._tables[tp.topic]
+            expected = table.expected.get(tp)
             if expected is None:
-                compared[place] = records
-            elif place.topic not in again and last_read(records[0]) != expected:
-                self._read_again(place)
-                again.add(place.topic)
-            elif table.expected.pop(place, None) is not None:
-                compared[place] = [r for r in records if r.offset() >= table.next[place]]
+                compared[tp] = records
+            elif tp.topic not in again and last_read(records[0]) != expected:
+                self._read_again(tp)
+                again.add(tp.topic)
+            elif table.expected.pop(tp, None) is not None:
+                compared[tp] = [r for r in records if r.offset() >= table.next[tp]]
         return {p: records for p, records in compared.items() if records and p.topic not in again}
 
-    def _read_again(self, place: TopicPartition) -> None:
+    def _read_again(self, tp: TopicPartition) -> None:
         """Drop the rows of a table whose last record is not in the topic, and read it again.
 
         A missing record was compacted, or the cluster has lost it.
         """
         assert self._consumer is not None
         assert self._state is not None
-        table = self._tables[place.topic]
-        offset = table.last[place].offset
+        table = self._tables[tp.topic]
+        offset = table.last[tp].offset
         self._log.warning(
             "global_table_dropped",
             topic=table.plan.topic,
             store=table.plan.store.name,
-            reason=f"its last record of {place} is at offset {offset}, and the topic does not have "
+            reason=f"its last record of {tp} is at offset {offset}, and the topic does not have "
             "that record: it was compacted, or its cluster has lost records",
         )
         self._consumer.remove(list(table.next))
@@ -484,8 +483,8 @@ class GlobalTables:
         self._ends |= {p: end for p, end in table.ends.items() if end > table.starts[p]}
 
     def _stuck(self, ends: Mapping[TopicPartition, int]) -> str:
-        at = {place: self._tables[place.topic].next[place] for place in ends}
-        left = ", ".join(f"{place} is at {at[place]} of {end}" for place, end in ends.items())
+        at = {tp: self._tables[tp.topic].next[tp] for tp in ends}
+        left = ", ".join(f"{tp} is at {at[tp]} of {end}" for tp, end in ends.items())
         return (
             f"global tables got no record for {self._timeout_s:g} s, and there are more: {left}; "
             "the brokers do not answer, or a transaction is open on the topic, or "
@@ -532,8 +531,8 @@ class GlobalTables:
         assert self._consumer is not None
         for table in self._tables.values():
             if self._topics[table.plan.topic].partitions > len(table.next):
-                new = [place for place in self._places(table) if place not in table.next]
-                starts = {place: f.start for place, f in self._facts.changelogs(new).items()}
+                new = [tp for tp in self._places(table) if tp not in table.next]
+                starts = {tp: f.start for tp, f in self._facts.changelogs(new).items()}
                 table.next.update(starts)
                 self._consumer.add(starts)
 
@@ -552,11 +551,11 @@ class GlobalTables:
         """Apply records to the rows; return the number of records of each partition."""
         assert self._state is not None
         counts = {}
-        for place, records in batches.items():
-            table = self._tables[place.topic]
+        for tp, records in batches.items():
+            table = self._tables[tp.topic]
             rows = self._errors.rows(table.plan, records)
-            table.next[place] = records[-1].offset() + 1
-            table.last[place] = last_read(records[-1])
+            table.next[tp] = records[-1].offset() + 1
+            table.last[tp] = last_read(records[-1])
             if is_bulk:
                 self._state.load(table.plan, rows)
                 self._probe("global_rows_loaded")
@@ -565,14 +564,14 @@ class GlobalTables:
                 table.written_ms = self._clock.now_ms()
                 self._probe("global_rows_written")
             table.rows.forget(rows)
-            counts[place] = len(records)
+            counts[tp] = len(records)
         return counts
 
     def _pass_markers(self) -> None:
         assert self._consumer is not None
         for table in self._tables.values():
-            for place, at in self._consumer.positions(list(table.next)).items():
-                table.next[place] = max(at, table.next[place])
+            for tp, at in self._consumer.positions(list(table.next)).items():
+                table.next[tp] = max(at, table.next[tp])
 
     def _remember(self, table: _Table) -> None:
         assert self._state is not None
@@ -606,12 +605,12 @@ class GlobalTables:
 def _outdated(
     followed: Followed,
     facts: Mapping[TopicPartition, ChangelogFacts],
-    places: Sequence[TopicPartition],
+    tps: Sequence[TopicPartition],
     now_ms: int,
 ) -> str | None:
     """Return the reason why local rows are not usable, or None if they are."""
-    for place in places:
-        fact, offset = facts[place], followed.offsets.get(place)
+    for tp in tps:
+        fact, offset = facts[tp], followed.offsets.get(tp)
         if offset is None:
             continue
         position = Position(followed.topic_id, offset, 0, followed.wall_ms)
@@ -619,7 +618,5 @@ def _outdated(
         if plan.drop is not None:
             return plan.drop.replace("the changelog", "the topic").replace("a changelog", "a topic")
         if offset < fact.start:
-            return (
-                f"records of {place} before offset {fact.start} were deleted before they were read"
-            )
+            return f"records of {tp} before offset {fact.start} were deleted before they were read"
     return None

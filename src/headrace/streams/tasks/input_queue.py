@@ -111,16 +111,16 @@ def in_order(
     Yields:
         The input, and its records that come before the next record of the other inputs.
     """
-    heads = sorted((queues[place].head_timestamp(), place) for place in waiting)
+    heads = sorted((queues[tp].head_timestamp(), tp) for tp in waiting)
     while count > 0:
-        place, (limit, other) = heads[0][1], heads[1]
-        queue = queues[place]
-        batch = queue.take_until(limit if place < other else limit - 1, count)
+        tp, (limit, other) = heads[0][1], heads[1]
+        queue = queues[tp]
+        batch = queue.take_until(limit if tp < other else limit - 1, count)
         count -= len(batch)
-        yield place, batch
+        yield tp, batch
         if not queue:
             return
-        heads[0] = (queue.head_timestamp(), place)
+        heads[0] = (queue.head_timestamp(), tp)
         heads.sort()
 
 

@@ -133,19 +133,19 @@ def lost_inputs(committed: Committed, before: ReadBefore) -> list[TopicPartition
         >>> lost_inputs({a: CommittedOffset(7, both), b: None, c: None}, ReadBefore())
         [TopicPartition(topic='b', partition=0)]
     """
-    lacking = [place for place, offset in committed.items() if offset is None]
+    lacking = [tp for tp, offset in committed.items() if offset is None]
     if not lacking:
         return []
-    known = {place.topic: offset for place, offset in committed.items() if offset is not None}
+    known = {tp.topic: offset for tp, offset in committed.items() if offset is not None}
     numbers = {OffsetMetadata.decode(o.metadata).values.get(INPUTS) for o in known.values()}
-    topics = [place.topic for place in lacking]
+    topics = [tp.topic for tp in lacking]
     if len(numbers) == 1 and len(topics) <= _MOST_TRIED:
         for count in range(len(topics) + 1):
             for lost in combinations(topics, count):
                 if inputs_number([*known, *lost]) in numbers:
-                    return [place for place in lacking if place.topic in lost]
+                    return [tp for tp in lacking if tp.topic in lost]
     read = before.topics
-    return lacking if read is None else [place for place in lacking if place.topic in read]
+    return lacking if read is None else [tp for tp in lacking if tp.topic in read]
 
 
 def has_run(committed: Committed) -> bool:
@@ -189,16 +189,16 @@ class LostOffsets:
 
     def _say_unreadable(self, committed: Committed) -> None:
         """Log offset metadata of unknown origin, once per partition; it is ignored."""
-        for place, offset in committed.items():
-            if offset is None or not offset.metadata or place in self._unreadable:
+        for tp, offset in committed.items():
+            if offset is None or not offset.metadata or tp in self._unreadable:
                 continue
             if OffsetMetadata.parse(offset.metadata) is None:
-                self._unreadable.add(place)
+                self._unreadable.add(tp)
                 self._log.error(
                     "offset_metadata_unreadable",
                     group=self._group,
-                    topic=place.topic,
-                    partition=place.partition,
+                    topic=tp.topic,
+                    partition=tp.partition,
                     taken=f"offset {offset.offset}, without the times that windows, joins and "
                     "suppressed updates had reached, as if none had been committed",
                 )
@@ -300,7 +300,7 @@ def effects_of(
     Args:
         start: the offsets from which the inputs are read now.
     """
-    return {str(place): _effect(start[place].offset, facts[place].end) for place in lost}
+    return {str(tp): _effect(start[tp].offset, facts[tp].end) for tp in lost}
 
 
 def _effect(first: int, end: int) -> str:

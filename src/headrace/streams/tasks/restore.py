@@ -131,26 +131,26 @@ KEEP_RECORDS = 2_000_000
 class RestoreListener(Protocol):
     """Listener for the restore progress of each store."""
 
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
         """Handle the start of a store's restore: offsets `begin` to `end`, exclusive."""
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
         """Handle a batch of `count` applied records, up to `offset`, exclusive."""
 
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
         """Handle the end of a store's restore, with `total` applied records."""
 
 
 class SilentRestoreListener:
     """Default listener, which does nothing."""
 
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
         """Do nothing."""
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
         """Do nothing."""
 
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
         """Do nothing."""
 
 
@@ -254,8 +254,8 @@ class Restorer:
         with corruption_of(task.id):
             restores = [
                 restore
-                for store, place in task.spec.restored_from.items()
-                if (restore := self._plan(task, store, place, facts[place])) is not None
+                for store, tp in task.spec.restored_from.items()
+                if (restore := self._plan(task, store, tp, facts[tp])) is not None
             ]
             if not restores:
                 self._are_complete(task)
@@ -276,12 +276,12 @@ class Restorer:
         return True
 
     def _plan(
-        self, task: Task, store: str, place: TopicPartition, facts: ChangelogFacts
+        self, task: Task, store: str, tp: TopicPartition, facts: ChangelogFacts
     ) -> _StoreRestore | None:
         """Plan the restore of a store, and drop its rows if they are not usable."""
         now_ms = self._clock.now_ms()
         if store in task.spec.source_rows:
-            facts = facts.up_to(task.start[place].offset)
+            facts = facts.up_to(task.start[tp].offset)
         position = task.state.position(store)
         plan = plan_restore(position, facts, now_ms)
         if plan.drop is not None:
@@ -307,7 +307,7 @@ class Restorer:
         # During the restore, the store's rows are a mix that belongs to no commit.
         since_id = NO_COMMIT if position is None else position.commit_id
         return _StoreRestore(
-            store, place, plan, facts, since_ms, since_id, now_ms, expected=expected, last=last
+            store, tp, plan, facts, since_ms, since_id, now_ms, expected=expected, last=last
         )
 
     def _are_complete(self, task: Task) -> None:
@@ -342,8 +342,8 @@ class Restorer:
             return
         # Numbers of one worker have their upper half in common.
         if position.commit_id >> 32 == committed >> 32:
-            place = task.spec.restored_from[store]
-            raise ChangelogLostError([place.topic], stores=[store], task=str(task.id))
+            tp = task.spec.restored_from[store]
+            raise ChangelogLostError([tp.topic], stores=[store], task=str(task.id))
 
     def _require_uncommitted(self, task: Task, store: str) -> None:
         """Refuse to drop rows that the changelog lacks and whose offsets are still committed.
@@ -359,9 +359,9 @@ class Restorer:
             return
         same_worker = position.commit_id >> 32 == committed >> 32
         if same_worker and position.commit_id <= committed:
-            place = task.spec.restored_from[store]
+            tp = task.spec.restored_from[store]
             raise ChangelogLostError(
-                [place.topic], stores=[store], task=str(task.id), is_shortened=True
+                [tp.topic], stores=[store], task=str(task.id), is_shortened=True
             )
 
     def advance(self, budget_s: float, wait_s: float) -> list[Task]:
@@ -408,8 +408,8 @@ class Restorer:
         batches: Mapping[TopicPartition, Sequence[ReceivedMessage]],
     ) -> None:
         try:
-            for place in [place for place in restore.open if place in batches]:
-                self._apply(restore, place, batches[place])
+            for tp in [tp for tp in restore.open if tp in batches]:
+                self._apply(restore, tp, batches[tp])
             self._finish(restore)
         except _OtherHistoryError as error:
             self._begin_again(restore, error)
@@ -465,9 +465,9 @@ class Restorer:
             self._consumer = None
 
     def _apply(
-        self, restore: _TaskRestore, place: TopicPartition, records: Sequence[ReceivedMessage]
+        self, restore: _TaskRestore, tp: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> None:
-        part = restore.open[place]
+        part = restore.open[tp]
         source = restore.task.spec.source_rows.get(part.store)
         identify = last_restored if source is None else last_read
         if part.expected is not None:
@@ -497,7 +497,7 @@ class Restorer:
                 restore.task.state.write({part.store: delta}, {part.store: position})
         self._probe("records_restored")
         self.restored += len(changes)
-        self._listener.on_batch_restored(place, part.store, records[-1].offset() + 1, len(changes))
+        self._listener.on_batch_restored(tp, part.store, records[-1].offset() + 1, len(changes))
 
     def _apply_bulk(self, restore: _TaskRestore, store: str, rows: LocalRows) -> None:
         restore.task.state.restore({store: rows})
@@ -519,13 +519,13 @@ class Restorer:
     def _finish(self, restore: _TaskRestore) -> None:
         assert self._consumer is not None
         positions = self._consumer.positions(list(restore.open))
-        for place, part in list(restore.open.items()):
-            if positions.get(place, -1) >= part.plan.end:
+        for tp, part in list(restore.open.items()):
+            if positions.get(tp, -1) >= part.plan.end:
                 if part.expected is not None:
                     _require_same_history(part, None)
-                self._consumer.remove([place])
-                restore.done[part.store] = restore.open.pop(place)
-                self._listener.on_restore_end(place, part.store, part.applied)
+                self._consumer.remove([tp])
+                restore.done[part.store] = restore.open.pop(tp)
+                self._listener.on_restore_end(tp, part.store, part.applied)
         if not restore.open:
             self._active.remove(restore)
             self._end(restore)

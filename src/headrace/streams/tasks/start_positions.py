@@ -61,7 +61,7 @@ def _ask_one(
     node = tasks[0].plan.outside
     assert node is not None
     assert node.writes_outside is not None
-    (topic,) = {place.topic for task in tasks for place in task.inputs}
+    (topic,) = {tp.topic for task in tasks for tp in task.inputs}
     # A re-created topic has different records at the same offsets.
     source = f"{topic}@{topic_ids[topic]}" if topic in topic_ids else topic
     partitions = [task.id.partition for task in tasks]
@@ -92,11 +92,11 @@ def begun_at(
     Raises:
         UnusableSinkError: the sink has no position although the group has committed one.
     """
-    ((place, committed),) = start.items()
+    ((tp, committed),) = start.items()
     written = OffsetMetadata.decode(committed.metadata).values.get(f"written.{node.name}", -1)
     position = beginning.position
     if position is None and written >= 0:
-        raise UnusableSinkError(node.name, _gone(beginning, place, written))
+        raise UnusableSinkError(node.name, _gone(beginning, tp, written))
     if position is None:
         return start
     if position >= written:
@@ -107,20 +107,20 @@ def begun_at(
         log.warning(
             "sink_went_back",
             sink=node.name,
-            partition=str(place),
+            partition=str(tp),
             position=position,
             committed=written,
             next="rows are written again from its position, as far as the topic still has them",
         )
-    return {place: CommittedOffset(position, committed.metadata)}
+    return {tp: CommittedOffset(position, committed.metadata)}
 
 
-def _gone(beginning: StartPosition, place: TopicPartition, written: int) -> str:
+def _gone(beginning: StartPosition, tp: TopicPartition, written: int) -> str:
     """Return the advice for a sink without a position, whose rows may be lost or not."""
     return (
-        f"it has no position for {place}, and had {written}: its table was emptied, or is another "
+        f"it has no position for {tp}, and had {written}: its table was emptied, or is another "
         "one. Where the rows are there, or are not wanted, give the position back (in a database: "
         f"into headrace_positions, name '{beginning.name}', source '{beginning.source}', "
-        f"partition {place.partition}, next {written}; so for each partition) or restore both from "
+        f"partition {tp.partition}, next {written}; so for each partition) or restore both from "
         "a backup; to have all rows written anew, empty the table and run headrace reset"
     )

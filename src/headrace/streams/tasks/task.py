@@ -188,11 +188,11 @@ class Task:
     """Whether the windows of an idle task are being closed, over several commits."""
 
     def __post_init__(self) -> None:
-        progress = {place: OffsetMetadata.decode(c.metadata) for place, c in self.start.items()}
-        self.next_offset = {place: committed.offset for place, committed in self.start.items()}
+        progress = {tp: OffsetMetadata.decode(c.metadata) for tp, c in self.start.items()}
+        self.next_offset = {tp: committed.offset for tp, committed in self.start.items()}
         self._tried = {}
-        self.partition_time = {place: p.partition_time for place, p in progress.items()}
-        self._queues = {place: InputQueue() for place in self.start}
+        self.partition_time = {tp: p.partition_time for tp, p in progress.items()}
+        self._queues = {tp: InputQueue() for tp in self.start}
         self._buffers = buffers_of(self.spec, self.state)
         self._beside = CommittedNumbers(progress, self.topic_ids)
         self._passed_over = PassedOver(progress, str(self.id), self.log)
@@ -201,9 +201,9 @@ class Task:
         errors = self._record_errors()
         self.watermarks = {
             # Commit unknown watermarks as 0: their presence distinguishes stream.time=slowest.
-            place: max(0, p.values.get(WATERMARK, 0))
-            for place, p in progress.items()
-            if place.topic in self.followed
+            tp: max(0, p.values.get(WATERMARK, 0))
+            for tp, p in progress.items()
+            if tp.topic in self.followed
         }
         if self.is_time_bounded:
             self.facts.watermark = self.watermark
@@ -218,9 +218,9 @@ class Task:
         of_inputs = [WATERMARK] if self.followed else []
         self._beside.require_room(self.id, self.changelog_ids, self.log, of_inputs=of_inputs)
         self._stampers = {
-            place: self._bound.stampers[place.topic](self.partition_time[place])
-            for place in self.start
-            if place.topic in self._bound.stampers
+            tp: self._bound.stampers[tp.topic](self.partition_time[tp])
+            for tp in self.start
+            if tp.topic in self._bound.stampers
         }
 
     def _bind(self, errors: RecordErrors) -> BoundProgram:
@@ -276,7 +276,7 @@ class Task:
     @property
     def external_inputs(self) -> Sequence[TopicPartition]:
         """The input partitions that this application does not write itself."""
-        return [place for place in self.start if place.topic not in self.spec.internal_topics]
+        return [tp for tp in self.start if tp.topic not in self.spec.internal_topics]
 
     def become(self, phase: Phase) -> None:
         """Advance the task to a later phase."""
@@ -292,35 +292,35 @@ class Task:
 
     # -- input -------------------------------------------------------------------------------
 
-    def add(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+    def add(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         """Queue records of an input partition, in the order of their offsets."""
-        kept = self._passed_over.of(place, records)
+        kept = self._passed_over.of(tp, records)
         if kept:
-            self.add_stamped(place, self.stamp(place, kept))
+            self.add_stamped(tp, self.stamp(tp, kept))
         if kept is not records:
             self.moved = True  # commit past the skipped records
 
     def stamp(
-        self, place: TopicPartition, records: Sequence[ReceivedMessage]
+        self, tp: TopicPartition, records: Sequence[ReceivedMessage]
     ) -> Sequence[ReceivedMessage]:
         """Assign record timestamps by the input's extractor; call it once per record, in order."""
-        stamper = self._stampers.get(place)
+        stamper = self._stampers.get(tp)
         return records if stamper is None else stamper.stamp(records)
 
-    def add_stamped(self, place: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
+    def add_stamped(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
         """Queue records that `stamp` has returned; the batch is iterated, not copied."""
-        queue = self._queues[place]
-        expected = queue.last_offset() + 1 if queue else self.next_offset[place]
-        assert records[0].offset() >= expected, f"{place} went back to {records[0].offset()}"
+        queue = self._queues[tp]
+        expected = queue.last_offset() + 1 if queue else self.next_offset[tp]
+        assert records[0].offset() >= expected, f"{tp} went back to {records[0].offset()}"
         queue.extend(records)
 
     def queued(self) -> int:
         """Return the number of queued records."""
         return sum(map(len, self._queues.values()))
 
-    def queued_in(self, place: TopicPartition) -> int:
+    def queued_in(self, tp: TopicPartition) -> int:
         """Return the number of queued records of an input partition."""
-        return len(self._queues[place])
+        return len(self._queues[tp])
 
     def heads(self) -> list[ReceivedMessage]:
         """Return the next record of each input."""
@@ -328,7 +328,7 @@ class Task:
 
     def empty_inputs(self) -> list[TopicPartition]:
         """Return the input partitions without queued records."""
-        return [place for place, queue in self._queues.items() if not queue]
+        return [tp for tp, queue in self._queues.items() if not queue]
 
     # -- processing --------------------------------------------------------------------------
 
@@ -351,12 +351,12 @@ class Task:
         self.emit_left()
         done = 0
         while done < max_records and not self.facts.emission.is_spent:
-            waiting = [place for place, queue in self._queues.items() if queue]
+            waiting = [tp for tp, queue in self._queues.items() if queue]
             if not waiting:
                 break
             if len(waiting) > 1:
-                for place, batch in in_order(self._queues, waiting, max_records - done):
-                    done += self._run(place, batch)
+                for tp, batch in in_order(self._queues, waiting, max_records - done):
+                    done += self._run(tp, batch)
                     if self.facts.has_waited or self.facts.emission.is_spent:
                         break
                 break
@@ -366,35 +366,35 @@ class Task:
                 break
         return done
 
-    def _run(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
+    def _run(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
         gathers = self.gathers
         may_end = gathers or (self._emitting and self.facts.emission.is_bounded)
         run = Run(batch, self.facts, gathers=gathers) if may_end else batch
         try:
-            stream_time = self._bound.process[place.topic](run)
+            stream_time = self._bound.process[tp.topic](run)
         except BaseException as error:  # also SystemExit: it would recur after a restart
-            self._tried[place] = batch[-1].offset() + 1
-            self._note_far(place, batch)
+            self._tried[tp] = batch[-1].offset() + 1
+            self._note_far(tp, batch)
             self._raise(error)
         if isinstance(run, Run):
-            batch = run.ended(self._queues[place])
+            batch = run.ended(self._queues[tp])
         self.moved = True
-        self.last_read[place] = batch[-1]
-        self.next_offset[place] = batch[-1].offset() + 1
+        self.last_read[tp] = batch[-1]
+        self.next_offset[tp] = batch[-1].offset() + 1
         if stream_time > self._highest_ms:
-            self._note_far(place, batch)
-        if stream_time > self.partition_time[place]:
-            self.partition_time[place] = stream_time
+            self._note_far(tp, batch)
+        if stream_time > self.partition_time[tp]:
+            self.partition_time[tp] = stream_time
         return len(batch)
 
-    def _note_far(self, place: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
+    def _note_far(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> None:
         """Remember the first record whose timestamp the output topics may reject."""
         self._highest_ms = self.now_ms() + self.max_ahead_ms
-        if place not in self._far:
+        if tp not in self._far:
             times = ((message.timestamp()[1], message.offset()) for message in batch)
             far = next((offset for time, offset in times if time > self._highest_ms), None)
             if far is not None:
-                self._far[place] = range(far, far + 1)
+                self._far[tp] = range(far, far + 1)
 
     # -- the clock ---------------------------------------------------------------------------
 
@@ -418,9 +418,9 @@ class Task:
         """Return the input range processed since the last commit, to attribute an error to it."""
         ends = {**self.next_offset, **self._tried}
         ranges = {p: range(c.offset, ends[p]) for p, c in self.start.items()}
-        moved = {place: offsets for place, offsets in ranges.items() if offsets}
+        moved = {tp: offsets for tp, offsets in ranges.items() if offsets}
         sinks = self.spec.program.sub_topology.sinks
-        begins = {place: c.offset for place, c in self.start.items()}
+        begins = {tp: c.offset for tp, c in self.start.items()}
         times = dict(self.partition_time)
         far = dict(self._far)
         return InputRange(str(self.id), moved, self.spec.changelogs, sinks, begins, times, far)
@@ -433,8 +433,8 @@ class Task:
         Args:
             positions: the consumer's positions, past control records.
         """
-        for place, committed in self.start.items():
-            if positions.get(place, 0) > committed.offset and not self._queues[place]:
+        for tp, committed in self.start.items():
+            if positions.get(tp, 0) > committed.offset and not self._queues[tp]:
                 self.moved = True
 
     def needs_commit(self) -> bool:
@@ -597,16 +597,16 @@ class Task:
                 records, where they equal the next offset or are past control records.
         """
         self._times_written.note()
-        values = self._beside.values((place.topic for place in self.start), commit_id)
+        values = self._beside.values((tp.topic for tp in self.start), commit_id)
         result = {}
-        for place, offset in self.next_offset.items():
-            if not self._queues[place]:
-                offset = max(offset, positions.get(place, offset))
-            beside = {**values, **self._passed_over.values(place, offset)}
-            if place in self.watermarks:
-                beside[WATERMARK] = self.watermarks[place]
-            progress = self._beside.progress(place.topic, self.partition_time[place], beside)
-            result[place] = CommittedOffset(offset, progress.encode())
+        for tp, offset in self.next_offset.items():
+            if not self._queues[tp]:
+                offset = max(offset, positions.get(tp, offset))
+            beside = {**values, **self._passed_over.values(tp, offset)}
+            if tp in self.watermarks:
+                beside[WATERMARK] = self.watermarks[tp]
+            progress = self._beside.progress(tp.topic, self.partition_time[tp], beside)
+            result[tp] = CommittedOffset(offset, progress.encode())
         return result
 
     def written(
@@ -620,7 +620,7 @@ class Task:
         for name in deltas:
             self._buffers[name].committed()
         self.start = offsets
-        self.next_offset = {place: committed.offset for place, committed in offsets.items()}
+        self.next_offset = {tp: committed.offset for tp, committed in offsets.items()}
         self._far.clear()
         self.moved = False
         self.is_committed = True

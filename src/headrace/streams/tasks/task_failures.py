@@ -103,12 +103,12 @@ def refused_record(
     guilty = [suspect for suspect in busy if any(suspect.writers(error))] or busy
     stores = {store for suspect in guilty for store in suspect.writers(error)[0]}
     sinks = {sink for suspect in guilty for sink in suspect.writers(error)[1]}
-    ranges = {place: offsets for suspect in guilty for place, offsets in suspect.ranges.items()}
+    ranges = {tp: offsets for suspect in guilty for tp, offsets in suspect.ranges.items()}
     message = str(error)
     if error.for_its_time:
         times = {p: ms for s in guilty for p, ms in s.times.items() if ms > now_ms and p in ranges}
         # If inputs have timestamps in the future, attribute the error to these inputs.
-        ranges = {place: ranges[place] for place in times} or ranges
+        ranges = {tp: ranges[tp] for tp in times} or ranges
         ranges = {p: r for suspect in guilty for p, r in suspect.far.items()} or ranges
         if times:
             message += f"; the latest time that was read is {told(max(times.values()))}"
@@ -131,24 +131,24 @@ def error_in_ranges(
     """
     if not ranges:
         return ProcessorFailedError(message, node=node, store=store, task_id=task_id)
-    place = max(ranges, key=lambda p: len(ranges[p]))
+    tp = max(ranges, key=lambda p: len(ranges[p]))
     words = " or ".join(_records(p, offsets) for p, offsets in sorted(ranges.items()))
     return RecordError(
         f"{message}; it was written by {words}",
-        topic=place.topic,
-        partition=place.partition,
-        offset=ranges[place][-1],
-        first=ranges[place][0],
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=ranges[tp][-1],
+        first=ranges[tp][0],
         node=node,
         store=store,
         task_id=task_id,
     )
 
 
-def _records(place: TopicPartition, offsets: range) -> str:
+def _records(tp: TopicPartition, offsets: range) -> str:
     if len(offsets) == 1:
-        return f"the record at offset {offsets[0]} of {place}"
-    return f"a record between offsets {offsets[0]} and {offsets[-1]} of {place}"
+        return f"the record at offset {offsets[0]} of {tp}"
+    return f"a record between offsets {offsets[0]} and {offsets[-1]} of {tp}"
 
 
 _TOLD = (

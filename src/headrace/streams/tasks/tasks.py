@@ -151,28 +151,26 @@ class ClusterFacts:
     resets: Mapping[str, OffsetReset] = field(default_factory=dict)
     """Reset policy of topics that differ from the default."""
 
-    def changelogs(
-        self, places: Sequence[TopicPartition]
-    ) -> Mapping[TopicPartition, ChangelogFacts]:
+    def changelogs(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, ChangelogFacts]:
         """Request the ends and IDs of changelog partitions."""
-        starts, ends = self.admin.start_offsets(places), self.admin.end_offsets(places)
+        starts, ends = self.admin.start_offsets(tps), self.admin.end_offsets(tps)
         facts = {}
-        for place in places:
-            topic = self.topics[place.topic]
+        for tp in tps:
+            topic = self.topics[tp.topic]
             kept_ms = topic.delete_retention_ms
-            facts[place] = ChangelogFacts(
+            facts[tp] = ChangelogFacts(
                 topic.topic_id,
-                starts[place],
-                ends[place],
+                starts[tp],
+                ends[tp],
                 DELETE_RETENTION_MS if kept_ms is None else kept_ms,
             )
         return facts
 
-    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def first_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the start offsets of partitions without a committed offset."""
         default: OffsetReset = "earliest" if self.from_earliest else "latest"
-        late = [p for p in places if self.resets.get(p.topic, default) == "latest"]
-        early = [place for place in places if place not in late]
+        late = [p for p in tps if self.resets.get(p.topic, default) == "latest"]
+        early = [tp for tp in tps if tp not in late]
         return {
             **(self.admin.start_offsets(early) if early else {}),
             **(self.admin.end_offsets(late) if late else {}),
@@ -251,7 +249,7 @@ class Backoff:
         now_s = self._clock.monotonic_s()
         self._next_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, _ASK_MAX_S)
-        self._tell(now_s, [str(place) for place in undecided])
+        self._tell(now_s, [str(tp) for tp in undecided])
 
     def _tell(self, now_s: float, partitions: list[str]) -> None:
         if self._since_s is None:
@@ -278,12 +276,10 @@ class Backoff:
 class Facts(Protocol):
     """Facts that tasks request from the cluster."""
 
-    def changelogs(
-        self, places: Sequence[TopicPartition]
-    ) -> Mapping[TopicPartition, ChangelogFacts]:
+    def changelogs(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, ChangelogFacts]:
         """Request the ends and IDs of changelog partitions."""
 
-    def first_offsets(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def first_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the start offsets of partitions without a committed offset."""
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
@@ -355,7 +351,7 @@ def look_up(
     sinks: SinkConnections,
 ) -> Found:
     """Request the facts that a start needs besides committed offsets; runs in the background."""
-    topics = dict.fromkeys(place.topic for slot in slots for place in slot.inputs)
+    topics = dict.fromkeys(tp.topic for slot in slots for tp in slot.inputs)
     logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
     # Request the IDs before the offsets, so that a later re-creation of a topic is detected.
     topic_ids = facts.topic_ids({**topics, **logs})
@@ -366,7 +362,7 @@ def look_up(
         for topic in slot.plan.restored_from
     ]
     # The log describes the records that are read again because of a missing offset.
-    changelogs += [place for slot in slots for place in slot.lost]
+    changelogs += [tp for slot in slots for tp in slot.lost]
     return Found(
         slots,
         committed,
@@ -380,12 +376,12 @@ def look_up(
 def require_same_topics(slot: OwnedTask, start: Offsets, found: Mapping[str, str]) -> None:
     """Raise if an input topic was re-created, and record the current topic IDs."""
     known = {
-        place.topic: committed_id(place.topic, OffsetMetadata.decode(c.metadata).values)
-        for place, c in start.items()
+        tp.topic: committed_id(tp.topic, OffsetMetadata.decode(c.metadata).values)
+        for tp, c in start.items()
     }
     committed = {topic: topic_id for topic, topic_id in known.items() if topic_id is not None}
     require_same({**slot.topic_ids, **committed}, found)
-    slot.topic_ids = {place.topic: found[place.topic] for place in start if place.topic in found}
+    slot.topic_ids = {tp.topic: found[tp.topic] for tp in start if tp.topic in found}
 
 
 def drop_unlogged(
@@ -567,9 +563,9 @@ class Tasks:
         """Return the sub-topology of a node or a store."""
         return self._sub_topologies[node]
 
-    def reader_of(self, place: TopicPartition) -> Task | None:
+    def reader_of(self, tp: TopicPartition) -> Task | None:
         """Return the running task that reads a partition."""
-        return self._readers.get(place)
+        return self._readers.get(tp)
 
     # -- assignment --------------------------------------------------------------------------
 
@@ -593,7 +589,7 @@ class Tasks:
         found = set[TopicPartition](leads)
         for topic, partition in list(found):
             found.update(self._by_lead[topic].inputs(partition, self._partitions))
-        return [str(place) for place in sorted(found)]
+        return [str(tp) for tp in sorted(found)]
 
     def release(self, ids: Iterable[TaskId]) -> None:
         """Close owned tasks; uncommitted work is discarded."""
@@ -640,8 +636,8 @@ class Tasks:
             return
         if slot.reads:
             self._consumer.remove(slot.inputs)
-            for place in slot.inputs:
-                del self._readers[place]
+            for tp in slot.inputs:
+                del self._readers[tp]
         task, slot.task = slot.task, None
         slot.is_committed = task.is_committed
         self._restorer.forget(task, keep=keep_restored)
@@ -674,13 +670,13 @@ class Tasks:
         waiting = [s for s in waiting if s.home is not None and self._may_begin(s)]
         if not waiting:
             return
-        inputs = [place for slot in waiting for place in slot.inputs]
+        inputs = [tp for slot in waiting for tp in slot.inputs]
         # Committed offsets first, then the changelogs' ends: see headrace.streams.tasks.restore.
         committed = self._committed(inputs)
         if committed is None:
             return
         for slot in waiting:
-            own = {place: committed[place] for place in slot.inputs}
+            own = {tp: committed[tp] for tp in slot.inputs}
             slot.lost = self._lost_offsets.of(slot.plan.id, own)
         self._inquiry.ask(partial(look_up, self._facts, waiting, committed, self._sinks))
         self._begin_looked_up()
@@ -697,7 +693,7 @@ class Tasks:
                 self._begin_at(slot, found)
 
     def _begin_at(self, slot: OwnedTask, found: Found) -> None:
-        committed = {place: found.committed[place] for place in slot.inputs}
+        committed = {tp: found.committed[tp] for tp in slot.inputs}
         start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
         # Check for a re-created topic first: it explains a sink without a position.
         require_same_topics(slot, start, found.topic_ids)
@@ -810,12 +806,12 @@ class Tasks:
         task.begin()
         self._consumer.add(task.next_offset)
         task.become(Phase.RUNNING)
-        for place in slot.inputs:
-            self._readers[place] = task
+        for tp in slot.inputs:
+            self._readers[tp] = task
         self._log.info(
             "task_started",
             task=str(task.id),
-            offsets={str(place): offset for place, offset in task.next_offset.items()},
+            offsets={str(tp): offset for tp, offset in task.next_offset.items()},
         )
 
     def _goes_on(self, slot: OwnedTask) -> bool:
@@ -831,7 +827,7 @@ class Tasks:
             slot.lacked_offsets = True
             self._stop(slot)
             return False
-        others = [place for other in self._slots.values() for place in other.lost]
+        others = [tp for other in self._slots.values() for tp in other.lost]
         self._lost_offsets.meet(str(slot.id), slot.counted, slot.lost, slot.effects, others)
         slot.lost = ()
         return True

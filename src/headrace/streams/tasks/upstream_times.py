@@ -135,8 +135,8 @@ def mark_of(
         >>> mark_of(inputs, []).time, mark_of(inputs, [slow]).time
         (10, 90)
     """
-    has_more = not all(place in idle for place in inputs)
-    times = {place: found.of(topic) for place, found in inputs.items()}
+    has_more = not all(tp in idle for tp in inputs)
+    times = {tp: found.of(topic) for tp, found in inputs.items()}
     active = [times[p] for p, found in inputs.items() if found.is_watermark or p not in idle]
     if active:
         return Mark(min(active), is_least=False, has_more=has_more, end=0)
@@ -185,13 +185,13 @@ class _Followed:
 
     def positions(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
         """Return the next offsets to process, past control records and aborted records."""
-        waiting = [place for place, marks in self.marks.items() if marks]
+        waiting = [tp for tp, marks in self.marks.items() if marks]
         if not waiting:
             return {}
         task = self.task
-        positions = {place: task.next_offset[place] for place in waiting}
+        positions = {tp: task.next_offset[tp] for tp in waiting}
         # The position is past control records and aborted records.
-        known = consumer.positions([place for place in waiting if not task.queued_in(place)])
+        known = consumer.positions([tp for tp in waiting if not task.queued_in(tp)])
         return {p: max(offset, known.get(p, offset)) for p, offset in positions.items()}
 
 
@@ -280,15 +280,15 @@ class UpstreamTimes:
             if task.followed:
                 one = known.get(task.id)
                 if one is None or one.task is not task:
-                    one = _Followed(task, {place: Marks() for place in task.watermarks})
+                    one = _Followed(task, {tp: Marks() for tp in task.watermarks})
                 self._followed[task.id] = one
 
     def _reached(self, one: _Followed) -> dict[TopicPartition, int]:
         task, times = one.task, {}
-        for place, position in one.positions(self._consumer).items():
-            time = one.marks[place].reached(position, task.partition_time[place])
-            if time > task.watermarks[place]:
-                times[place] = time
+        for tp, position in one.positions(self._consumer).items():
+            time = one.marks[tp].reached(position, task.partition_time[tp])
+            if time > task.watermarks[tp]:
+                times[tp] = time
         return times
 
     # -- requests to the cluster ---------------------------------------------------------------
@@ -298,15 +298,15 @@ class UpstreamTimes:
         if self._inquiry.is_open or now_s - self._asked_s < self._wait_s():
             return
         self._asked_s = now_s
-        own = [place for one in self._followed.values() for place in one.marks]
+        own = [tp for one in self._followed.values() for tp in one.marks]
         inputs = dict.fromkeys(
-            place
-            for topic in dict.fromkeys(place.topic for place in own)
-            for place in self._upstream.writers[topic].inputs(self._partitions)
+            tp
+            for topic in dict.fromkeys(tp.topic for tp in own)
+            for tp in self._upstream.writers[topic].inputs(self._partitions)
         )
         alike = [
             TopicPartition(topic, partition)
-            for topic in dict.fromkeys(place.topic for place in own)
+            for topic in dict.fromkeys(tp.topic for tp in own)
             for partition in range(self._partitions[topic])
         ]
         self._inquiry.ask(partial(self._look, list(inputs), own, alike))
@@ -329,12 +329,12 @@ class UpstreamTimes:
         idle = self._idle(now_s)
         by_topic: dict[str, Mark] = {}
         for one in self._followed.values():
-            for place, marks in one.marks.items():
-                if place not in answer.ends:
+            for tp, marks in one.marks.items():
+                if tp not in answer.ends:
                     continue
-                if place.topic not in by_topic:
-                    by_topic[place.topic] = self._mark(place.topic, answer, idle)
-                marks.add(replace(by_topic[place.topic], end=answer.ends[place]))
+                if tp.topic not in by_topic:
+                    by_topic[tp.topic] = self._mark(tp.topic, answer, idle)
+                marks.add(replace(by_topic[tp.topic], end=answer.ends[tp]))
 
     def _warn_of(self, unfollowed: Sequence[TopicPartition], now_s: float) -> None:
         """Warn about members with another stream.time, if they do not commit a watermark soon."""
@@ -351,12 +351,12 @@ class UpstreamTimes:
     def _mark(self, topic: str, answer: Answer, idle: Collection[TopicPartition]) -> Mark:
         writers = self._upstream.writers[topic]
         inputs = writers.inputs(self._partitions)
-        known = {place: answer.inputs[place] for place in inputs if place in answer.inputs}
+        known = {tp: answer.inputs[tp] for tp in inputs if tp in answer.inputs}
         return mark_of(known, idle, topic=writers.name)
 
     def _idle(self, now_s: float) -> frozenset[TopicPartition]:
-        quiet = [place for place, found in self.inputs.items() if not found.has_more]
-        self._idle_since_s = {place: self._idle_since_s.get(place, now_s) for place in quiet}
+        quiet = [tp for tp, found in self.inputs.items() if not found.has_more]
+        self._idle_since_s = {tp: self._idle_since_s.get(tp, now_s) for tp in quiet}
         return frozenset(
             p for p, since_s in self._idle_since_s.items() if now_s - since_s >= self._idle_s
         )
@@ -377,7 +377,7 @@ class UpstreamTimes:
         try:
             committed = self._committed(dict.fromkeys((*inputs, *alike)))
             ends = self._end_offsets([*inputs, *own])
-            unread = [place for place in inputs if place not in committed]
+            unread = [tp for tp in inputs if tp not in committed]
             starts = self._start_offsets(unread) if unread else {}
         except StreamsError as error:
             # The watermark does not advance until a later request succeeds.
@@ -387,13 +387,13 @@ class UpstreamTimes:
             return None
         self._unknown = ""
         found = {}
-        for place in inputs:
-            if place in committed:
-                found[place] = _input_time(committed[place], ends[place])
+        for tp in inputs:
+            if tp in committed:
+                found[tp] = _input_time(committed[tp], ends[tp])
             else:
-                found[place] = InputTime(-1, has_more=starts[place] < ends[place])
+                found[tp] = InputTime(-1, has_more=starts[tp] < ends[tp])
         unfollowed = [p for p in alike if p in committed and _is_unfollowed(committed[p])]
-        return Answer(found, {place: ends[place] for place in own}, unfollowed)
+        return Answer(found, {tp: ends[tp] for tp in own}, unfollowed)
 
 
 def _input_time(committed: CommittedOffset, end: int) -> InputTime:

@@ -74,8 +74,8 @@ class IdleWindows:
             return False
         positions = self._consumer.positions(task.inputs)
         return all(
-            self._consumer.lag(place, max(positions.get(place, 0), task.next_offset[place])) == 0
-            for place in task.inputs
+            self._consumer.lag(tp, max(positions.get(tp, 0), task.next_offset[tp])) == 0
+            for tp in task.inputs
         )
 
     def _forget_others(self, running: Sequence[Task]) -> None:

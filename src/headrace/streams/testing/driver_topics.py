@@ -287,9 +287,9 @@ class TestOutput(Generic[K, V]):
         if self._topic not in self._cluster.topics:
             return []
         found: list[MemoryMessage] = []
-        for place in self._cluster.places(self._topic):
-            log = self._cluster.log(place)
-            begin = max(log.start, offsets.get(place, 0))
+        for tp in self._cluster.places(self._topic):
+            log = self._cluster.log(tp)
+            begin = max(log.start, offsets.get(tp, 0))
             found += log.read(begin, limit, committed=self._committed)[0]
         return sorted(found, key=lambda message: message.number)
 

@@ -34,10 +34,10 @@ class LocalCluster(Protocol):
     def create(self, name: str, partitions: int, config: Mapping[str, str], /) -> object:
         """Create a topic if it does not exist."""
 
-    def log(self, place: TopicPartition) -> PartitionLog[Any, Any]:
+    def log(self, tp: TopicPartition) -> PartitionLog[Any, Any]:
         """Return the log of a partition."""
 
-    def delete_before(self, place: TopicPartition, offset: int) -> None:
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
         """Delete the records before an offset."""
 
 
@@ -81,20 +81,20 @@ class LocalAdmin(Generic[ClusterT]):
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the high watermarks."""
-        return {place: self._cluster.log(place).end for place in partitions}
+        return {tp: self._cluster.log(tp).end for tp in partitions}
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offsets."""
-        return {place: self._cluster.log(place).last_stable for place in partitions}
+        return {tp: self._cluster.log(tp).last_stable for tp in partitions}
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of the first record that still exists."""
-        return {place: self._cluster.log(place).start for place in partitions}
+        return {tp: self._cluster.log(tp).start for tp in partitions}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Delete the records before these offsets."""
-        for place, offset in before.items():
-            self._cluster.delete_before(place, offset)
+        for tp, offset in before.items():
+            self._cluster.delete_before(tp, offset)
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
         """Set some configs of a topic and leave the rest; None restores the default."""

@@ -104,26 +104,26 @@ class MemoryConsumer:
             assigned = [p for topic in topics for p in self._cluster.places(topic)]
             self._assigned = assigned, listener
             listener.on_assigned(assigned)
-        places = [place for place in self._next if place not in self._paused]
-        self._cluster.random.shuffle(places)
+        tps = [tp for tp in self._next if tp not in self._paused]
+        self._cluster.random.shuffle(tps)
         batches: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
-        for place in places:
-            found = self._read(place, max_records)
+        for tp in tps:
+            found = self._read(tp, max_records)
             if found:
-                batches[place] = found
+                batches[tp] = found
                 max_records -= len(found)
         return batches
 
-    def _read(self, place: TopicPartition, limit: int) -> Sequence[ReceivedMessage]:
-        if place.topic not in self._cluster.topics:
+    def _read(self, tp: TopicPartition, limit: int) -> Sequence[ReceivedMessage]:
+        if tp.topic not in self._cluster.topics:
             return []
-        log, before = self._cluster.log(place), self._next[place]
+        log, before = self._cluster.log(tp), self._next[tp]
         if not log.start <= before <= log.end:
-            raise OffsetLostError(str(place), f"it has offsets {log.start} to {log.end}")
+            raise OffsetLostError(str(tp), f"it has offsets {log.start} to {log.end}")
         found, after = log.read(before, limit, committed=self._committed)
         if after > before:
-            self._next[place] = after
-            self._heard.add(place)
+            self._next[tp] = after
+            self._heard.add(tp)
             self._cluster.changes += 1
         return found
 
@@ -137,10 +137,10 @@ class MemoryConsumer:
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop reading these partitions."""
-        for place in list(partitions):
-            del self._next[place]
-            self._paused.discard(place)
-            self._heard.discard(place)
+        for tp in list(partitions):
+            del self._next[tp]
+            self._paused.discard(tp)
+            self._heard.discard(tp)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until they are resumed."""
@@ -160,15 +160,15 @@ class MemoryConsumer:
         if self._cluster.is_undecided(self._group, partitions):
             return None
         known = self._cluster.offsets.get(self._group, {})
-        return {place: known.get(place) for place in partitions}
+        return {tp: known.get(tp) for tp in partitions}
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offset after the last returned record; control records are skipped."""
-        return {place: self._next[place] for place in partitions if place in self._heard}
+        return {tp: self._next[tp] for tp in partitions if tp in self._heard}
 
-    def lag(self, place: TopicPartition, next_offset: int) -> int | None:
+    def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
         """Return the number of offsets from `next_offset` to the high watermark."""
-        return max(0, self._cluster.log(place).end - next_offset)
+        return max(0, self._cluster.log(tp).end - next_offset)
 
     def member_id(self) -> str:
         """Return the name of the only member."""
@@ -275,18 +275,18 @@ class _MemoryProducer:
 
     def send_changelog(
         self,
-        place: TopicPartition,
+        tp: TopicPartition,
         rows: Sequence[tuple[bytes, bytes | None, int]],
         last_headers: Headers | None = None,
     ) -> None:
         """Write a store's delta of ``(key, value, timestamp)``, and record its end offset."""
-        limit = self.limit_of(place.topic)
+        limit = self.limit_of(tp.topic)
         for number, (key, value, timestamp) in enumerate(rows, start=1):
             if value is not None and len(value) > limit:
-                raise RecordTooLargeError(place.topic, len(value), limit, key_size=len(key))
+                raise RecordTooLargeError(tp.topic, len(value), limit, key_size=len(key))
             headers = last_headers if number == len(rows) else None
-            offset = self._append(place.topic, value, key, place.partition, timestamp, headers)
-            self._ends[place] = offset + 1
+            offset = self._append(tp.topic, value, key, tp.partition, timestamp, headers)
+            self._ends[tp] = offset + 1
 
     def pressure(self, timeout_s: float) -> None:
         """Do nothing, because no record is ever in flight."""
@@ -346,9 +346,9 @@ class MemoryTransactionalProducer(_MemoryProducer):
         del self._cluster.open[self]
         self._cluster.end(transaction, fate)
 
-    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the offsets after the last records of changelogs in the last transaction."""
-        return {place: self._ends[place] for place in places}
+        return {tp: self._ends[tp] for tp in tps}
 
 
 class MemoryPlainProducer(_MemoryProducer):
@@ -379,9 +379,9 @@ class MemoryPlainProducer(_MemoryProducer):
         self._commit_offsets(self._offsets)
         self._offsets = {}
 
-    def changelog_ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end offsets of changelogs."""
-        return {place: self._cluster.log(place).end for place in places}
+        return {tp: self._cluster.log(tp).end for tp in tps}
 
     def abort(self) -> None:
         """Discard the offsets; records already sent remain."""
@@ -403,11 +403,11 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Return a group's committed offsets."""
-        return {place: c.offset for place, c in self.committed_offsets(group, partitions).items()}
+        return {tp: c.offset for tp, c in self.committed_offsets(group, partitions).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's committed offsets with their metadata."""
         known = self._cluster.offsets.get(group, {})
-        return {place: known[place] for place in partitions if place in known}
+        return {tp: known[tp] for tp in partitions if tp in known}

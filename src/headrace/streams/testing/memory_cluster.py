@@ -194,13 +194,13 @@ class MemoryCluster:
         """Delete a topic and its committed offsets, as a broker does."""
         del self.topics[name]
         for offsets in self.offsets.values():
-            for place in [place for place in offsets if place.topic == name]:
-                del offsets[place]
+            for tp in [tp for tp in offsets if tp.topic == name]:
+                del offsets[tp]
         self.changes += 1
 
-    def log(self, place: TopicPartition) -> Log:
+    def log(self, tp: TopicPartition) -> Log:
         """Return the log of a partition."""
-        return self.topics[place.topic].logs[place.partition]
+        return self.topics[tp.topic].logs[tp.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic."""
@@ -236,9 +236,9 @@ class MemoryCluster:
         logs = self.create(topic).logs
         if partition < 0:
             partition = self._partition_of(topic, key, len(logs))
-        place, log = TopicPartition(topic, partition), logs[partition]
+        tp, log = TopicPartition(topic, partition), logs[partition]
         message = MemoryMessage(
-            place,
+            tp,
             log.end,
             key,
             value,
@@ -248,7 +248,7 @@ class MemoryCluster:
         )
         if transaction is not None and transaction not in log.open:
             assert transaction.fate is TransactionOutcome.OPEN, transaction
-            transaction.places.append(place)
+            transaction.places.append(tp)
         log.append(message, transaction)
         self._records += 1
         self.changes += 1
@@ -263,9 +263,9 @@ class MemoryCluster:
         self._next_keyless[topic] = (partition + 1) % count
         return partition
 
-    def delete_before(self, place: TopicPartition, offset: int) -> None:
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
         """Delete the records before an offset."""
-        log = self.log(place)
+        log = self.log(tp)
         log.start = max(log.start, min(offset, log.end))
 
     # -- transactions and offsets --------------------------------------------------------------
@@ -274,8 +274,8 @@ class MemoryCluster:
         """End a transaction: write markers to each of its partitions, then commit its offsets."""
         assert transaction.fate is TransactionOutcome.OPEN, transaction
         transaction.fate = fate
-        for place in transaction.places:
-            self.log(place).mark(transaction)
+        for tp in transaction.places:
+            self.log(tp).mark(transaction)
         if fate is TransactionOutcome.COMMITTED:
             for group, offsets in transaction.offsets.items():
                 self.commit_offsets(group, offsets)
@@ -294,12 +294,12 @@ class MemoryCluster:
         self.offsets.setdefault(group, {}).update(offsets)
         self.changes += 1
 
-    def is_undecided(self, group: str, places: Sequence[TopicPartition]) -> bool:
+    def is_undecided(self, group: str, tps: Sequence[TopicPartition]) -> bool:
         """Return whether an open transaction contains offsets of these partitions."""
         return any(
-            place in transaction.offsets.get(group, {})
+            tp in transaction.offsets.get(group, {})
             for transaction in self.open.values()
-            for place in places
+            for tp in tps
         )
 
 

@@ -99,9 +99,9 @@ class Counts(SilentListener, SilentRestoreListener):
         self.commits += 1
         self.processed += records
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
         """Count restored records."""
-        del place, store, offset
+        del tp, store, offset
         self.restored += count
 
 

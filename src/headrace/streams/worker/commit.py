@@ -62,14 +62,14 @@ class CommittedAt:
         commit_id, now_ms = self.commit_id, self.now_ms
         positions = {}
         for store in task.spec.stores:
-            place = task.spec.changelogs.get(store.name)
+            tp = task.spec.changelogs.get(store.name)
             if store.name in task.spec.source_rows:
                 continue
-            if place is None:
+            if tp is None:
                 # The commit ID alone shows whether an unlogged store belongs to these offsets.
                 positions[store.name] = Position("", 0, commit_id, now_ms)
             elif store.name in deltas:
-                topic_id, end = self.topic_ids[place.topic], ends[place]
+                topic_id, end = self.topic_ids[tp.topic], ends[tp]
                 last = last_written(deltas[store.name], end, commit_id)
                 positions[store.name] = Position(topic_id, end, commit_id, now_ms, last)
             elif (before := task.state.position(store.name)) is not None:
@@ -82,9 +82,9 @@ class CommittedAt:
         commit_id, now_ms = self.commit_id, self.now_ms
         positions = {}
         for store in task.spec.source_rows:
-            place = task.spec.restored_from[store]
-            topic_id, offset = self.topic_ids[place.topic], offsets[place].offset
-            record, before = task.last_read.get(place), task.state.position(store)
+            tp = task.spec.restored_from[store]
+            topic_id, offset = self.topic_ids[tp.topic], offsets[tp].offset
+            record, before = task.last_read.get(tp), task.state.position(store)
             last = None if before is None else before.last
             if record is not None:
                 last = last_read(record)
@@ -156,11 +156,11 @@ class Commit:
             with self.working():
                 deltas = task.deltas()
             for store, delta in deltas.items():
-                place = task.spec.changelogs.get(store)
-                if place is None:
+                tp = task.spec.changelogs.get(store)
+                if tp is None:
                     continue
                 try:
-                    self.producer.send_changelog(place, delta, last_headers)
+                    self.producer.send_changelog(tp, delta, last_headers)
                 except (RecordTooLargeError, RefusedTimestampError) as error:
                     raise task.row_refused(store, error) from error
             all_deltas.append(deltas)
@@ -169,9 +169,9 @@ class Commit:
 
     def send_offsets(self, tasks: Sequence[Task], commit_id: int) -> list[Offsets]:
         """Add the next input offsets to the transaction (step 3)."""
-        positions = self.positions([place for task in tasks for place in task.inputs])
+        positions = self.positions([tp for task in tasks for tp in task.inputs])
         offsets = [task.offsets(positions, commit_id) for task in tasks]
-        everything = {place: c for one in offsets for place, c in one.items()}
+        everything = {tp: c for one in offsets for tp, c in one.items()}
         # Request the membership late: a new generation may have started during the writes.
         self.producer.send_offsets(everything, self.membership())
         self.probe("offsets_sent")
@@ -193,9 +193,9 @@ class Commit:
     ) -> None:
         """Write the committed rows and positions to local state (step 5)."""
         written = [
-            place
+            tp
             for task, own in zip(tasks, deltas, strict=True)
-            for store, place in task.spec.changelogs.items()
+            for store, tp in task.spec.changelogs.items()
             if store in own
         ]
         ends = self.producer.changelog_ends(written)

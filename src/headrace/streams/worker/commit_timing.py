@@ -160,13 +160,13 @@ class CommitTiming:
         """Return whether more records are left to read than were read since the last commit."""
         done = left = 0
         for task in self._tasks.running:
-            places = task.external_inputs
-            positions = self._consumer.positions(places)
-            for place in places:
-                done += task.next_offset[place] - task.start[place].offset
-                left += task.queued_in(place)
-                position = max(positions.get(place, 0), task.next_offset[place])
-                left += self._consumer.lag(place, position) or 0
+            tps = task.external_inputs
+            positions = self._consumer.positions(tps)
+            for tp in tps:
+                done += task.next_offset[tp] - task.start[tp].offset
+                left += task.queued_in(tp)
+                position = max(positions.get(tp, 0), task.next_offset[tp])
+                left += self._consumer.lag(tp, position) or 0
         return left > done
 
     def _is_drained(self) -> bool:
@@ -181,8 +181,8 @@ class CommitTiming:
             if task.queued():
                 return False
             positions = self._consumer.positions(task.external_inputs)
-            for place, position in positions.items():
-                lag = self._consumer.lag(place, max(position, task.next_offset[place])) or 0
+            for tp, position in positions.items():
+                lag = self._consumer.lag(tp, max(position, task.next_offset[tp])) or 0
                 if lag >= self._config.max_poll_records:
                     return False
         return True

@@ -120,7 +120,7 @@ class Commits:
         if not at_once and not self._timing.is_due_for_markers(alone=alone):
             return False
         running = self._tasks.running
-        positions = self._consumer.positions([place for task in running for place in task.inputs])
+        positions = self._consumer.positions([tp for task in running for tp in task.inputs])
         for task in running:
             task.passed(positions)
         return any(task.needs_commit() for task in running)
@@ -138,7 +138,7 @@ class Commits:
             return {}
         return {
             "tasks": [str(task.id) for task in dirty],
-            "partitions": [str(place) for task in dirty for place in task.inputs],
+            "partitions": [str(tp) for task in dirty for tp in task.inputs],
             "records": self._counters.open,
             "next": "nothing is lost: whoever has the tasks next processes these records again",
         }

@@ -393,8 +393,8 @@ def _where(task: InputRange) -> Where:
 
 
 def _words(tasks: Sequence[InputRange]) -> list[str]:
-    ranges = [(place, r) for task in tasks for place, r in task.ranges.items()]
-    return [f"{place} {_range(r)}" for place, r in sorted(ranges, key=lambda found: found[0])]
+    ranges = [(tp, r) for task in tasks for tp, r in task.ranges.items()]
+    return [f"{tp} {_range(r)}" for tp, r in sorted(ranges, key=lambda found: found[0])]
 
 
 def _range(offsets: range) -> str:
@@ -420,7 +420,7 @@ def _too_slow(
     call: LongCall | None,
 ) -> StreamsError:
     task_id = ", ".join(sorted({task.task_id for task in tasks} - {""})) or None
-    moved = {place: r for task in tasks for place, r in task.ranges.items()}
+    moved = {tp: r for task in tasks for tp, r in task.ranges.items()}
     in_call = ""
     if call is not None and moved:
         in_call = f", most of it in the {call.kind} of node {call.node}"
@@ -435,12 +435,12 @@ def _too_slow(
         if call is not None:
             return ConfigError(f"the {call.kind} of node {call.node}{of} {what}; {hint}")
         return ConfigError(f"a punctuator, or the init of a processor,{of} {what}; {hint}")
-    place = min(moved)
+    tp = min(moved)
     return RecordError(
         f"offsets {' and '.join(_words(tasks))} {what}",
-        topic=place.topic,
-        partition=place.partition,
-        offset=moved[place][0],
+        topic=tp.topic,
+        partition=tp.partition,
+        offset=moved[tp][0],
         task_id=task_id,
         hint=f"nothing of it is committed: {hint}",
     )

@@ -97,20 +97,20 @@ class BothRestoreListeners:
     first: RestoreListener
     second: RestoreListener
 
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
         """Forward the start of a store's restore."""
-        self.first.on_restore_start(place, store, begin, end)
-        self.second.on_restore_start(place, store, begin, end)
+        self.first.on_restore_start(tp, store, begin, end)
+        self.second.on_restore_start(tp, store, begin, end)
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
         """Forward a batch of applied records."""
-        self.first.on_batch_restored(place, store, offset, count)
-        self.second.on_batch_restored(place, store, offset, count)
+        self.first.on_batch_restored(tp, store, offset, count)
+        self.second.on_batch_restored(tp, store, offset, count)
 
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
         """Forward the end of a store's restore."""
-        self.first.on_restore_end(place, store, total)
-        self.second.on_restore_end(place, store, total)
+        self.first.on_restore_end(tp, store, total)
+        self.second.on_restore_end(tp, store, total)
 
 
 class StateTracker(SilentListener):

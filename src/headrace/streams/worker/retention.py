@@ -157,15 +157,15 @@ class RetentionGuard:
         if not self.topics:
             return
         for store, oldest_ms in task.oldest_times().items():
-            place = task.spec.changelogs.get(store)
-            if place is None or place.topic not in self.topics:
+            tp = task.spec.changelogs.get(store)
+            if tp is None or tp.topic not in self.topics:
                 continue
-            topic = self.topics[place.topic]
+            topic = self.topics[tp.topic]
             is_old = oldest_ms < self.clock.now_ms() - topic.kept_ms - topic.slack_ms
-            if is_old and not self._keeps(place.topic) and self._keep_all(place.topic):
+            if is_old and not self._keeps(tp.topic) and self._keep_all(tp.topic):
                 self.log.warning(
                     "retention_suspended",
-                    topic=place.topic,
+                    topic=tp.topic,
                     oldest_window_ms=oldest_ms,
                     advice=_SUSPENDED,
                 )

@@ -98,9 +98,7 @@ class ShutdownNote:
 class Notes(Protocol):
     """Group of the shutdown request; see `headrace.streams.kafka.group_offsets.OpenGroup`."""
 
-    def committed(
-        self, places: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, CommittedOffset]:
+    def committed(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the current offsets of partitions."""
 
     def close(self) -> None:
@@ -109,7 +107,7 @@ class Notes(Protocol):
 
 def write_note(
     note: ShutdownNote,
-    places: Iterable[TopicPartition],
+    tps: Iterable[TopicPartition],
     *,
     set_offsets: Callable[[Offsets], None],
     clock: Clock,
@@ -117,11 +115,11 @@ def write_note(
     """Send a shutdown request to all running workers.
 
     Args:
-        places: partition 0 of the application's inputs.
+        tps: partition 0 of the application's inputs.
         set_offsets: commits offsets in the group of the shutdown request.
     """
     offset = CommittedOffset(clock.now_ms(), note.encode())
-    set_offsets(dict.fromkeys(places, offset))
+    set_offsets(dict.fromkeys(tps, offset))
 
 
 class ShutdownWatch:
@@ -129,7 +127,7 @@ class ShutdownWatch:
 
     Args:
         make_notes: opens the group of the shutdown request.
-        places: partition 0 of the application's inputs.
+        tps: partition 0 of the application's inputs.
         ended: called after a request, with the error that ends the application.
         wait: sleeps for a number of seconds, and returns whether the watch has ended; for tests.
     """
@@ -138,7 +136,7 @@ class ShutdownWatch:
         self,
         application_id: str,
         make_notes: Callable[[], Notes],
-        places: Iterable[TopicPartition],
+        tps: Iterable[TopicPartition],
         *,
         ended: Callable[[ShutDownError], None],
         log: Log,
@@ -146,7 +144,7 @@ class ShutdownWatch:
     ) -> None:
         self._application_id = application_id
         self._make_notes = make_notes
-        self._places = sorted(places)
+        self._places = sorted(tps)
         self._ended = ended
         self._log = log
         self._over = threading.Event()

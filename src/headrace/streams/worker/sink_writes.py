@@ -313,12 +313,12 @@ class SinkWrites:
         Only a write would show which of them are valid, but that write also moves the position.
         """
         if len(rows) > 1:
-            ((place, _),) = task.next_offset.items()
+            ((tp, _),) = task.next_offset.items()
             self._log.warning(
                 "record_left_out_whole",
                 task=str(task.id),
                 sink=outbox.node,
-                record=f"{place} offset {rows[0].offset}",
+                record=f"{tp} offset {rows[0].offset}",
                 rows=len(rows),
                 next="the table refuses one of its rows, and those of a record are written "
                 "together or not at all; leave direct=True out to have the others written",

@@ -167,8 +167,8 @@ class SnapshotCollector:
             for task, (state, _) in states.items()
         }
         running = [task for state, task in states.values() if state == "running" and task]
-        places = [place for task in running for place in task.inputs]
-        positions = self.consumer.positions(places) if places else {}
+        tps = [tp for task in running for tp in task.inputs]
+        positions = self.consumer.positions(tps) if tps else {}
         remaining = self.restorer.remaining()
         for task_id, (state, task) in states.items():
             own = self.counters.tasks.get(task_id, NO_COUNTERS)
@@ -182,8 +182,8 @@ class SnapshotCollector:
                 processed=own.processed,
                 committed=own.committed,
                 inputs=() if state != "running" or task is None else tuple(
-                    self._input(task, place, positions.get(place, 0), now_ms)
-                    for place in task.inputs
+                    self._input(task, tp, positions.get(tp, 0), now_ms)
+                    for tp in task.inputs
                 ),
                 stores=() if task is None else tuple(
                     self._store(task, buffer, remaining.get((task_id, buffer.name), 0))
@@ -238,21 +238,19 @@ class SnapshotCollector:
             size.count_at_s = now_s + STORES_COUNTED_AGAIN_S
         return size
 
-    def _input(
-        self, task: Task, place: TopicPartition, position: int, now_ms: int
-    ) -> InputSnapshot:
-        queued = task.queued_in(place)
-        processed = task.next_offset[place]
+    def _input(self, task: Task, tp: TopicPartition, position: int, now_ms: int) -> InputSnapshot:
+        queued = task.queued_in(tp)
+        processed = task.next_offset[tp]
         # Without queued records, the position is past control records and aborted records.
         reached = processed if queued else max(position, processed)
-        ahead = self.consumer.lag(place, reached)
-        time_ms = task.partition_time[place]
+        ahead = self.consumer.lag(tp, reached)
+        time_ms = task.partition_time[tp]
         is_behind = bool(ahead) or queued > 0
         return InputSnapshot(
-            topic=place.topic,
-            partition=place.partition,
-            internal=place.topic in task.spec.internal_topics,
-            committed=task.start[place].offset,
+            topic=tp.topic,
+            partition=tp.partition,
+            internal=tp.topic in task.spec.internal_topics,
+            committed=task.start[tp].offset,
             processed=processed,
             end=None if ahead is None else reached + ahead,
             queued=queued,

@@ -77,9 +77,9 @@ class Purger:
         if not self._topics:
             return
         for task in tasks:
-            for place, committed in task.start.items():
-                if place.topic in self._topics:
-                    self._done[place] = committed.offset
+            for tp, committed in task.start.items():
+                if tp.topic in self._topics:
+                    self._done[tp] = committed.offset
         now_s = self._clock.monotonic_s()
         if now_s - self._last_s < self._interval_s or not self._done:
             return

@@ -310,11 +310,11 @@ class Worker:
         batches = self._consumer.poll(self._intake.room(), idle_s)
         self._effort.polled()
         self._intake.came(batches)
-        for place, records in batches.items():
+        for tp, records in batches.items():
             # A callback of this very poll may have taken the partition away.
-            if (task := self.tasks.reader_of(place)) is not None:
-                self.tasks.key_sample.look(place, records)
-                task.add(place, records)
+            if (task := self.tasks.reader_of(tp)) is not None:
+                self.tasks.key_sample.look(tp, records)
+                task.add(tp, records)
 
     def _advance(self) -> None:
         if self._gate.is_passed():

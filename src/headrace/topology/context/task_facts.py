@@ -145,8 +145,8 @@ class TaskFacts:
     emission: EmissionBudget = field(default_factory=EmissionBudget)
     """Shared by all tasks of a worker, which have their commits together."""
     has_waited: bool = False
-    """Whether this batch has waited for external calls, so that the worker should check the clock
-    and the consumer before the rest of the batch."""
+    """Whether the last run ended early, because it waited for external calls or its results have to
+    wait for a commit; the worker checks the clock and the consumer before the rest."""
     record: Any = None
     """The current message; None in punctuators and while caches are flushed."""
     timestamp: int = -1

@@ -178,6 +178,19 @@ def test_nothing_is_looked_for_before_stream_time_has_passed_the_earliest_end(
         assert looks.count == 1
 
 
+def test_rows_expire_although_nobody_takes_results() -> None:
+    """A table that is only queried."""
+    windows = TimeWindows(size=ms(10))
+    kept = Materialized("s", retention=ms(10))
+    builder = StreamsBuilder()
+    grouped = builder.stream("in", key=serdes.string, value=serdes.string).group_by_key()
+    grouped.windowed_by(windows, **CLOSE).count(store=kept)
+    with TopologyTestDriver(builder.build(), partitions=1) as driver:
+        for time in (1, 11, 1000):
+            driver.input("in").send("a", "x", timestamp=time)
+        assert [key.window.start_ms for key in driver.store("s")] == [1000]
+
+
 @pytest.mark.parametrize(("before", "after"), [(5, 20), (20, 5)])
 def test_another_grace_period_after_a_restart_emits_each_window_once(
     before: int, after: int

@@ -57,23 +57,23 @@ class Cluster:
         self._deleted += 1
         return self.topics.pop(name)
 
-    def log(self, place: TopicPartition) -> Log:
+    def log(self, tp: TopicPartition) -> Log:
         """Return the log of a partition."""
-        return self.topics[place.topic].logs[place.partition]
+        return self.topics[tp.topic].logs[tp.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic, or an empty list if it does not exist."""
         found = self.topics.get(topic)
         return [TopicPartition(topic, p) for p in range(len(found.logs))] if found else []
 
-    def delete_before(self, place: TopicPartition, offset: int) -> None:
+    def delete_before(self, tp: TopicPartition, offset: int) -> None:
         """Delete the records before an offset."""
-        log = self.log(place)
+        log = self.log(tp)
         log.start = max(log.start, min(offset, log.end))
 
     def all_places(self) -> list[TopicPartition]:
         """Return all partitions of all topics."""
-        return [place for topic in self.topics for place in self.places(topic)]
+        return [tp for topic in self.topics for tp in self.places(topic)]
 
     def route(self, topic: str, key: bytes | None, partition: int) -> TopicPartition:
         """Return the partition of a record."""
@@ -89,7 +89,7 @@ class Cluster:
 
     def append(
         self,
-        place: TopicPartition,
+        tp: TopicPartition,
         key: bytes | None,
         value: bytes | None,
         timestamp_ms: int,
@@ -97,10 +97,10 @@ class Cluster:
         txn: Txn | None,
     ) -> Message:
         """Write a record."""
-        log = self.log(place)
+        log = self.log(tp)
         message = Message(
-            topic=place.topic,
-            partition=place.partition,
+            topic=tp.topic,
+            partition=tp.partition,
             offset=log.end,
             key=key,
             value=value,
@@ -108,19 +108,19 @@ class Cluster:
             headers=list(headers) if headers else None,
         )
         log.append(message, txn)
-        self._tell_readers(place)
+        self._tell_readers(tp)
         return message
 
-    def _mark(self, place: TopicPartition | None, txn: Txn) -> None:
-        if place is None:
+    def _mark(self, tp: TopicPartition | None, txn: Txn) -> None:
+        if tp is None:
             self.group.settle(txn)
             return
-        self.log(place).mark(txn)
-        self._tell_readers(place)
+        self.log(tp).mark(txn)
+        self._tell_readers(tp)
 
-    def _tell_readers(self, place: TopicPartition) -> None:
-        for process, places in self.readers:
-            if place in places and process.alive and process.actor is not None:
+    def _tell_readers(self, tp: TopicPartition) -> None:
+        for process, tps in self.readers:
+            if tp in tps and process.alive and process.actor is not None:
                 self.kernel.wake(process.actor, 300)
 
     def _pend(self, txn: Txn) -> None:
@@ -150,29 +150,29 @@ class Cluster:
         self._check_claims(offsets, metadata)
         self.group.offsets.update(offsets)
 
-    def claim(self, places: Iterable[TopicPartition], generation: int, instance_id: str) -> None:
+    def claim(self, tps: Iterable[TopicPartition], generation: int, instance_id: str) -> None:
         """Record that a member was assigned partitions; ignore outdated generations."""
-        for place in places:
-            if generation >= self._claims.get(place, (0, ""))[0]:
-                self._claims[place] = (generation, instance_id)
+        for tp in tps:
+            if generation >= self._claims.get(tp, (0, ""))[0]:
+                self._claims[tp] = (generation, instance_id)
 
-    def disclaim(self, places: Iterable[TopicPartition], instance_id: str) -> None:
+    def disclaim(self, tps: Iterable[TopicPartition], instance_id: str) -> None:
         """Record that a member has released partitions."""
-        for place in places:
-            if place in self._claims and self._claims[place][1] == instance_id:
-                del self._claims[place]
+        for tp in tps:
+            if tp in self._claims and self._claims[tp][1] == instance_id:
+                del self._claims[tp]
 
     def _check_claims(
         self, offsets: Mapping[TopicPartition, CommittedOffset], metadata: Metadata
     ) -> None:
         subscribed = {topic for m in self.group.members.values() for topic in m.topics}
-        for place in offsets:
-            if place.topic not in subscribed:
+        for tp in offsets:
+            if tp.topic not in subscribed:
                 continue  # the members that subscribed to it may have left
             # The other partitions of a task follow its subscribed topic.
-            generation, holder = self._claims.get(place, (-1, metadata.instance_id))
+            generation, holder = self._claims.get(tp, (-1, metadata.instance_id))
             if metadata.instance_id != holder and generation >= 0:
-                what = f"{metadata.instance_id} commits offsets of {place}, which {holder} has"
+                what = f"{metadata.instance_id} commits offsets of {tp}, which {holder} has"
                 self.violations.append(what)
                 self.kernel.note("cluster", f"VIOLATION: {what}")
 
@@ -192,7 +192,7 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         assert group == found.name
         if found.joining or not found.members:
             return None
-        return frozenset(place for m in found.members.values() for place in m.partitions)
+        return frozenset(tp for m in found.members.values() for tp in m.partitions)
 
     def group_state(self, group: str) -> GroupState:
         """Return the state of the group; during a rebalance the assignments are empty."""

@@ -117,39 +117,39 @@ class Reading:
         readers = self._cluster.readers
         readers[:] = [reader for reader in readers if reader is not self._reader]
 
-    def add(self, place: TopicPartition, offset: int) -> None:
+    def add(self, tp: TopicPartition, offset: int) -> None:
         """Start to read a partition at an offset."""
-        if place in self._parts:
-            raise failure(KafkaError._CONFLICT, f"{place} is assigned already")
-        self._parts[place] = _Part(place, offset)
-        self._watched.add(place)
+        if tp in self._parts:
+            raise failure(KafkaError._CONFLICT, f"{tp} is assigned already")
+        self._parts[tp] = _Part(tp, offset)
+        self._watched.add(tp)
 
-    def remove(self, place: TopicPartition) -> None:
+    def remove(self, tp: TopicPartition) -> None:
         """Stop reading a partition."""
-        part = self._parts.pop(place, None)
+        part = self._parts.pop(tp, None)
         if part is None:
-            raise failure(KafkaError._INVALID_ARG, f"{place} is not assigned")
+            raise failure(KafkaError._INVALID_ARG, f"{tp} is not assigned")
         part.version += 1
-        self._watched.discard(place)
+        self._watched.discard(tp)
 
-    def pause(self, place: TopicPartition) -> None:
+    def pause(self, tp: TopicPartition) -> None:
         """Pause a partition, and drop its prefetched records."""
-        part = self._part(place)
+        part = self._part(tp)
         self._rewind(part)
         part.paused = True
 
-    def resume(self, place: TopicPartition) -> None:
+    def resume(self, tp: TopicPartition) -> None:
         """Resume a partition after the last returned record."""
-        self._part(place).paused = False
+        self._part(tp).paused = False
 
-    def position(self, place: TopicPartition) -> int:
+    def position(self, tp: TopicPartition) -> int:
         """Return the offset after the last returned record."""
-        part = self._parts.get(place)
+        part = self._parts.get(tp)
         return NO_OFFSET if part is None else part.position
 
-    def ends(self, place: TopicPartition) -> tuple[int, int]:
+    def ends(self, tp: TopicPartition) -> tuple[int, int]:
         """Return the watermarks that the last fetch has seen, which may be outdated."""
-        part = self._parts.get(place)
+        part = self._parts.get(tp)
         return (NO_OFFSET, NO_OFFSET) if part is None else (0, part.high)
 
     def fetch(self) -> None:
@@ -215,10 +215,10 @@ class Reading:
         part.version += 1
         part.fetched = 0
 
-    def _part(self, place: TopicPartition) -> _Part:
-        if place not in self._parts:
-            raise failure(KafkaError._UNKNOWN_PARTITION, f"{place} is not assigned")
-        return self._parts[place]
+    def _part(self, tp: TopicPartition) -> _Part:
+        if tp not in self._parts:
+            raise failure(KafkaError._UNKNOWN_PARTITION, f"{tp} is not assigned")
+        return self._parts[tp]
 
 
 Place = confluent_kafka.TopicPartition
@@ -317,8 +317,8 @@ class SimulatedConsumer:
             return
         self._generation = generation
         owned = self._owned_when_served()
-        added = [place for place in partitions if place not in owned]
-        revoked = [place for place in owned if place not in partitions]
+        added = [tp for tp in partitions if tp not in owned]
+        revoked = [tp for tp in owned if tp not in partitions]
         if revoked:
             self._due.append(("revoke", revoked))
             self._then = self._rejoin
@@ -334,7 +334,7 @@ class SimulatedConsumer:
             if kind == "assign":
                 owned += partitions
             else:
-                owned = [place for place in owned if place not in partitions]
+                owned = [tp for tp in owned if tp not in partitions]
         return owned
 
     def expelled(self) -> None:
@@ -382,7 +382,7 @@ class SimulatedConsumer:
                     self._owned += partitions
                     # Renew the claim on partitions that stay, unless the membership has ended.
                     self._cluster.claim(self._owned, self._generation, self._instance_id)
-                self._callbacks[kind](self, [Place(*place) for place in partitions])
+                self._callbacks[kind](self, [Place(*tp) for tp in partitions])
             finally:
                 self._calling = False
                 if kind != "assign" and self.process.alive:
@@ -512,7 +512,7 @@ class SimulatedConsumer:
 
     def committed(self, partitions: Sequence[Place], timeout: float) -> list[Place]:
         """Return the group's committed offsets, after waiting for undecided transactions."""
-        places = [_named(p) for p in partitions]
+        tps = [_named(p) for p in partitions]
         wrong: list[str] = []
         request(
             self._faults,
@@ -523,18 +523,18 @@ class SimulatedConsumer:
             special=wrong.append,
         )
         deadline_us = self._kernel.now_us + int(timeout * SECOND)
-        while self._group.is_undecided(places):
+        while self._group.is_undecided(tps):
             if self._kernel.now_us >= deadline_us:
                 raise failure(KafkaError._TIMED_OUT, "Local: Timed out")
             self.process.sleep(self._kernel.between(5 * MS, 50 * MS))
         known = self._group.offsets
         found = []
-        for place in places:
-            c = known.get(place)
+        for tp in tps:
+            c = known.get(tp)
             if c is None:
-                found.append(Place(place.topic, place.partition, NO_OFFSET))
+                found.append(Place(tp.topic, tp.partition, NO_OFFSET))
             else:
-                found.append(Place(place.topic, place.partition, c.offset, c.metadata))
+                found.append(Place(tp.topic, tp.partition, c.offset, c.metadata))
         if wrong and found:
             found[0] = _Failed(found[0].topic, found[0].partition)
         words = ", ".join(f"{f.topic}-{f.partition}@{f.offset}" for f in found)
@@ -637,8 +637,8 @@ class SimulatedConsumer:
             self.process.note(what)
 
 
-def _named(place: Place) -> TopicPartition:
-    return TopicPartition(place.topic, place.partition)
+def _named(tp: Place) -> TopicPartition:
+    return TopicPartition(tp.topic, tp.partition)
 
 
 class _Failed(Place):

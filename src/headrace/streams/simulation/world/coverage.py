@@ -145,17 +145,17 @@ class PhaseWatch:
 
     # -- events of a restore ---------------------------------------------------------------------
 
-    def on_restore_start(self, place: TopicPartition, store: str, begin: int, end: int) -> None:
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
         """Record the start of a store's restore."""
         del begin, end
-        self._restores.add((place, store))
+        self._restores.add((tp, store))
         self._tell()
 
-    def on_batch_restored(self, place: TopicPartition, store: str, offset: int, count: int) -> None:
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
         """Do nothing."""
 
-    def on_restore_end(self, place: TopicPartition, store: str, total: int) -> None:
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
         """Record the end of a store's restore."""
         del total
-        self._restores.discard((place, store))
+        self._restores.discard((tp, store))
         self._tell()

@@ -73,14 +73,14 @@ class Group:
     """Consumer group with its committed offsets.
 
     Args:
-        places: returns the partitions of a topic.
+        tps: returns the partitions of a topic.
     """
 
     def __init__(
-        self, kernel: Kernel, name: str, places: Callable[[str], Sequence[TopicPartition]]
+        self, kernel: Kernel, name: str, tps: Callable[[str], Sequence[TopicPartition]]
     ) -> None:
         self._kernel = kernel
-        self._places = places
+        self._places = tps
         self.name = name
         self.generation = 0
         self.joining = False
@@ -238,28 +238,28 @@ class Group:
         """Balance each topic: keep partitions within quotas, and assign free partitions."""
         members = sorted(self.members.values(), key=lambda m: m.instance_id)
         topics = sorted({topic for m in members for topic in m.topics})
-        owner = {place: m for m in members for place in m.partitions}
+        owner = {tp: m for m in members for tp in m.partitions}
         wanted: dict[str, list[TopicPartition]] = {m.instance_id: [] for m in members}
-        places = [place for topic in topics for place in self._places(topic)]
-        quota, extra = divmod(len(places), len(members))
+        tps = [tp for topic in topics for tp in self._places(topic)]
+        quota, extra = divmod(len(tps), len(members))
         room = {m.instance_id: quota for m in members}
         # Members with the most partitions get the remainder, so that few partitions move.
         for m in sorted(members, key=lambda m: (-len(m.partitions), m.instance_id))[:extra]:
             room[m.instance_id] += 1
         free: list[TopicPartition] = []
-        for place in places:
-            keeper = owner.get(place)
-            others = [m for m in members if place.topic in m.topics and m is not keeper]
-            if keeper is None or place.topic not in keeper.topics:
-                free.append(place)
+        for tp in tps:
+            keeper = owner.get(tp)
+            others = [m for m in members if tp.topic in m.topics and m is not keeper]
+            if keeper is None or tp.topic not in keeper.topics:
+                free.append(tp)
             elif room[keeper.instance_id] > 0 or all(room[m.instance_id] <= 0 for m in others):
                 room[keeper.instance_id] -= 1
-                wanted[keeper.instance_id].append(place)
-        for place in free:
-            subscribed = [m for m in members if place.topic in m.topics]
+                wanted[keeper.instance_id].append(tp)
+        for tp in free:
+            subscribed = [m for m in members if tp.topic in m.topics]
             m = max(subscribed, key=lambda m: room[m.instance_id])
             room[m.instance_id] -= 1
-            wanted[m.instance_id].append(place)
+            wanted[m.instance_id].append(tp)
         # Moving partitions have no owner in this generation; the old owner rejoins when released.
         for m in members:
             m.partitions = wanted[m.instance_id]
@@ -272,9 +272,9 @@ class Group:
         if txn.committed:
             self.offsets.update(txn.offsets)
 
-    def is_undecided(self, places: Sequence[TopicPartition]) -> bool:
+    def is_undecided(self, tps: Sequence[TopicPartition]) -> bool:
         """Return whether an undecided transaction has offsets of these partitions."""
-        return any(place in txn.offsets for txn in self.pending for place in places)
+        return any(tp in txn.offsets for txn in self.pending for tp in tps)
 
     def _note(self, what: str) -> None:
         self._kernel.note("group", what)

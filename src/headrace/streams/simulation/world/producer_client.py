@@ -132,13 +132,13 @@ class SimulatedProducer:
         if self._id is not None and self._state is not State.IN_TRANSACTION:
             raise failure(KafkaError._STATE, "Local: Erroneous state")
         try:
-            place = self._cluster.route(topic, key, partition)
+            tp = self._cluster.route(topic, key, partition)
         except RefusedError as refused:
             raise failure(refused.code, refused.text) from None
         # The client takes 0 for no timestamp.
         when_ms = timestamp or self._kernel.now_ms()
         report = on_delivery or self._on_delivery
-        self._queue.append(_Record(place, key, value, when_ms, headers, report))
+        self._queue.append(_Record(tp, key, value, when_ms, headers, report))
         if not self._delivery_due:
             self._deliver_later(self._kernel.between(200, 6 * MS))
 
@@ -174,13 +174,13 @@ class SimulatedProducer:
     def _write(self, *, lost_answer: bool, count: int | None = None) -> None:
         """Write the queued records, or the first `count` records."""
         queue = list(self._queue)[:count]
-        places = list(dict.fromkeys(record.place for record in queue))
-        self._kernel.random.shuffle(places)
-        if len(places) > 1 and self._kernel.chance(0.1):
-            places.pop()  # it is late
+        tps = list(dict.fromkeys(record.place for record in queue))
+        self._kernel.random.shuffle(tps)
+        if len(tps) > 1 and self._kernel.chance(0.1):
+            tps.pop()  # it is late
         try:
-            for place in places:
-                self._write_to(place, [r for r in queue if r.place == place], lost_answer)
+            for tp in tps:
+                self._write_to(tp, [r for r in queue if r.place == tp], lost_answer)
         except RefusedError as refused:
             if refused.code == KafkaError.CONCURRENT_TRANSACTIONS:
                 # The previous transaction has not ended in all partitions: the client retries.
@@ -189,11 +189,11 @@ class SimulatedProducer:
                 return
             self._take(refused)
 
-    def _write_to(self, place: TopicPartition, records: list[_Record], lost_answer: bool) -> None:
+    def _write_to(self, tp: TopicPartition, records: list[_Record], lost_answer: bool) -> None:
         cluster = self._cluster
         txn = None
         if self._id is not None:
-            txn = cluster.transactions.join(self._id, self._epoch, place)
+            txn = cluster.transactions.join(self._id, self._epoch, tp)
             self._registered = True
         error = KafkaError(KafkaError._MSG_TIMED_OUT, "simulated") if lost_answer else None
         for r in records:
@@ -311,7 +311,7 @@ class SimulatedProducer:
             TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, p.metadata or "")
             for p in positions
         }
-        words = ", ".join(f"{place}@{c.offset}" for place, c in offsets.items())
+        words = ", ".join(f"{tp}@{c.offset}" for tp, c in offsets.items())
         self._process.note(f"send_offsets: {words} in generation {metadata.generation}")
         add = partial(self._cluster.transactional_offsets, self._id, self._epoch, offsets, metadata)
         try:

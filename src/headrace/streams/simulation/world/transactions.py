@@ -97,7 +97,7 @@ class TransactionCoordinator:
         identity.timeout_us = timeout_us
         return identity.epoch
 
-    def join(self, name: str, epoch: int, place: TopicPartition | None) -> Txn:
+    def join(self, name: str, epoch: int, tp: TopicPartition | None) -> Txn:
         """Add a partition, or a group's offsets (None), to the producer's transaction."""
         identity = self._own(name, epoch)
         if identity.state.is_prepared:
@@ -107,8 +107,8 @@ class TransactionCoordinator:
             identity.txn = Txn(name, epoch)
             self._expire_later(identity, identity.txn)
         assert identity.txn is not None
-        if place is not None:
-            identity.txn.places[place] = None
+        if tp is not None:
+            identity.txn.places[tp] = None
         return identity.txn
 
     def add_offsets(
@@ -199,5 +199,5 @@ class TransactionCoordinator:
 
 
 def _words(txn: Txn) -> str:
-    offsets = ", ".join(f"{place}@{c.offset}" for place, c in txn.offsets.items())
+    offsets = ", ".join(f"{tp}@{c.offset}" for tp, c in txn.offsets.items())
     return f"records in {', '.join(map(str, txn.places)) or 'nothing'}, offsets {offsets or '-'}"

@@ -25,7 +25,7 @@ def add_external_sink(
         sink: the external sink.
         name: name of the node, and prefix of the topic's name.
         table: whether the records are changes of a table.
-        direct: whether to omit the internal topic; `checks.direct_sinks` checks when this is
+        direct: whether to omit the internal topic; `checks.loops` checks when this is
             allowed.
 
     Raises:

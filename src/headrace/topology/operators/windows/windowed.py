@@ -5,11 +5,12 @@ task's watermark. When a record or the watermark advances it, these steps are do
 the record itself is processed:
 
 1. Closed windows are emitted, if windows are emitted on close. Their rows are still stored, however
-far stream time jumps. 2. Rows expire that no record can change any more: rows whose window started
-longer ago than the store's retention.
+   far stream time jumps. If there are more than fit into a commit, the rest follows after it.
+2. Rows expire that no record can change any more: rows whose window started longer ago than the
+   store's retention.
 
-A window is closed when stream time has passed its end by the grace period. The start of the last
-emitted windows is a number that is committed with the input offsets, so neither an abort nor a
+A window is closed when stream time has passed its end by the grace period. How far windows were
+emitted is committed with the input offsets (see `EmissionProgress`), so neither an abort nor a
 restart emits a window again, or loses a window. All windows of a store have the same size, so the
 order of their starts is that of their ends.
 """
@@ -346,7 +347,7 @@ class WindowedOperator:
         self._keep_ms = spec.keep_ms
         self._emit_to = results if emits_closed else None
         self._progress: EmissionProgress | None = None
-        if emits_closed:
+        if self._emit_to is not None:
             self._progress = EmissionProgress(
                 context.number("emitted"), context.number("emitted_rows")
             )
