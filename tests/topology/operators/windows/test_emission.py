@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from headrace import (
 from headrace.streams.testing import memory_worker
 
 SECOND = timedelta(seconds=1)
+EPOCH = datetime.fromtimestamp(0, UTC)
 KEYS = 20
 PER_COMMIT = 3
 
@@ -77,6 +78,25 @@ def windows_of_windows(builder: StreamsBuilder) -> None:
     final.to_stream(_flat).to("out", key=serdes.string, value=serdes.long)
 
 
+def copied(builder: StreamsBuilder) -> None:
+    """A copy of each record goes to the topic of the results, before them."""
+    stream = builder.stream("in", **TEXTS)
+    stream.to("out", **TEXTS)
+    windows = TimeWindows(size=SECOND)
+    table = stream.group_by_key().windowed_by(windows, emit="on_window_close").count(store="counts")
+    table.to_stream(_flat).map_values(str).to("out", **TEXTS)
+
+
+def chained_behind_repartition(builder: StreamsBuilder) -> None:
+    """Windows of the results of windows, in one task whose time advances without a record."""
+    grouped = builder.stream("in", **TEXTS).group_by(lambda k, _: k, **TEXTS, name="again")
+    table = grouped.windowed_by(TimeWindows(size=SECOND), emit="on_window_close").count(store="a")
+    again = table.to_stream().group_by_key().windowed_by(TimeWindows(size=10 * SECOND))
+    again.count(store="b").to_stream(lambda key, _: f"{key.key.key}@{key.window.start_ms}").to(
+        "out", key=serdes.string, value=serdes.long
+    )
+
+
 def behind_repartition(builder: StreamsBuilder) -> None:
     """Stream time advances without a record."""
     grouped = builder.stream("in", **TEXTS).group_by(lambda k, _: k, **TEXTS, name="again")
@@ -91,6 +111,8 @@ def behind_repartition(builder: StreamsBuilder) -> None:
 ALL: list[Build] = [
     tumbling, hopping, sliding, sessions, suppressed, unmatched, windows_of_windows,
     behind_repartition,
+    copied,
+    chained_behind_repartition,
 ]  # fmt: skip
 
 
@@ -103,7 +125,7 @@ def run(build: Build, *, crash: str | None = None, keep: bool = True) -> tuple[l
     builder = StreamsBuilder()
     build(builder)
     config = {"processing.guarantee": "exactly_once_v2", "max.poll.records": 500}
-    with TopologyTestDriver(builder.build(), config, commit="manual") as driver:
+    with TopologyTestDriver(builder.build(), config, now=EPOCH, commit="manual") as driver:
         records = driver.input("in")
         for second in range(3):
             for number in range(KEYS):
@@ -114,8 +136,9 @@ def run(build: Build, *, crash: str | None = None, keep: bool = True) -> tuple[l
             driver.crash(at=crash, keep=keep)
             driver.commit()
         before = driver_commits(driver)
-        records.send("last", "w", timestamp=1_000_000)
-        records.send("last", "x", timestamp=1_000_001)
+        driver.advance(timedelta(seconds=1_000))
+        # In one batch, at the present time of the driver.
+        driver.input("in", step=timedelta(milliseconds=1)).send_many([("last", "w"), ("last", "x")])
         driver.commit()
         topics = ["out", "final"] if build is behind_repartition else ["out"]
         rows = [
