@@ -480,8 +480,8 @@ def a_watermark_outlives_an_abort(patch: pytest.MonkeyPatch) -> None:
         if self.is_time_bounded:
             self.facts.watermark = max(self.facts.watermark, latest.get(self.id, 0))
 
-    def advance(self: Task, times: Mapping[TopicPartition, int]) -> None:
-        right_advance(self, times)
+    def advance(self: Task, times: Mapping[TopicPartition, int], limit: int) -> None:
+        right_advance(self, times, limit)
         if self.is_time_bounded:
             latest[self.id] = max(self.facts.watermark, latest.get(self.id, 0))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from headrace import StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
+from headrace import JoinWindows, StreamsBuilder, TimeWindows, TopologyTestDriver, serdes
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.plan import plan_application
@@ -138,3 +139,29 @@ def test_a_sub_topology_that_reads_what_it_writes_does_not_follow_itself() -> No
     group.windowed_by(TimeWindows(size=timedelta(hours=1))).count(store="counts")
     writers = followed(builder.build()).writers
     assert writers["app-moved-repartition"].topics == ("in",)
+
+
+def test_another_input_of_a_join_bounds_its_time_as_long_as_it_has_records() -> None:
+    """Else a record gets its unmatched result before its match is read."""
+    second = timedelta(seconds=1)
+    texts: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", **texts).filter(lambda _, v: v != "end")
+    moved = orders.select_key(lambda _, v: v).repartition(name="by-order", **texts)
+    payments = builder.stream("payments", **texts)
+    windows = JoinWindows(time_difference=20 * second, grace=5 * second)
+    moved.left_join(payments, lambda a, b: f"{a} {b}", windows, key=serdes.string).to(
+        "out", value=serdes.string
+    )
+    config = {"processing.guarantee": "exactly_once_v2", "max.poll.records": 5}
+    with TopologyTestDriver(builder.build(), config, partitions=2, commit="manual") as driver:
+        orders_in, payments_in = driver.input("orders"), driver.input("payments")
+        for number in range(40):
+            order = f"o{number}".encode()
+            orders_in.append(b"k", order, timestamp=100 * number, partition=number % 2)
+            payments_in.append(order, b"paid", timestamp=100 * number + 15_000)
+        for partition in range(2):
+            orders_in.append(b"k", b"end", timestamp=900_000, partition=partition)
+        driver.commit()
+        found = [record.value for record in driver.output("out").read_all()]
+    assert sorted(found) == sorted(f"o{number} paid" for number in range(40))

@@ -206,7 +206,9 @@ class Task:
             if tp.topic in self.followed
         }
         if self.is_time_bounded:
-            self.facts.watermark = self.watermark
+            # Until it is known whether the other inputs have more records, they may have.
+            others = [self.partition_time[tp] for tp in self.unfollowed]
+            self.facts.watermark = min(self.watermark, *others, NEVER_MS)
         latest = max(self.partition_time.values(), default=-1)
         self.facts.stream_time = min(latest, self.facts.watermark)
         self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
@@ -488,11 +490,16 @@ class Task:
         """The time up to which no record of its repartition topics is outstanding."""
         return min(self.watermarks.values(), default=NEVER_MS)
 
-    def advance_watermarks(self, times: Mapping[TopicPartition, int]) -> None:
-        """Advance the watermarks of inputs, set stream time to their minimum, and close windows."""
+    @property
+    def unfollowed(self) -> Sequence[TopicPartition]:
+        """The inputs without a watermark."""
+        return [tp for tp in self.start if tp not in self.watermarks]
+
+    def advance_watermarks(self, times: Mapping[TopicPartition, int], limit: int) -> None:
+        """Advance the watermarks of inputs, and stream time to their minimum and `limit`."""
         self.watermarks.update(times)
         self.moved = True
-        time = self.watermark
+        time = min(self.watermark, limit)
         if not self.is_time_bounded or time <= self.facts.watermark:
             return
         self.facts.watermark = time
@@ -502,10 +509,7 @@ class Task:
             self._raise(error)
 
     def _advance_operators(self, time: int) -> None:
-        """Advance the stream time of the operators, upstream operators first.
-
-        It ends at the first one whose results do not all fit into the next commit.
-        """
+        """Advance the operators, upstream first, until an operator has results left."""
         operators = self._bound.operators.values()
         emits = any(is_due(operator, time) for operator in operators) or self.has_results_left()
         for operator in operators:
@@ -522,10 +526,7 @@ class Task:
         return self._closes_idle or any(map(has_results_left, self._emitting))
 
     def emit_left(self) -> None:
-        """Emit results left by the last commit, within the budget of the next commit.
-
-        Does nothing if none is left.
-        """
+        """Emit results left by the last commit, if any, within the budget of the next commit."""
         if not self.has_results_left():
             return
         if self._closes_idle:
@@ -543,11 +544,7 @@ class Task:
         self.moved = self.moved or self.facts.emission.count != before
 
     def close_idle(self) -> None:
-        """Close all open windows, as if stream time had passed them.
-
-        Windows that emit on close emit their results, upstream operators first, as far as they fit
-        into the next commit.
-        """
+        """Close all open windows as if stream time passed them, within the commit's budget."""
         self.moved = self._closes_idle = True
         for operator in self._bound.operators.values():
             while self.held_back():

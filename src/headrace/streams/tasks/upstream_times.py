@@ -39,6 +39,7 @@ from headrace.streams.plan.upstream import Upstream, Writers
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
+from headrace.topology.context.punctuation import NEVER_MS
 
 INTERVAL_S = 0.2
 """Seconds between two requests to the cluster while tasks wait for their watermark."""
@@ -245,11 +246,13 @@ class UpstreamTimes:
         self._unknown = ""
         """The last logged reason for a missing answer."""
         self._idle_since_s: dict[TopicPartition, float] = {}
+        self._drained_since_s: dict[TopicPartition, float] = {}
+        """By input without a watermark: since when it is read to its end."""
         self.inputs: Mapping[TopicPartition, InputTime] = {}
         """Last known time and progress of the upstream inputs."""
 
-    def turn(self) -> list[tuple[Task, Mapping[TopicPartition, int]]]:
-        """Return the tasks whose watermarks have advanced, with the new watermarks by input."""
+    def turn(self) -> list[tuple[Task, Mapping[TopicPartition, int], int]]:
+        """Return the tasks whose time advances: watermarks by input, and the limit of the rest."""
         if not self._upstream.writers:
             return []
         self._keep_to(self._tasks.running)
@@ -257,12 +260,33 @@ class UpstreamTimes:
             return []
         self._take()
         self._ask()
-        found: list[tuple[Task, Mapping[TopicPartition, int]]] = []
+        found: list[tuple[Task, Mapping[TopicPartition, int], int]] = []
         for one in self._followed.values():
-            times = self._reached(one)
-            if times:
-                found.append((one.task, times))
+            task, times, limit = one.task, self._reached(one), self._limit(one.task)
+            if times or (
+                task.is_time_bounded and min(task.watermark, limit) > task.facts.watermark
+            ):
+                found.append((task, times, limit))
         return found
+
+    def _limit(self, task: Task) -> int:
+        """Return the lowest time of the task's inputs without a watermark that have more records.
+
+        An input that is read to its end limits the time until it has been so for max.task.idle.ms.
+        """
+        now_s, limit = self._clock.monotonic_s(), NEVER_MS
+        unfollowed = task.unfollowed if task.is_time_bounded else ()
+        if not unfollowed:
+            return limit
+        positions = self._consumer.positions(unfollowed)
+        for tp in unfollowed:
+            lag = self._consumer.lag(tp, max(positions.get(tp, 0), task.next_offset[tp]))
+            if task.queued_in(tp) or lag != 0:
+                self._drained_since_s.pop(tp, None)
+            elif now_s - self._drained_since_s.setdefault(tp, now_s) >= self._idle_s:
+                continue
+            limit = min(limit, task.partition_time[tp])
+        return limit
 
     def is_behind(self, task: Task) -> bool:
         """Return whether upstream inputs of a task may have more records to read."""

@@ -196,10 +196,10 @@ class Processing:
         return bool(due)
 
     def _advance_watermarks(self) -> None:
-        for task, times in self._upstream_times.turn():
+        for task, times, limit in self._upstream_times.turn():
             self._transactions.begin()
             with self.blaming_inputs(), self.working():
-                task.advance_watermarks(times)
+                task.advance_watermarks(times, limit)
 
     def _close_idle_windows(self) -> None:
         due = self._idle_windows.due()
