@@ -160,8 +160,9 @@ def test_another_input_of_a_join_bounds_its_time_as_long_as_it_has_records() -> 
             order = f"o{number}".encode()
             orders_in.append(b"k", order, timestamp=100 * number, partition=number % 2)
             payments_in.append(order, b"paid", timestamp=100 * number + 15_000)
+        orders_in.append(b"k", b"unpaid", timestamp=4_000, partition=0)
         for partition in range(2):
             orders_in.append(b"k", b"end", timestamp=900_000, partition=partition)
         driver.commit()
         found = [record.value for record in driver.output("out").read_all()]
-    assert sorted(found) == sorted(f"o{number} paid" for number in range(40))
+    assert sorted(found) == sorted([*(f"o{n} paid" for n in range(40)), "unpaid None"])
