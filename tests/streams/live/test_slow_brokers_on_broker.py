@@ -62,9 +62,9 @@ class _Copying:
                 self.seconds = time.monotonic() - self._begun_s
         return self.seconds is not None
 
-    def require_each_once(self) -> None:
-        found = [(record.key or b"").decode() for record in kafka.read(self._bootstrap, self._out)]
-        assert sorted(found, key=int) == [str(n) for n in range(RECORDS)], "lost or doubled"
+    def copied(self) -> list[int]:
+        """The numbers of the records that the output has, in their order."""
+        return sorted(int(record.key or b"-1") for record in kafka.read(self._bootstrap, self._out))
 
 
 def test_exactly_once_is_as_fast_as_at_least_once_under_a_quota(
@@ -78,8 +78,8 @@ def test_exactly_once_is_as_fast_as_at_least_once_under_a_quota(
     at_least = _Copying(topics, tmp_path, source, "at_least_once")
     with structlog.testing.capture_logs() as events, once.running(), at_least.running():
         wait_until(lambda: all([once.is_done(), at_least.is_done()]), what="all committed")
-    once.require_each_once()
-    at_least.require_each_once()
+    assert once.copied() == list(range(RECORDS)), "lost or doubled"
+    assert set(at_least.copied()) == set(range(RECORDS)), "lost"  # a busy machine makes it repeat
     voids = {"producer_replaced", "transaction_aborted"}
     aborted = [e for e in events if e["event"] in voids and e["application"] == once.id]
     assert len(aborted) <= 2, "one, which may need a new producer: the next ones are smaller"
