@@ -189,7 +189,8 @@ def test_changes_go_on_at_the_next_host_where_one_hangs_under_them(
         application.store("counts").changes(start="beginning") as changes,
     ):
         assert next(changes).value == 1
-        assert stopped.connections >= 1  # a busy machine lets the patience end before the silence
+        # A patience shorter than the silence may end at the second host of a busy machine, too.
+        assert stopped.connections == 1 or patience_ms < 500
 
 
 def test_a_host_that_asks_a_silent_one_says_which_it_is(hosts: Hosts) -> None:

@@ -262,10 +262,11 @@ class UpstreamTimes:
         self._ask()
         found: list[tuple[Task, Mapping[TopicPartition, int], int]] = []
         for one in self._followed.values():
-            task, times, limit = one.task, self._reached(one), self._limit(one.task)
-            if times or (
-                task.is_time_bounded and min(task.watermark, limit) > task.facts.watermark
-            ):
+            task, times = one.task, self._reached(one)
+            if not times and task.watermark <= task.facts.watermark:
+                continue  # nothing is held back, so the limit makes no difference
+            limit = self._limit(task)
+            if times or min(task.watermark, limit) > task.facts.watermark:
                 found.append((task, times, limit))
         return found
 
