@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import subprocess
 import sys
 from importlib import import_module
@@ -10,6 +11,7 @@ from importlib.metadata import version
 
 import headrace
 from tests.support.processes import ROOT
+from tests.support.public_api import public_methods, public_objects
 
 FACE = ROOT / "src/headrace/__init__.py"
 
@@ -36,6 +38,22 @@ def test_it_has_all_that_the_rooms_offer_to_applications() -> None:
         *import_module("headrace.streams").__all__,
     }
     assert offered <= set(headrace.__all__)
+
+
+def test_public_functions_and_methods_have_docstrings() -> None:
+    functions = {}
+    for value in public_objects():
+        own = public_methods(value) if inspect.isclass(value) else {value.__name__: value}
+        for name, function in own.items():
+            functions[f"{value.__module__}.{value.__qualname__}: {name}"] = (value, name, function)
+    # A method of a subclass may rely on the docstring of the method that it overrides.
+    missing = [
+        where
+        for where, (owner, name, function) in functions.items()
+        if not (inspect.getdoc(getattr(owner, name, function)) or inspect.getdoc(function))
+    ]
+    assert len(functions) > 500
+    assert missing == []
 
 
 def test_a_name_that_is_not_there_is_said_so() -> None:
