@@ -47,10 +47,10 @@ streams/errors.py
 streams/config/
 streams/kafka/
 streams/plan/
-streams/tasks/
-streams/admin/
 streams/states.py
 streams/metrics/
+streams/tasks/
+streams/admin/
 streams/queries/
 streams/worker/
 streams/testing/

@@ -11,6 +11,7 @@ from headrace.streams.metrics.snapshots import (
     LatencySnapshot,
     NodeSnapshot,
     OwnNumber,
+    SkewSnapshot,
     StoreSnapshot,
     TaskSnapshot,
     WorkerSnapshot,
@@ -22,6 +23,7 @@ def input_snapshot(partition: int = 0, **others: Any) -> InputSnapshot:
     known: dict[str, Any] = {
         "topic": "orders", "partition": partition, "internal": False, "committed": 90,
         "processed": 95, "end": 100, "queued": 3, "behind_ms": 1_500,
+        "event_time_ms": 1_700_000_000_000,
     }  # fmt: skip
     return InputSnapshot(**(known | others))
 
@@ -39,7 +41,11 @@ def task_snapshot(
     known: dict[str, Any] = {
         "id": f"{sub}_{partition}", "sub_topology": sub, "partition": partition, "state": "running",
         "state_s": 12.5, "processed": 100, "committed": 90, "inputs": (input_snapshot(partition),),
-        "stores": stores,
+        "stores": stores, "stream_time_ms": 1_700_000_000_000,
+        "skew": SkewSnapshot(
+            slowest="orders-0", slowest_ms=1_699_996_400_000, fastest="orders-1",
+            fastest_ms=1_700_000_000_000, is_idle=True,
+        ),
     }  # fmt: skip
     return TaskSnapshot(**(known | others))
 

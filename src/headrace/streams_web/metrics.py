@@ -125,7 +125,7 @@ def _workers(value: Callable[[WorkerSnapshot], Value | None]) -> Read:
     return Read(_the_workers, value)
 
 
-def _tasks(value: Callable[[TaskSnapshot], float]) -> Read:
+def _tasks(value: Callable[[TaskSnapshot], float | None]) -> Read:
     return Read(_the_tasks, value)
 
 
@@ -159,6 +159,10 @@ def _nodes(values: Callable[[NodeSnapshot], Found]) -> Read:
 
 def _lag(one: InputSnapshot) -> float | None:
     return one.lag
+
+
+def _time_s(time_ms: int) -> float | None:
+    return None if time_ms < 0 else time_ms / 1000
 
 
 _INPUT = ("worker", "task", "topic", "partition", "internal")
@@ -289,6 +293,22 @@ METRICS = (
         "headrace_task_input_behind_seconds", "gauge",
         "From the latest timestamp that was processed to now; 0 without a lag.",
         _INPUT, _inputs(lambda one: one.behind_ms / 1000),
+    ),
+    Metric(
+        "headrace_task_input_event_time_seconds", "gauge",
+        "Largest record timestamp that was read, in seconds since 1970.",
+        _INPUT, _inputs(lambda one: _time_s(one.event_time_ms)),
+    ),
+    Metric(
+        "headrace_task_stream_time_seconds", "gauge",
+        "Stream time of a task, in seconds since 1970.", ("worker", "task"),
+        _tasks(lambda task: _time_s(task.stream_time_ms)),
+    ),
+    Metric(
+        "headrace_task_event_time_skew_seconds", "gauge",
+        "Difference in event time between the slowest and the fastest partition on which the "
+        "stream time of a task depends.", ("worker", "task"),
+        _tasks(lambda task: None if task.skew is None else task.skew.span_ms / 1000),
     ),
     Metric(
         "headrace_task_input_queued_records", "gauge", "Records that wait in the worker.",

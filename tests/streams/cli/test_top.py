@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console, Group
@@ -45,7 +46,24 @@ def test_tasks_that_are_far_behind_come_first_and_the_rest_is_counted() -> None:
     lines = text(look(1.0, 999, 1, 500), None, rows_max=2).splitlines()
     rows = [line.split()[:3] for line in lines if line.startswith("0_")]
     assert rows == [["0_1", "-", "-"], ["0_2", "-", "-"]]
-    assert lines[-1] == "and 1 tasks that are less far behind"
+    assert lines[-1] == "and 1 task that is less far behind"
+
+
+def test_event_times_are_shown_with_the_slowest_partition_of_each_sub_topology() -> None:
+    seen = look(1.0, 100, 300, 1000)
+    times = (3_600_000, 0, 7_200_000)
+    tasks = tuple(
+        replace(task, inputs=(replace(task.inputs[0], event_time_ms=time),))
+        for task, time in zip(seen.found.tasks, times, strict=True)
+    )
+    lines = text(replace(seen, found=replace(seen.found, tasks=tasks)), None).splitlines()
+    assert "sub-topology 0: in-1 is 2:00:00 behind in-2" in lines
+    rows = [line.split() for line in lines if line.startswith("0_")]
+    assert {row[0]: " ".join(row[-2:]) for row in rows} == {
+        "0_0": "1970-01-01 01:00:00",
+        "0_1": "1970-01-01 00:00:00",
+        "0_2": "1970-01-01 02:00:00",
+    }
 
 
 def test_what_goes_into_a_file_ends_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:

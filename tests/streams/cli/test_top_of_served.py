@@ -40,9 +40,10 @@ def asked(*arguments: str) -> tuple[int, str]:
 def test_it_shows_what_a_running_application_tells(server: WebServer) -> None:
     code, text = asked("--url", server.url)
     assert code == 0
-    assert "shop: 2 workers (running), lag 40, 0/s" in text
+    assert "shop: 2 workers (running), lag 40\n" in text
     rows = [line.split() for line in text.splitlines() if line.startswith("0_")]
-    assert rows[0] == ["0_0", "0", "running", "10", "2", "-", "3"]
+    assert rows[0] == ["0_0", "0", "running", "10", "2", "-", "3", "2023-11-14", "22:13:20"]
+    assert "sub-topology 0: orders-0 (idle) is 1:00:00 behind orders-1" in text
     assert [row[1] for row in rows] == ["0", "0", "1", "1"]
     assert asked("--url", f"localhost:{server.address.port}")[0] == 0
 
@@ -114,4 +115,4 @@ def test_a_rate_is_that_of_what_was_told_then_and_now() -> None:
     Console(file=out, width=120).print(shown_served(seen, before, rows_max=1))
     lines = out.getvalue().splitlines()
     assert lines[0] == "shop: 1 worker (running), lag 10, 50/s"
-    assert lines[-1] == "and 1 tasks that are less far behind"
+    assert lines[-1] == "and 1 task that is less far behind"

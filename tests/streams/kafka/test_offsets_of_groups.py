@@ -134,14 +134,15 @@ def test_what_a_command_looks_for_is_asked_again_while_a_broker_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     look = GroupLook({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=30)
-    said: list[Any] = [FatalClientError("not now"), FatalClientError("not now"), {HERE: 7}]
+    answer = {HERE: CommittedOffset(7)}
+    said: list[Any] = [FatalClientError("not now"), FatalClientError("not now"), answer]
 
-    def progress(*_: Any) -> Any:
+    def committed(*_: Any) -> Any:
         answer = said.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(LiveAdmin, "progress", progress)
-    assert look.progress("g", iter([HERE])) == {HERE: 7}
+    monkeypatch.setattr(LiveAdmin, "committed_offsets", committed)
+    assert look.committed_offsets("g", iter([HERE])) == answer
     assert said == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ from headrace.streams.errors import (
     TaskMigratedError,
 )
 from headrace.streams.metrics.counters import NUMBERS_MAX, OwnNumbers
-from headrace.streams.metrics.snapshots import TaskSnapshot, WorkerSnapshot
+from headrace.streams.metrics.snapshots import TaskSnapshot, WorkerSnapshot, skew_of
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.worker import snapshot_collector
 from headrace.streams.worker.snapshot_collector import (
@@ -27,8 +28,10 @@ from headrace.streams.worker.snapshot_collector import (
     EVERY_S,
     STORES_EVERY_S,
     STORES_MOST_S,
+    backlog_after,
 )
-from headrace.topology import Materialized, StreamsBuilder, serdes
+from headrace.topology import Materialized, StreamsBuilder, TimeWindows, serdes
+from tests.support.snapshots import input_snapshot, node_snapshot, task_snapshot, worker_snapshot
 from tests.support.workers import HERE, THERE, RestoringBench, WorkerBench
 
 
@@ -272,6 +275,101 @@ def test_a_node_tells_what_it_left_out() -> None:
         assert worker.facts is not None
         (found,) = worker.facts.nodes
     assert (found.name, found.dropped, found.late) == ("count", {"null key": 1}, 0)
+
+
+HOUR_MS = 3_600_000
+
+
+def test_a_task_has_its_stream_time_and_the_skew_of_its_inputs() -> None:
+    builder = StreamsBuilder()
+    streams = [builder.stream(name, key=serdes.string) for name in ("a", "b")]
+    streams[0].merge(streams[1]).group_by_key().count()
+    with TopologyTestDriver(builder.build(), commit="manual") as driver:
+        driver.input("a").send("k", 1, timestamp=5 * HOUR_MS)
+        driver.input("b").append(b"k", b"1", timestamp=HOUR_MS)
+        worker = driver._worker.present()
+        worker._gathering.gather()
+        assert worker.facts is not None
+        (found,) = worker.facts.tasks
+    assert found.stream_time_ms == 5 * HOUR_MS
+    assert [one.event_time_ms for one in found.inputs] == [5 * HOUR_MS, -1]
+    assert found.skew is not None
+    assert found.skew.describe() == "b-0 has not been read yet, a-0 has"
+
+
+def test_the_skew_behind_a_repartition_topic_is_that_of_the_source_partitions() -> None:
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", key=serdes.string, value=serdes.string)
+    grouped = orders.group_by(lambda _, city: city, key=serdes.string)
+    grouped.windowed_by(TimeWindows(size=timedelta(hours=1))).count()
+    settings = {"processing.guarantee": "exactly_once_v2"}
+    with TopologyTestDriver(builder.build(), settings, partitions=2, commit="manual") as driver:
+        for partition, hours in enumerate((4, 1)):
+            driver.input("orders").send("k", "x", timestamp=hours * HOUR_MS, partition=partition)
+        driver.commit()
+        worker = driver._worker.present()
+        worker._gathering.gather()
+        assert worker.facts is not None
+        skews = {one.id: one.skew for one in worker.facts.tasks}
+    assert skews["0_0"] is None
+    assert skews["1_0"] is not None
+    assert skews["1_0"].describe() == "orders-1 (idle) is 3:00:00 behind orders-0"
+
+
+def backlog(log: EventLog, *snapshots: WorkerSnapshot) -> None:
+    found = None
+    for snapshot in snapshots:
+        found = backlog_after(found, snapshot, log)
+
+
+def behind(
+    lag: int, at_s: float, *, late: int = 0, hours: int = 0, apart: int = 0
+) -> WorkerSnapshot:
+    """A worker with a lag, at a time; its skew is `apart` hours."""
+    inputs = (input_snapshot(committed=0, end=lag, event_time_ms=hours * HOUR_MS),)
+    skew = skew_of({"orders-0": 0, "orders-1": apart * HOUR_MS})
+    node = node_snapshot(dropped={"late": late, "null key": 9})
+    return replace(
+        worker_snapshot(at_s=at_s, committed=int(at_s) * 1000),
+        tasks=(task_snapshot(inputs=inputs, skew=skew),),
+        nodes=(node,),
+    )
+
+
+def test_a_backlog_is_summed_up_when_it_has_been_processed() -> None:
+    log = EventLog()
+    backlog(
+        log,
+        behind(50_000, 10.0, late=2),
+        behind(20_000, 20.0, late=2, hours=3, apart=7),
+        behind(3_000, 30.0, late=2, hours=6, apart=2),
+        behind(900, 41.0, late=2, hours=9),
+        behind(2_000, 60.0, late=2, hours=9),
+    )
+    (event,) = log.events
+    assert event == {
+        "event": "backlog_processed",
+        "level": "info",
+        "records": 31_000,
+        "seconds": 31.0,
+        "event_time_from": "1970-01-01T00:00:00.000Z",
+        "event_time_to": "1970-01-01T09:00:00.000Z",
+        "late": 0,
+        "skew": "orders-0 is 7:00:00 behind orders-1",
+    }
+
+
+def test_late_records_of_a_backlog_are_a_warning() -> None:
+    log = EventLog()
+    backlog(log, behind(50_000, 10.0, late=2), behind(0, 30.0, late=5))
+    (event,) = log.events
+    assert (event["level"], event["late"]) == ("warning", 3)
+
+
+def test_a_lag_of_a_moment_is_no_backlog() -> None:
+    log = EventLog()
+    backlog(log, behind(50_000, 10.0), behind(0, 11.0), behind(9_000, 12.0), behind(0, 90.0))
+    assert log.events == []
 
 
 def test_numbers_of_too_many_names_are_left_out_and_said_once() -> None:

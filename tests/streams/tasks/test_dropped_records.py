@@ -71,6 +71,18 @@ def test_a_late_record_of_a_join_is_named() -> None:
     assert told["stream_time"] == "3000-01-01T00:00:00.000Z"
 
 
+def test_a_late_record_is_named_with_the_input_that_is_ahead() -> None:
+    builder = StreamsBuilder()
+    one, other = (builder.stream(name, key=serdes.string) for name in ("one", "other"))
+    one.merge(other).group_by_key().windowed_by(TimeWindows(size=MINUTE)).count()
+    driver = TopologyTestDriver(builder.build())
+    driver.input("other").send("a", 1, timestamp=NOW_MS)
+    driver.input("one").send("a", 1, timestamp=NOW_MS + 7_200_000)
+    driver.input("other").send("a", 1, timestamp=NOW_MS + 1)
+    (told,) = [e for e in driver.events if e["event"] == "records_dropped"]
+    assert told["skew"] == "other-0 is 2:00:00 behind one-0"
+
+
 def test_the_time_of_a_late_record_is_the_one_that_an_extractor_gave() -> None:
     builder = StreamsBuilder()
     source = builder.stream("in", key=serdes.string, timestamps=lambda record, _: record.value)

@@ -150,6 +150,21 @@ def test_a_late_record_is_logged_with_how_far_it_is_behind() -> None:
         assert "set stream.time=slowest" in late["advice"]
 
 
+def test_a_late_record_is_logged_with_the_partition_that_was_behind() -> None:
+    with driver_of(hourly()) as driver:
+        orders = driver.input("orders")
+        for partition, hours in enumerate((4, 1)):
+            time = BEGIN_MS + hours * HOUR_MS
+            orders.send("k", "a", timestamp=time, partition=partition)
+        driver.commit()
+        # Partition 1 was idle at its end, so stream time was that of partition 0.
+        orders.send("k", "a", timestamp=BEGIN_MS + HOUR_MS + 1, partition=1)
+        driver.commit()
+        (late,) = (e for e in driver.events if e["event"] == "records_dropped")
+        assert late["behind_by"] == "2:59:59.999000"
+        assert late["skew"] == "orders-1 is 3:00:00 behind orders-0"
+
+
 @pytest.mark.parametrize("at", ["offsets_sent", "transaction_committed", "state_written"])
 @pytest.mark.parametrize("keep", [True, False])
 def test_progress_survives_a_crash(at: CrashPoint, *, keep: bool) -> None:

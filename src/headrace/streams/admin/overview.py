@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
-from headrace.streams.kafka.protocols import GroupState, Member, TopicFacts, TopicPartition
+from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
+from headrace.streams.kafka.protocols import (
+    CommittedOffset,
+    GroupState,
+    Member,
+    TopicFacts,
+    TopicPartition,
+)
+from headrace.streams.metrics.snapshots import SkewSnapshot, skew_of
 from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.plan.topics import describe_as
 
 
@@ -20,6 +30,7 @@ class InputLag:
         committed: the committed offset; None before the first commit.
         begin: the offset of the first existing record.
         end: the last stable offset: after all completed transactions.
+        event_time_ms: the committed event time in milliseconds since 1970, or -1.
     """
 
     task: TaskId
@@ -28,6 +39,7 @@ class InputLag:
     committed: int | None
     begin: int
     end: int
+    event_time_ms: int = -1
 
     @property
     def lag(self) -> int:
@@ -56,6 +68,11 @@ class TaskView:
     def lag(self) -> int:
         """Lag of all inputs of the task, in offsets."""
         return sum(one.lag for one in self.inputs)
+
+    @property
+    def event_time_ms(self) -> int:
+        """Committed event time of the input that is furthest, in milliseconds since 1970, or -1."""
+        return max((one.event_time_ms for one in self.inputs), default=-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +111,20 @@ class Overview:
         """All input partitions, by sub-topology and topic."""
         found = [one for task in self.tasks for one in task.inputs]
         return sorted(found, key=lambda one: (one.task.sub_topology, one.place))
+
+    def skews(self) -> dict[int, SkewSnapshot]:
+        """Return the skew in event time between the partitions of each sub-topology.
+
+        A partition without a lag is idle. Sub-topologies without a skew are omitted.
+        """
+        found = {}
+        for sub, inputs in groupby(self.inputs, key=lambda one: one.task.sub_topology):
+            some = list(inputs)
+            times = {str(one.place): one.event_time_ms for one in some}
+            skew = skew_of(times, {str(one.place) for one in some if not one.lag})
+            if skew is not None and skew.span_ms:
+                found[sub] = skew
+        return found
 
     def without_worker(self) -> list[TaskId]:
         """Return the unassigned tasks."""
@@ -186,13 +217,10 @@ class ViewedCluster(Protocol):
     def group_state(self, group: str) -> GroupState:
         """Return a group's state with its members and assignment."""
 
-    def progress(
+    def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
+    ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return a group's committed offsets, without waiting for open transactions."""
-
-    def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
-        """Return whether a worker, rather than a reset, has committed any of these offsets."""
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of the first existing record of each partition."""
@@ -218,7 +246,7 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
     counts = {name: fact.partitions for name, fact in facts.items()}
     group = cluster.group_state(application_id)
     tps = [TopicPartition(name, p) for name, count in counts.items() for p in range(count)]
-    committed = cluster.progress(application_id, tps) if tps else {}
+    committed = cluster.committed_offsets(application_id, tps) if tps else {}
     begins = cluster.start_offsets(tps) if tps else {}
     ends = cluster.stable_offsets(tps) if tps else {}
     present = [plan for plan in plans if all(t in counts for t in plan.topics.all_sources)]
@@ -233,7 +261,7 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
     missing = tuple(name for name in names if name not in counts)
     # Before the first commit, internal topics need not exist.
     unmade = unmade_of(plans, missing)
-    if unmade and committed and cluster.has_worked(application_id, committed):
+    if any(found.metadata for found in committed.values()):  # of a worker rather than a reset
         unmade = ()
     return Overview(application_id, group, tuple(tasks), missing, unmade)
 
@@ -248,17 +276,27 @@ def _inputs(
     plan: SubPlan,
     task: TaskId,
     counts: Mapping[str, int],
-    committed: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, CommittedOffset],
     begins: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> Iterator[InputLag]:
     internal = {topic.name for topic in plan.topics.repartition_sources}
     for tp in plan.inputs(task.partition, counts):
+        found = committed.get(tp)
         yield InputLag(
             task=task,
             place=tp,
             internal=tp.topic in internal,
-            committed=committed.get(tp),
+            committed=None if found is None else found.offset,
             begin=begins[tp],
             end=ends[tp],
+            event_time_ms=-1 if found is None else event_time_of(found.metadata),
         )
+
+
+def event_time_of(metadata: str) -> int:
+    """Return the event time in the metadata of a committed offset, in milliseconds, or -1."""
+    try:
+        return OffsetMetadata.decode(metadata).event_time
+    except (ResetUnfinishedError, ChangelogUnfinishedError):
+        return -1

@@ -28,6 +28,8 @@ from headrace.streams.errors import ConfigError, StreamsError
 from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.group_admin import GroupLook
 from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.metrics.snapshots import SkewSnapshot
+from headrace.streams.tasks.tasks import moment
 
 # `headrace top --url`: the status of a running application, read over HTTP.
 
@@ -49,6 +51,8 @@ class ServedTask:
         committed: committed records, since the worker started.
         behind_s: lag of the input that is furthest behind, in seconds.
         told_s_ago: age of the report in seconds.
+        stream_time_ms: its stream time in milliseconds since 1970, or -1.
+        skew: the slowest and the fastest partition on which its stream time depends.
     """
 
     id: str
@@ -58,6 +62,8 @@ class ServedTask:
     behind_s: float
     committed: int
     told_s_ago: float
+    stream_time_ms: int = -1
+    skew: SkewSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +160,10 @@ def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) 
     states = ", ".join(sorted(set(seen.workers)))
     head = (
         f"{seen.application}: {count} worker{'' if count == 1 else 's'} ({states}), "
-        f"lag {sum(task.lag for task in seen.tasks):,}, {sum(rates.values()):,.0f}/s"
+        f"lag {sum(task.lag for task in seen.tasks):,}{_rate(rates)}"
     )
     numbers = ("lag", "behind s", "rate/s", "told s ago")
-    table = columns("task", "worker", "state", *numbers, numbers=numbers)
+    table = columns("task", "worker", "state", *numbers, "stream time", numbers=numbers)
     for task in sorted(seen.tasks, key=lambda task: (-task.lag, task.id))[:rows_max]:
         rate = rates.get(task.id)
         table.add_row(
@@ -168,10 +174,27 @@ def shown_served(seen: ServedLook, before: ServedLook | None, *, rows_max: int) 
             f"{task.behind_s:,.0f}",
             "-" if rate is None else f"{rate:,.0f}",
             f"{task.told_s_ago:.0f}",
+            format_time(task.stream_time_ms),
         )
-    left = len(seen.tasks) - rows_max
-    more = [Text(f"and {left} tasks that are less far behind")] if left > 0 else []
-    return Group(Text(head), table, *more)
+    skews: dict[int, SkewSnapshot] = {}
+    for task in seen.tasks:
+        sub = int(task.id.partition("_")[0])
+        if task.skew is not None and (sub not in skews or task.skew.span_ms > skews[sub].span_ms):
+            skews[sub] = task.skew
+    return Group(Text(head), *_skew_lines(skews), table, *_omitted(len(seen.tasks) - rows_max))
+
+
+def _rate(rates: Mapping[Any, float]) -> str:
+    return f", {sum(rates.values()):,.0f}/s" if rates else ""
+
+
+def _skew_lines(skews: Mapping[int, SkewSnapshot]) -> list[Text]:
+    return [Text(f"sub-topology {sub}: {one.describe()}") for sub, one in sorted(skews.items())]
+
+
+def _omitted(count: int) -> list[Text]:
+    tasks = "1 task that is" if count == 1 else f"{count} tasks that are"
+    return [Text(f"and {tasks} less far behind")] if count > 0 else []
 
 
 def _task(told: dict[str, Any]) -> ServedTask:
@@ -185,6 +208,8 @@ def _task(told: dict[str, Any]) -> ServedTask:
         behind_s=max((one["behind_ms"] / 1000 for one in inputs), default=0.0),
         committed=task["committed"],
         told_s_ago=told["told_s_ago"],
+        stream_time_ms=task["stream_time_ms"],
+        skew=None if task["skew"] is None else SkewSnapshot(**task["skew"]),
     )
 
 
@@ -322,17 +347,18 @@ def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
     count = len(found.group.members)
     head = (
         f"{found.application_id}: {found.group.state}, {count} worker{'' if count == 1 else 's'}, "
-        f"lag {found.lag:,}, {sum(rates.values()):,.0f}/s"
+        f"lag {found.lag:,}{_rate(rates)}"
     )
     tasks = sorted(found.tasks, key=lambda task: (-task.lag, task.id))
     missing = [Text(line) for line in said_missing(found)]
-    left = len(tasks) - rows_max
-    more = [Text(f"and {left} tasks that are less far behind")] if left > 0 else []
-    return Group(Text(head), *missing, _table(tasks[:rows_max], rates), *more)
+    table = _table(tasks[:rows_max], rates)
+    more = _omitted(len(tasks) - rows_max)
+    return Group(Text(head), *missing, *_skew_lines(found.skews()), table, *more)
 
 
 def _table(tasks: list[TaskView], rates: Mapping[TopicPartition, float]) -> Table:
-    table = columns("task", "worker", "host", "lag", "rate/s", numbers=("lag", "rate/s"))
+    numbers = ("lag", "rate/s")
+    table = columns("task", "worker", "host", *numbers, "event time", numbers=numbers)
     for task in tasks:
         known = [rates[one.place] for one in task.inputs if one.place in rates]
         member = task.member
@@ -342,5 +368,11 @@ def _table(tasks: list[TaskView], rates: Mapping[TopicPartition, float]) -> Tabl
             "-" if member is None else member.host.removeprefix("/"),
             f"{task.lag:,}",
             f"{sum(known):,.0f}" if known else "-",
+            format_time(task.event_time_ms),
         )
     return table
+
+
+def format_time(time_ms: int) -> str:
+    """Format a time in milliseconds since 1970 for a table, to the second; "-" for -1."""
+    return "-" if time_ms < 0 else moment(time_ms).partition(".")[0].replace("T", " ")

@@ -352,10 +352,6 @@ class LiveAdmin(Asking):
         """
         return {tp: found.offset for tp, found in self.committed_offsets(group, partitions).items()}
 
-    def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
-        """Return whether a worker has committed any of these offsets: they have metadata then."""
-        return any(found.metadata for found in self.committed_offsets(group, partitions).values())
-
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:

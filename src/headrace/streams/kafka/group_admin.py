@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -26,8 +26,6 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
 )
 from headrace.streams.kafka.reactions import Reaction, reaction_to
-
-T = TypeVar("T")
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
@@ -268,23 +266,15 @@ class GroupLook(LiveAdmin):
         """Return the partition counts of topics; topics that do not exist are omitted."""
         return {name: len(found.partitions) for name, found in self._described(names).items()}
 
-    def progress(
+    def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """Return a group's committed offsets, with retries (see `LiveAdmin`)."""
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return a group's committed offsets with metadata, with retries (see `LiveAdmin`)."""
         asked = list(partitions)
-        return self._repeated(lambda: super(GroupLook, self).progress(group, asked))
-
-    def has_worked(self, group: str, partitions: Iterable[TopicPartition]) -> bool:
-        """Return whether a worker has committed any of these offsets, with retries."""
-        asked = list(partitions)
-        return self._repeated(lambda: super(GroupLook, self).has_worked(group, asked))
-
-    def _repeated(self, ask: Callable[[], T]) -> T:
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             try:
-                return ask()
+                return super().committed_offsets(group, asked)
             except FatalClientError:
                 if time.monotonic() >= give_up_at:
                     raise

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -32,6 +33,68 @@ _AT_WORK = frozenset({"rebalancing", "running", "paused"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkewSnapshot:
+    """Slowest and fastest partition in event time, of all that bound a task's stream time.
+
+    Args:
+        slowest: its topic and partition, as ``orders-0``.
+        slowest_ms: its event time in milliseconds since 1970; -1 if it has not been read.
+        is_idle: whether the slowest partition has no more records, so it does not limit stream
+            time.
+    """
+
+    slowest: str
+    slowest_ms: int
+    fastest: str
+    fastest_ms: int
+    is_idle: bool = False
+
+    @property
+    def span_ms(self) -> int:
+        """Difference of the two event times in milliseconds; 0 if the slowest was not read."""
+        return self.fastest_ms - self.slowest_ms if self.slowest_ms >= 0 else 0
+
+    def describe(self) -> str:
+        """Describe it for logs and tables.
+
+        >>> skew_of({"a-0": 5, "a-1": 9, "a-2": 3_600_005}).describe()
+        'a-0 is 1:00:00 behind a-2'
+        """
+        slowest = f"{self.slowest} (idle)" if self.is_idle else self.slowest
+        if self.slowest_ms < 0:
+            return f"{slowest} has not been read yet, {self.fastest} has"
+        return f"{slowest} is {format_duration(self.span_ms)} behind {self.fastest}"
+
+
+def skew_of(times: Mapping[str, int], idle: Collection[str] = ()) -> SkewSnapshot | None:
+    """Return the skew between input partitions; None if fewer than two of them have records.
+
+    Args:
+        times: the event time of each partition in milliseconds, or -1 before it was read.
+        idle: the partitions without more records.
+    """
+    known = {tp: time for tp, time in times.items() if time >= 0 or tp not in idle}
+    if len(known) < 2 or max(known.values()) < 0:
+        return None
+    slowest, fastest = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    return SkewSnapshot(
+        slowest=slowest,
+        slowest_ms=known[slowest],
+        fastest=fastest,
+        fastest_ms=known[fastest],
+        is_idle=slowest in idle,
+    )
+
+
+def format_duration(duration_ms: int) -> str:
+    """Format a duration as ``1 day, 2:03:04``."""
+    try:
+        return str(timedelta(milliseconds=duration_ms))
+    except OverflowError:
+        return f"{duration_ms} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputSnapshot:
     """Input partition of a running task.
 
@@ -42,6 +105,7 @@ class InputSnapshot:
         end: the last known last stable offset; None before it is known.
         queued: records in the worker's queue.
         behind_ms: upper bound of the age of the next records in milliseconds; 0 without a lag.
+        event_time_ms: the largest timestamp that was read, in milliseconds since 1970, or -1.
     """
 
     topic: str
@@ -52,6 +116,7 @@ class InputSnapshot:
     end: int | None
     queued: int
     behind_ms: int
+    event_time_ms: int = -1
 
     @property
     def lag(self) -> int | None:
@@ -118,6 +183,9 @@ class TaskSnapshot:
             while it runs.
         processed: processed records, including aborted transactions.
         committed: records of completed commits.
+        stream_time_ms: its stream time in milliseconds since 1970, or -1.
+        skew: the largest skew between the partitions that bound its stream time: its own inputs, or
+            the inputs of the tasks that write its repartition topics.
     """
 
     id: str
@@ -130,6 +198,8 @@ class TaskSnapshot:
     inputs: tuple[InputSnapshot, ...] = ()
     stores: tuple[StoreSnapshot, ...] = ()
     unready_s: float = 0.0
+    stream_time_ms: int = -1
+    skew: SkewSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

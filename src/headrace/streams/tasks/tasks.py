@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
 from typing import Protocol
@@ -31,6 +31,7 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
+from headrace.streams.metrics.snapshots import SkewSnapshot, format_duration, skew_of
 from headrace.streams.plan.changelog_identity import require_same_changelogs
 from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.plan import SubPlan, TaskId
@@ -76,9 +77,10 @@ def dropped_record(
     program: Program,
     frame: FrameType,
     reason: str,
-    times: Mapping[TopicPartition, int],
-    watermark: int = NEVER_MS,
-    unfollowed: Collection[str] = (),
+    task: Task | None,
+    *,
+    unfollowed: Collection[str],
+    skews: Mapping[str, SkewSnapshot | None],
 ) -> dict[str, object]:
     """Return the log fields of a dropped record; empty if no record is being processed.
 
@@ -86,34 +88,41 @@ def dropped_record(
         program: the program that processes it.
         frame: the frame where it was dropped, or a frame called from there.
         reason: the reason of the drop.
-        times: the largest time of each input before the record's batch, in milliseconds.
-        watermark: the upper bound of stream time.
+        task: the task that dropped it, with the times before the record's batch.
         unfollowed: repartition topics whose stream time is the latest timestamp.
+        skews: the skew between the upstream inputs of each repartition topic.
     """
     record = program.current(frame)
     if record is None:
         return {}
+    tp = TopicPartition(record.topic(), record.partition())
     said: dict[str, object] = {
-        "topic": record.topic(),
-        "partition": record.partition(),
+        "topic": tp.topic,
+        "partition": tp.partition,
         "offset": record.offset(),
         "record_time": moment(record.timestamp()[1]),
     }
     if reason.startswith("late"):
+        times = {} if task is None else task.partition_time
+        watermark = NEVER_MS if task is None else task.facts.watermark
         stream_time = min(watermark, max([program.stream_time(frame), *times.values()]))
         said |= {
             "stream_time": moment(stream_time),
-            "behind_by": _duration(stream_time - record.timestamp()[1]),
-            "advice": _LATE_BY_FASTEST if record.topic() in unfollowed else _LATE,
+            "behind_by": format_duration(stream_time - record.timestamp()[1]),
+            "advice": _LATE_BY_FASTEST if tp.topic in unfollowed else _LATE,
         }
+        skew = skews.get(tp.topic) or _skew_to_fastest(tp, times)
+        if skew is not None:
+            said["skew"] = skew.describe()
     return said
 
 
-def _duration(duration_ms: int) -> str:
-    try:
-        return str(timedelta(milliseconds=duration_ms))
-    except OverflowError:
-        return f"{duration_ms} ms"
+def _skew_to_fastest(
+    tp: TopicPartition, times: Mapping[TopicPartition, int]
+) -> SkewSnapshot | None:
+    """Return the skew to the fastest input of the task; None if it is this input."""
+    fastest = max(times, key=times.__getitem__, default=tp)
+    return None if fastest == tp else skew_of({str(tp): times[tp], str(fastest): times[fastest]})
 
 
 def moment(time_ms: int) -> str:
@@ -491,6 +500,8 @@ class Tasks:
         self._log = log
         self.key_sample = KeySample(plans, partitions, log)
         self.dropped: dict[tuple[str, str], int] = {}
+        self.skews: dict[str, SkewSnapshot | None] = {}
+        """Skew between the upstream inputs of each repartition topic, set by `UpstreamTimes`."""
 
     @property
     def lead_topics(self) -> list[str]:
@@ -836,16 +847,14 @@ class Tasks:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
         # Log at powers of two, to warn early without flooding the log. Describe the last record.
         if count & (count - 1) == 0:
-            times = {} if slot.task is None else slot.task.partition_time
-            watermark = NEVER_MS if slot.task is None else slot.task.facts.watermark
             repartitions = {topic.name for topic in slot.plan.topics.repartition_sources}
             last = dropped_record(
                 slot.plan.program,
                 sys._getframe(),
                 reason,
-                times,
-                watermark,
-                repartitions - self._upstream.writers.keys(),
+                slot.task,
+                unfollowed=repartitions - self._upstream.writers.keys(),
+                skews=self.skews,
             )
             self._log.warning(
                 "records_dropped",

@@ -33,6 +33,7 @@ from functools import partial
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, Consumer, Log, TopicPartition
+from headrace.streams.metrics.snapshots import skew_of
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
 from headrace.streams.plan.upstream import Upstream, Writers
@@ -352,6 +353,7 @@ class UpstreamTimes:
         self.inputs = answer.inputs
         self._warn_of(answer.unfollowed, now_s)
         idle = self._idle(now_s)
+        self._report_skew(idle)
         by_topic: dict[str, Mark] = {}
         for one in self._followed.values():
             for tp, marks in one.marks.items():
@@ -372,6 +374,13 @@ class UpstreamTimes:
             self._log.warning(
                 "stream_time_differs", partitions=list(map(str, unfollowed)), advice=_DIFFERS
             )
+
+    def _report_skew(self, idle: Collection[TopicPartition]) -> None:
+        idle_names = set(map(str, idle))
+        for topic in {tp.topic for one in self._followed.values() for tp in one.marks}:
+            inputs = self._upstream.writers[topic].inputs(self._partitions)
+            times = {str(tp): self.inputs[tp].time for tp in inputs if tp in self.inputs}
+            self._tasks.skews[topic] = skew_of(times, idle_names)
 
     def _mark(self, topic: str, answer: Answer, idle: Collection[TopicPartition]) -> Mark:
         writers = self._upstream.writers[topic]

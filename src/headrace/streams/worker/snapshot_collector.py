@@ -13,12 +13,12 @@ counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.state.buffer import Buffer
 from headrace.state.counting import count_rows
-from headrace.streams.kafka.protocols import Clock, Consumer, TopicPartition
+from headrace.streams.kafka.protocols import Clock, Consumer, Log, TopicPartition
 from headrace.streams.metrics.counters import Counters, TaskCounters
 from headrace.streams.metrics.hot_keys import HotKeys
 from headrace.streams.metrics.measures import Measures, NodeKey
@@ -27,14 +27,16 @@ from headrace.streams.metrics.snapshots import (
     LatencySnapshot,
     NodeSnapshot,
     OwnNumber,
+    SkewSnapshot,
     StoreSnapshot,
     TaskSnapshot,
     WorkerSnapshot,
+    skew_of,
 )
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.task import Task
-from headrace.streams.tasks.tasks import Tasks
+from headrace.streams.tasks.tasks import Tasks, moment
 from headrace.streams.worker.transactions import Transactions
 
 EVERY_S = 0.5
@@ -50,6 +52,62 @@ STORES_MOST_S = 0.005
 """Maximum seconds per snapshot to measure stores; other stores keep their last values."""
 
 NO_COUNTERS = TaskCounters()
+
+
+BACKLOG_RECORDS = 10_000
+"""Lag in offsets from which a worker processes a backlog; it ends at a tenth of that."""
+BACKLOG_S = 10.0
+"""Seconds that it must take to be reported when it has been processed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Backlog that a worker is processing.
+
+    Args:
+        first: the snapshot in which it was found.
+        skew: the largest skew between partitions so far.
+    """
+
+    first: WorkerSnapshot
+    skew: SkewSnapshot | None
+
+
+def backlog_after(backlog: Backlog | None, now: WorkerSnapshot, log: Log) -> Backlog | None:
+    """Return the backlog after a snapshot; log a summary when it has been processed."""
+    lag = sum(one.lag or 0 for task in now.tasks for one in task.inputs)
+    if backlog is None:
+        return Backlog(now, None) if lag >= BACKLOG_RECORDS else None
+    skews = [task.skew for task in now.tasks if task.skew is not None]
+    if backlog.skew is not None:
+        skews.append(backlog.skew)
+    skew = max(skews, key=lambda one: one.span_ms, default=None)
+    if lag > BACKLOG_RECORDS // 10 or not now.is_running:
+        return Backlog(backlog.first, skew)
+    first = backlog.first
+    if now.at_s - first.at_s >= BACKLOG_S:
+        late = _late(now) - _late(first)
+        (log.warning if late else log.info)(
+            "backlog_processed",
+            records=now.committed - first.committed,
+            seconds=round(now.at_s - first.at_s, 1),
+            event_time_from=_event_time(first),
+            event_time_to=_event_time(now),
+            late=late,
+            skew=None if skew is None else skew.describe(),
+        )
+    return None
+
+
+def _late(snapshot: WorkerSnapshot) -> int:
+    return sum(node.late for node in snapshot.nodes)
+
+
+def _event_time(snapshot: WorkerSnapshot) -> str | None:
+    """Return the smallest event time of the source partitions; None before they were read."""
+    inputs = [one for task in snapshot.tasks for one in task.inputs if not one.internal]
+    times = [one.event_time_ms for one in inputs if one.event_time_ms >= 0]
+    return moment(min(times)) if times else None
 
 
 @dataclass(slots=True)
@@ -85,6 +143,7 @@ class SnapshotCollector:
     is_paused: Callable[[], bool]
     measures: Measures
     clock: Clock
+    log: Log
     latest: WorkerSnapshot | None = None
     """The last snapshot; None before the first."""
     _next_s: float = 0.0
@@ -93,6 +152,7 @@ class SnapshotCollector:
     """State of each task, and the time since when it has that state."""
     _ran_s: dict[TaskId, float] = field(default_factory=dict)
     """Time when each task was last running, or was assigned."""
+    _backlog: Backlog | None = None
 
     @property
     def aborted(self) -> int:
@@ -118,7 +178,7 @@ class SnapshotCollector:
         usage, times = self.measures.usage(), self.measures.times()
         counters, before = self.counters, self.latest
         restored = self.restorer.restored
-        self.latest = WorkerSnapshot(
+        snapshot = self.latest = WorkerSnapshot(
             id=self.worker_id,
             at_s=now_s,
             at_ms=now_ms,
@@ -150,6 +210,7 @@ class SnapshotCollector:
                 for (node, name), value in sorted(self.own_numbers.items())
             ),
         )
+        self._backlog = backlog_after(self._backlog, snapshot, self.log)
 
     # -- tasks ---------------------------------------------------------------------------------
 
@@ -181,10 +242,14 @@ class SnapshotCollector:
                 unready_s=now_s - self._ran_s[task_id],
                 processed=own.processed,
                 committed=own.committed,
-                inputs=() if state != "running" or task is None else tuple(
+                inputs=(inputs := () if state != "running" or task is None else tuple(
                     self._input(task, tp, positions.get(tp, 0), now_ms)
                     for tp in task.inputs
+                )),
+                stream_time_ms=-1 if task is None else min(
+                    max(task.partition_time.values(), default=-1), task.facts.watermark
                 ),
+                skew=None if task is None else self._skew(task, inputs),
                 stores=() if task is None else tuple(
                     self._store(task, buffer, remaining.get((task_id, buffer.name), 0))
                     for buffer in task.buffers
@@ -255,7 +320,21 @@ class SnapshotCollector:
             end=None if ahead is None else reached + ahead,
             queued=queued,
             behind_ms=max(0, now_ms - time_ms) if is_behind and time_ms >= 0 else 0,
+            event_time_ms=time_ms,
         )
+
+    def _skew(self, task: Task, inputs: Sequence[InputSnapshot]) -> SkewSnapshot | None:
+        """Return the largest skew that concerns a task: of its inputs, or of upstream inputs."""
+        found = [self.tasks.skews.get(tp.topic) for tp in task.watermarks]
+        # Inputs that are read to their end, such as tables, do not have records that come late.
+        latest = max((one.event_time_ms for one in inputs), default=-1)
+        times = {
+            f"{one.topic}-{one.partition}": one.event_time_ms
+            for one in inputs
+            if one.lag or one.queued or one.event_time_ms == latest
+        }
+        known = [one for one in (*found, skew_of(times)) if one is not None]
+        return max(known, key=lambda one: one.span_ms, default=None)
 
     def _store(self, task: Task, buffer: Buffer, remaining: int) -> StoreSnapshot:
         size = self._sizes[task.id, buffer.name]

@@ -511,6 +511,7 @@ class _Wiring:
             lambda: self.pausing.is_on,
             seams.measures,
             seams.clock,
+            seams.log,
         )
 
     # -- processing and commits ----------------------------------------------------------------

@@ -13,6 +13,21 @@ export function rows(stores) {
   return stores.every((store) => store.is_counted) ? all : `~${all}`;
 }
 
+/** A time in UTC to the second; a dash where none is known. */
+export function moment(milliseconds) {
+  if (milliseconds === undefined || milliseconds < 0) return "–";
+  const time = new Date(milliseconds);
+  return Number.isNaN(time.getTime()) ? `${milliseconds} ms` : time.toISOString().slice(0, 19).replace("T", " ");
+}
+
+/** The slowest and the fastest partition in event time. */
+export function skew(found) {
+  if (!found) return "–";
+  const slowest = found.is_idle ? `${found.slowest} (idle)` : found.slowest;
+  if (found.slowest_ms < 0) return `${slowest} not read yet`;
+  return `${slowest} is ${span(found.fastest_ms - found.slowest_ms)} behind ${found.fastest}`;
+}
+
 export function rate(number) {
   if (number === null) return "–";
   if (number >= 10_000) return `${(number / 1000).toFixed(0)}k/s`;

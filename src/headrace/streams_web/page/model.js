@@ -53,6 +53,7 @@ function taskOf(worker, task, then, earlier) {
       internal: input.internal,
       lag: input.end === null ? null : Math.max(0, input.end - input.committed),
       behindMs: input.behind_ms,
+      eventTimeMs: input.event_time_ms,
       rate: old ? perSecond(input.processed, old.processed, seconds) : null,
       written: old && old.end !== null ? perSecond(input.end, old.end, seconds) : null,
     };
@@ -65,6 +66,8 @@ function taskOf(worker, task, then, earlier) {
     atS: worker.facts.at_s,
     state: worker.facts.is_paused && task.state !== "silent" ? "paused" : task.state,
     stateS: task.state_s,
+    streamTimeMs: task.stream_time_ms,
+    skew: task.skew,
     processed: task.processed,
     committed: task.committed,
     rate: then ? perSecond(task.processed, then.processed, seconds) : null,

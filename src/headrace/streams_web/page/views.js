@@ -1,6 +1,6 @@
 // What each view shows of the model.
 
-import { bytes, count, rate, rows, span } from "./format.js";
+import { bytes, count, moment, rate, rows, skew, span } from "./format.js";
 import { grouped, sum } from "./model.js";
 import { View } from "./tables.js";
 
@@ -47,6 +47,7 @@ export class Views {
       ["read", "number", (row) => rate(row.rate)],
       ["lag", "number", (row) => count(row.lag), (row) => (row.lag > 0 ? "warn" : "")],
       ["behind", "number", (row) => span(row.lag ? row.behindMs : 0)],
+      ["event time", "number", (row) => moment(row.eventTimeMs)],
     ]);
     this.outputs = new View(section("outputs"), "Topics that this host writes to", [
       ["topic", "name", (row) => row.topic],
@@ -91,6 +92,8 @@ export class Views {
       ["processed", "number", (row) => rate(row.rate)],
       ["committed", "number", (row) => count(row.committed)],
       ["lag", "number", (row) => count(sum(row.inputs, (input) => input.lag))],
+      ["stream time", "number", (row) => moment(row.streamTimeMs)],
+      ["event-time skew", "name", (row) => skew(row.skew)],
       ["to restore", "number", (row) => count(row.restore)],
     ]);
     this.events = new View(section("events"), "What changed while this page was open, the last first", [
