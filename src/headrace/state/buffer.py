@@ -100,7 +100,6 @@ class Buffer:
 
     @property
     def holds_objects(self) -> bool:
-        """Whether values are held as objects instead of bytes."""
         return self._objects
 
     def load(self, key: bytes) -> Entry:
@@ -116,12 +115,10 @@ class Buffer:
         return entry
 
     def get(self, key: bytes) -> Entry:
-        """Return the decoded value and timestamp of a row, or `ABSENT`."""
         entry = self.dirty.get(key) or self.clean.get(key) or self.load(key)
         return entry if self._objects else self._decoded(entry)
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Write a row; a value of None deletes it."""
         if value.__class__ not in self._exact:
             value = self._held(value)
         self.dirty[key] = (value, timestamp)
@@ -135,10 +132,7 @@ class Buffer:
         return value if is_plain else self._encode(value)
 
     def forget(self, key: bytes) -> None:
-        """Drop the uncommitted write of a row that is not in the committed store.
-
-        Unlike a deletion, it writes no tombstone to the disk or to the changelog.
-        """
+        """Drop the write of a row that is not on disk; a deletion would write a tombstone."""
         del self.dirty[key]
         order = self._order
         place = bisect_left(order, key)
@@ -148,14 +142,7 @@ class Buffer:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield ``(key, value, timestamp)`` in the order of the key bytes, uncommitted writes
-        included.
-
-        Args:
-            start: First key, inclusive; None for the store's first.
-            end: Last key, exclusive; None for beyond the store's last.
-            reverse: Whether to yield from the last key to the first.
-        """
+        """Yield key, value and timestamp in the order of the key bytes; `end` is exclusive."""
         mine = self._dirty_keys(start, end)
         if reverse:
             mine.reverse()
@@ -164,9 +151,6 @@ class Buffer:
     def _merged(
         self, mine: list[bytes], committed: Iterable[tuple[bytes, bytes]], reverse: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Merge the dirty rows of `mine` with the committed rows; a dirty row hides the committed
-        row.
-        """
         position = 0
         for key, stored in committed:
             while position < len(mine) and (
@@ -184,7 +168,6 @@ class Buffer:
             yield from self._row(key)
 
     def _dirty_keys(self, start: bytes | None, end: bytes | None) -> list[bytes]:
-        """Return the dirty keys of a range in order; the sorted list is reused by later scans."""
         order = self._order
         new = len(self.dirty) - len(order)
         if new:
@@ -201,11 +184,7 @@ class Buffer:
         return order[low:high]
 
     def delta(self) -> list[tuple[bytes, bytes | None, int]]:
-        """Encode each dirty row once, in the order of first writes: key, value or None, timestamp.
-
-        Raises:
-            ValueEncodingError: A value cannot be encoded; the error has the store and the key.
-        """
+        """Encode the dirty rows by first write; raise ValueEncodingError with store and key."""
         encode = self._encode
         items = self.dirty.items()
         try:
@@ -234,24 +213,19 @@ class Buffer:
         self._missed = self.misses
 
     def discard(self) -> None:
-        """Clear the uncommitted rows and the cache of committed rows."""
         self.dirty.clear()
         self._order.clear()
         self.clean.clear()
 
     def approximate_count(self) -> int:
-        """Return the approximate number of rows; overwritten and deleted rows may be counted."""
         return self._committed.approximate_count() + len(self.dirty)
 
     def uncommitted_bytes(self, copies: int = 0) -> int:
-        """Estimate the memory of the dirty rows, with `copies` more copies of each, from the latest
-        rows.
-        """
+        """Estimate the memory of the dirty rows, with `copies` more copies of each."""
         count = len(self.dirty)
         return count * self._sample_bytes(self.dirty, copies) if count else 0
 
     def cached_bytes(self) -> int:
-        """Estimate the memory of the cache of committed rows from a sample of the latest rows."""
         return self._estimated(len(self._cache), lambda: self._cache)
 
     def _estimated(self, count: int, sample: Callable[[], dict[bytes, Entry]]) -> int:
@@ -263,7 +237,6 @@ class Buffer:
         return count * entry_bytes
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        """Evict the rows that were cached first until the cache fits into `limit_bytes`."""
         cache = self._cache
         surplus = len(cache) - limit_bytes // self._sampled[1]
         if surplus > 0:
@@ -275,16 +248,13 @@ class Buffer:
         return self.clean
 
     def _sample_bytes(self, rows: dict[bytes, Entry], copies: int = 0) -> int:
-        """Return the average size of a row with its copies, from the latest rows."""
         sample = list(islice(reversed(rows.items()), _SAMPLE))
         total = sum(map(len, dict(sample)))
         total += sum(self._size(value) for _, (value, _) in sample if value is not None)
         return ENTRY_OVERHEAD_BYTES + (1 + copies) * total // max(1, len(sample))
 
     def _kept_bytes(self, rows: dict[bytes, Entry]) -> int:
-        """Return the average memory of a cached row; decoded documents take several times their
-        bytes.
-        """
+        """Return the memory of a cached row; decoded documents take several times their bytes."""
         latest = [value for value, _ in islice(reversed(rows.values()), _SAMPLE)]
         documents = [one for one in latest if one.__class__ not in ATOMS | {bytes}]
         more = memory_of(documents) - sum(map(self._size, documents))
@@ -307,7 +277,6 @@ class Buffer:
         return encoded
 
     def opened(self, value: Any) -> Any:
-        """Return a held value as an object: decoded if it is held as bytes."""
         held = not self._objects and value.__class__ is bytes
         return self._decode(value) if held else value
 

@@ -22,11 +22,10 @@ def make_buffer(
     exact: frozenset[type] = ATOMS,
     keep: Callable[[Any], Any] | None = None,
 ) -> Buffer:
-    """Create the buffer of a store's uncommitted rows that its layout requires.
+    """Create the buffer that the layout of a store requires.
 
     Args:
         committed: The store's rows on disk, in their on-disk format.
-        hold: Whether values are held as objects or as bytes.
         exact: Classes whose values survive encoding and decoding unchanged.
         keep: A faster equivalent of decoding an encoded value; None to encode and decode.
 
@@ -61,11 +60,7 @@ class RowsKept(Protocol):
 
 
 def bound_caches(caches: Iterable[RowsKept], limit_bytes: int) -> None:
-    """Shrink caches of committed rows so that together they fit into `limit_bytes`; small caches
-    keep their size.
-
-    They are shrunk to 7/8 of the limit, so that the next call does not have to shrink them again.
-    """
+    """Shrink the largest caches to 7/8 of an exceeded limit, so that the next call need not."""
     sizes = [(cache.cached_bytes(), cache) for cache in caches]
     if sum(size for size, _ in sizes) <= limit_bytes:
         return

@@ -24,10 +24,7 @@ _KEYS_KNOWN = 16_384
 
 
 def encode_timestamped(timestamp_ms: int, value: bytes) -> bytes:
-    """Return Kafka Streams' layout of a value with its timestamp: 8 bytes big-endian, value.
-
-    Args:
-        timestamp_ms: Milliseconds since the epoch, or -1 for none.
+    """Return Kafka Streams' layout of a value with its timestamp, which is -1 for none.
 
     >>> encode_timestamped(1, b"v")
     b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x01v'
@@ -37,7 +34,7 @@ def encode_timestamped(timestamp_ms: int, value: bytes) -> bytes:
 
 
 def decode_timestamped(row: bytes) -> tuple[int, bytes]:
-    """Return the timestamp in milliseconds and the value that `encode_timestamped` joined.
+    """Return the timestamp in milliseconds, and the value.
 
     >>> decode_timestamped(encode_timestamped(1, b"v"))
     (1, b'v')
@@ -75,10 +72,6 @@ def murmur2(data: bytes) -> int:
 def partition_for_key(key: bytes, partitions: int) -> int:
     """Return the partition that Kafka's default partitioner assigns to a serialized key.
 
-    Args:
-        key: The serialized key; records without a key have no fixed partition.
-        partitions: The topic's number of partitions.
-
     >>> partition_for_key(b"foobar", 6)
     0
     """
@@ -105,7 +98,6 @@ def prefix_end(prefix: bytes) -> bytes | None:
 def timestamped_rows(
     delta: Sequence[tuple[bytes, bytes | None, int]],
 ) -> list[tuple[bytes, bytes | None]]:
-    """Convert a delta to rows of the committed store, whose values start with their timestamp."""
     pack = TIMESTAMP.pack
     return [
         (key, None if value is None else pack(timestamp) + value) for key, value, timestamp in delta

@@ -49,13 +49,9 @@ class _Few:
 def count_rows(
     rows: CommittedStore, layout: Layout, is_late: Callable[[], bool]
 ) -> tuple[int, bool]:
-    """Return a store's number of rows, as `layout` shows them, and whether the number is exact.
+    """Return the number of rows, and whether it is exact.
 
-    Small stores are counted. For large stores RocksDB's estimate is returned, which counts a row
-    once for each recent write.
-
-    Args:
-        is_late: Whether counting has taken too long.
+    For large stores it is RocksDB's estimate, which counts a row once for each recent write.
     """
     roughly = layout.view(rows).approximate_count()
     if not _is_on_disk(rows):
@@ -73,6 +69,5 @@ def count_rows(
 
 
 def _is_on_disk(rows: CommittedStore) -> bool:
-    """Return whether the store is a RocksDB store; never true if RocksDB is not imported."""
     rocks = sys.modules.get("headrace.state.rocks")
     return rocks is not None and isinstance(rows, rocks.RocksStore)

@@ -52,7 +52,6 @@ class _Lock:
 
     @classmethod
     def take(cls, path: Path) -> _Lock | None:
-        """Lock the file without waiting; return None if another process holds the lock."""
         while True:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -102,9 +101,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a directory atomically, because a subset of RocksDB's files could pass for complete
-    state.
-    """
+    """Rename first, because a subset of RocksDB's files could pass for complete state."""
     _remove_rest(path)
     with suppress(FileNotFoundError):
         path.rename(_trash(path))
@@ -125,9 +122,7 @@ def _lock_of(path: Path) -> Path:
 
 
 def _state_paths(parent: Path) -> list[Path]:
-    """Return the state directories below `parent`, including directories of which only the lock
-    exists.
-    """
+    """Include directories of which only the lock exists."""
     found = {re.sub(r"\.(lock|trash)$", "", path.name) for path in parent.iterdir()}
     return [parent / name for name in sorted(found)]
 
@@ -144,7 +139,6 @@ class TaskDirectory:
     """Task directory, locked until `release`.
 
     Args:
-        path: The directory.
         generation: 0, or higher if an older generation was locked by another process.
     """
 
@@ -153,11 +147,7 @@ class TaskDirectory:
     _lock: _Lock
 
     def wipe(self) -> None:
-        """Empty the directory and keep the lock; the state in it must be closed.
-
-        Raises:
-            StateDirectoryError: The files cannot be removed.
-        """
+        """Empty the directory and keep the lock; the state in it must be closed."""
         try:
             _remove(self.path)
             self.path.mkdir()
@@ -165,23 +155,18 @@ class TaskDirectory:
             raise _unusable(self.path, error) from error
 
     def remove(self) -> None:
-        """Remove the directory and keep the lock; the state in it must be closed.
-
-        Raises:
-            StateDirectoryError: The files cannot be removed.
-        """
+        """Remove the directory and keep the lock; the state in it must be closed."""
         try:
             _remove(self.path)
         except OSError as error:
             raise _unusable(self.path, error) from error
 
     def release(self) -> None:
-        """Release the lock, so that another worker can acquire it."""
         self._lock.release()
 
 
 def _host_in(text: str) -> str | None:
-    """Return the random part of a slot's file, or None if the file is new, truncated or damaged."""
+    """Return the random part of a slot's file; None if the file is new, truncated or damaged."""
     words = text.split()
     return words[0] if len(words) >= 2 and _HOST.fullmatch(words[0]) else None
 
@@ -209,7 +194,6 @@ class Identity:
     _lock: _Lock
 
     def release(self) -> None:
-        """Release the identity, so that another worker can acquire it."""
         self._lock.release()
 
 
@@ -249,18 +233,11 @@ class StateDirectory:
                 raise _unusable(directory, PermissionError(errno.EACCES, "not writable"))
 
     def acquire_task(self, task_id: str, *, wait_ms: int) -> TaskDirectory:
-        """Lock a task's directory.
+        """Lock a task's newest generation, and remove older generations that no process holds.
 
-        The newest generation is locked, and older generations are removed as soon as no process
-        holds them. If its holder does not release it within `wait_ms`, because it hangs for
-        example, a new generation is created, whose state is restored from the changelog. An older
-        generation may be outdated without harm, because its position is older, too.
-
-        Args:
-            wait_ms: How long to wait for the holder, in milliseconds.
-
-        Raises:
-            StateLockedError: All generations up to the maximum are held.
+        If its holder does not release it in time, because it hangs for example, a new generation is
+        created and restored from the changelog. An older generation may be outdated without harm,
+        because its position is older, too.
         """
         deadline = self.monotonic() + wait_ms / 1000
         while (taken := self.try_task(task_id)) is None:
@@ -270,7 +247,6 @@ class StateDirectory:
         return taken
 
     def try_task(self, task_id: str) -> TaskDirectory | None:
-        """Lock the newest generation of a task's directory, or return None if it is held."""
         while True:
             generations = self._generations(task_id)
             taken = self._try(task_id, generations[-1])
@@ -282,11 +258,6 @@ class StateDirectory:
             taken.release()  # another worker has created a newer generation meanwhile
 
     def acquire_global(self, instance_id: str) -> TaskDirectory:
-        """Lock the directory of a worker's global tables.
-
-        Raises:
-            StateLockedError: Another process holds the lock.
-        """
         path = self._global / instance_id
         lock = self._lock(_lock_of(path))
         if lock is None:
@@ -299,11 +270,7 @@ class StateDirectory:
         return _locked_directory(path, 0, lock)
 
     def claim_all(self) -> list[TaskDirectory]:
-        """Lock all state of the application, old generations included, without waiting.
-
-        Raises:
-            StateLockedError: A running process holds a lock; no lock is kept then.
-        """
+        """Lock all state, old generations included, without waiting; keep no lock on failure."""
         claimed: list[TaskDirectory] = []
         for path in (*self.task_paths(), *self.global_paths()):
             lock = self._lock(_lock_of(path))
@@ -322,11 +289,10 @@ class StateDirectory:
         return claimed
 
     def task_paths(self) -> list[Path]:
-        """Return the directories of all tasks, old generations included."""
+        """Include old generations."""
         return [path for path in _state_paths(self._tasks) if _TASK.fullmatch(path.name)]
 
     def global_paths(self) -> list[Path]:
-        """Return the directories of the workers' global tables."""
         return _state_paths(self._global)
 
     def _fresh(self, task_id: str) -> TaskDirectory:
@@ -343,13 +309,10 @@ class StateDirectory:
         )
 
     def acquire_identity(self, explicit: str | None = None) -> Identity:
-        """Reserve an identity: the given identity, or the first free slot of this host.
+        """Reserve the given identity, or the first free slot of this host.
 
-        A slot's file contains a random part that is created once. Therefore slots of two hosts
-        never have the same identity, and a restarted worker gets its previous identity.
-
-        Raises:
-            StateLockedError: Another running process of this host has the given identity.
+        A slot's file has a random part that is created once. So slots of two hosts never have the
+        same identity, and a restarted worker gets its previous identity.
         """
         if explicit is not None:
             path = self._workers / f"id-{explicit}"

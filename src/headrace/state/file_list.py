@@ -37,14 +37,7 @@ _OF_USED_LOGS = frozenset({5, 6, 7, 8, 11})
 
 
 def require_readable(path: Path) -> None:
-    """Raise if damage to a log or MANIFEST would make RocksDB read it in an endless loop.
-
-    Args:
-        path: The RocksDB directory; another process may write to it.
-
-    Raises:
-        StoreCorruptedError: A file has a record type that RocksDB never writes here.
-    """
+    """Raise StoreCorruptedError if damage would make RocksDB read a log or MANIFEST forever."""
     for file in (*path.glob("MANIFEST-*"), *path.glob("*.log")):
         if any(kind in _OF_USED_LOGS for kind in _kinds(file)):
             raise StoreCorruptedError(
@@ -105,13 +98,9 @@ class KeptList(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> KeptList:
-        """Decode the stored form."""
         return cls(*orjson.loads(data))
 
     def is_damaged(self, found: OpenList | None) -> bool:
-        """Return whether the MANIFEST has the recorded name, but is shorter or has a different
-        checksum.
-        """
         if found is None or found.listed.name != self.name:
             return False
         if found.listed.size < self.size:
@@ -120,11 +109,7 @@ class KeptList(NamedTuple):
 
 
 class OpenList:
-    """Open MANIFEST, readable even after RocksDB has replaced and deleted it.
-
-    Args:
-        path: The file.
-    """
+    """Open MANIFEST, readable even after RocksDB has replaced and deleted it."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("rb", buffering=0)
@@ -140,11 +125,9 @@ class OpenList:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def size_now(self) -> int:
-        """Return the current length in bytes."""
         return os.fstat(self._file.fileno()).st_size
 
     def checksum(self, size: int) -> int:
@@ -163,7 +146,6 @@ class OpenList:
 
 
 def open_list(path: Path) -> OpenList | None:
-    """Open the MANIFEST in use, or return None if it cannot be read."""
     try:
         return OpenList(path / _name(path))
     except (OSError, ValueError):
@@ -171,7 +153,6 @@ def open_list(path: Path) -> OpenList | None:
 
 
 def list_of_files(path: Path) -> FileList | None:
-    """Return the name and length of the MANIFEST in use, or None if it cannot be read."""
     try:
         name = _name(path)
         return FileList(name, (path / name).stat().st_size)

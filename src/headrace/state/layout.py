@@ -144,7 +144,6 @@ def without(entries: Iterable[bytes]) -> list[tuple[bytes, None]]:
 
 
 def row_key_of(entry: bytes) -> bytes:
-    """Return the row key of an index entry."""
     return entry[len(_INDEX) + TIMESTAMP.size :]
 
 
@@ -157,19 +156,14 @@ LAYOUTS: Mapping[LayoutName, Layout] = {
 
 
 def note_layouts(notes: Any, layouts: Mapping[str, LayoutName]) -> None:
-    """Store the layout name of each store in the RocksDB, for readers in other processes.
-
-    Args:
-        notes: RocksDB's default column family.
-        layouts: Layout names by store name.
-    """
+    """Store layout names in RocksDB's default column family, for readers in other processes."""
     for name, layout in layouts.items():
         if noted_layout(notes, name) != layout:
             notes[_LAYOUT_PREFIX + name.encode()] = layout.encode()
 
 
 def noted_layout(notes: Any, name: str) -> str | None:
-    """Return the layout name that `note_layouts` stored, or None for files of older releases."""
+    """Return the stored layout name; None for files of older releases."""
     found: bytes | None = notes.get(_LAYOUT_PREFIX + name.encode())
     return None if found is None else found.decode(errors="replace")
 
@@ -193,28 +187,23 @@ class TimeIndexed:
         self._committed = committed
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None if it has none."""
         return self._committed.get(_ROW + key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for each that has none."""
         return self._committed.get_many([_ROW + key for key in keys])
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows with `start` <= key < `end` in key order."""
         low = _ROW if start is None else _ROW + start
         high = _INDEX if end is None else _ROW + end
         for key, row in self._committed.scan(low, high, reverse=reverse):
             yield key[1:], row
 
     def approximate_count(self) -> int:
-        """Return the approximate number of rows."""
         return self._committed.approximate_count() // 2
 
     def approximate_bytes(self) -> int:
-        """Return the approximate size of the rows and their index."""
         return self._committed.approximate_bytes()
 
     def expired(self, start_ms: int, end_ms: int, most: int) -> list[bytes]:
@@ -225,11 +214,7 @@ class TimeIndexed:
     def by_time(
         self, start_ms: int, end_ms: int, begin: bytes = b""
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
-
-        Args:
-            begin: First key at the time `start_ms`.
-        """
+        """Yield time and key in order; `end_ms` is exclusive, `begin` is a key at `start_ms`."""
         size = 1 + TIMESTAMP.size
         low = _INDEX + TIMESTAMP.pack(max(start_ms, 0)) + begin
         high = _INDEX + TIMESTAMP.pack(end_ms) if end_ms < 2**63 else _AFTER
@@ -237,6 +222,5 @@ class TimeIndexed:
             yield TIMESTAMP.unpack_from(key, 1)[0], key[size:]
 
     def latest(self) -> int | None:
-        """Return the latest time of all rows, or None if the store is empty."""
         last = next(self._committed.scan(_INDEX, _AFTER, reverse=True), None)
         return None if last is None else TIMESTAMP.unpack_from(last[0], 1)[0]

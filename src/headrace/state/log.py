@@ -52,12 +52,10 @@ class ModuleLog:
 
     @property
     def debug(self) -> Say:
-        """Log a detail for troubleshooting."""
         return self._sayer("debug")
 
     @property
     def info(self) -> Say:
-        """Log a normal event."""
         return self._sayer("info")
 
     @property
@@ -71,9 +69,7 @@ class ModuleLog:
         return self._sayer("error")
 
     def _sayer(self, level: str) -> Say:
-        """Return the log function of a level; the caller calls it directly, as stack levels
-        require.
-        """
+        """Take the module two frames up, so that only the properties may call this."""
         module = sys._getframe(2).f_globals.get("__name__", "headrace")
         structlog = sys.modules.get("structlog")
         # Its import takes 20 % of the start-up time; a program that configured it has imported it.
@@ -93,7 +89,6 @@ class ModuleLog:
 
 
 def get_logger() -> ModuleLog:
-    """Return a logger without fields."""
     return ModuleLog()
 
 
@@ -166,7 +161,6 @@ class _Standard:
 
 
 def _message(event: str, fields: Mapping[str, Any]) -> str:
-    """Return the line of an event, followed by the lines of fields that are lists of lines."""
     short = {name: value for name, value in fields.items() if name not in LINES}
     first = f"{event} {_pairs(short)}".rstrip()
     below = [f"    {line}" for name in LINES for line in fields.get(name, ())]
@@ -178,6 +172,5 @@ def _pairs(fields: Mapping[str, Any]) -> str:
 
 
 def _word(value: object) -> str:
-    """Return a value as text, quoted unless it is a single word."""
     text = str(value)
     return text if text and text.isprintable() and not set(text) & {" ", "=", '"'} else repr(text)

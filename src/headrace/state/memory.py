@@ -44,17 +44,14 @@ class MemoryStore:
         self._gone: set[bytes] = set()  # deleted, and still in a run or in `_fresh`
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None if it has none."""
         return self._rows.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for each that has none."""
         return [self._rows.get(key) for key in keys]
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the current rows with `start` <= key < `end` in key order."""
         order = self._ordered()
         low, high = _bounds(order, start, end)
         keys = order[low:high]
@@ -70,15 +67,9 @@ class MemoryStore:
         most: int = 500,
         most_bytes: int = 512 << 10,
     ) -> MemoryPage | None:
-        """Return a page of the rows that `scan` yields, in time that does not depend on the store's
-        size.
+        """Return a page of the rows of `scan`, in time that does not depend on the store's size.
 
-        Args:
-            most: Maximum number of rows.
-            most_bytes: Approximate maximum of their bytes.
-
-        Returns:
-            The page, or None if more keys have to be sorted first; call it again then.
+        None means that more keys must be sorted first; call it again then.
         """
         self._arrange()
         if self._fresh:
@@ -95,11 +86,9 @@ class MemoryStore:
         return MemoryPage(rows, None)
 
     def approximate_count(self) -> int:
-        """Return the number of rows."""
         return len(self._rows)
 
     def approximate_bytes(self) -> int:
-        """Estimate the size of the rows from a sample of the first rows."""
         sample = [(key, row) for key, row in islice(self._rows.items(), _SAMPLE)]
         total = sum(len(key) + len(row) for key, row in sample)
         return len(self._rows) * total // len(sample) if sample else 0
@@ -120,13 +109,11 @@ class MemoryStore:
             rows[key] = value
 
     def clear(self) -> None:
-        """Delete all rows."""
         self._rows.clear()
         self._runs, self._fresh = [], []
         self._gone.clear()
 
     def _ordered(self) -> list[bytes]:
-        """Return all keys that have rows, merged into a single sorted run."""
         if self._gone or self._fresh or len(self._runs) != 1:
             order = [key for run in self._runs for key in run]
             order += self._fresh
@@ -139,7 +126,6 @@ class MemoryStore:
         return self._runs[0]
 
     def _arrange(self) -> None:
-        """Sort a part of the new keys into a run."""
         if not self._fresh:
             return
         self._runs.append(sorted(self._fresh[:_RUN_KEYS]))
@@ -151,7 +137,7 @@ class MemoryStore:
             runs[-1].sort()
 
     def _merged(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[bytes]:
-        """Yield the keys of a range in order, including deleted keys."""
+        """Yield keys in order, including deleted keys."""
         parts = []
         for run in self._runs:
             low, high = _bounds(run, start, end)
@@ -181,35 +167,29 @@ class MemoryTaskState:
         self._restored: set[str] | None = None  # by the bulk restore under way
 
     def store(self, name: str) -> MemoryStore:
-        """Return a store's committed rows."""
         return self._known(name)
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        """Apply all deltas and positions, together or not at all."""
         if self._restored is not None:
             raise ValueError("a bulk restore is under way; end it before writing")
         self._apply(deltas, positions)
 
     def position(self, store_name: str) -> Position | None:
-        """Return the position of a store, or None if its rows must not be used."""
         self._known(store_name)
         return self._positions.get(store_name)
 
     def begin_restore(self) -> None:
-        """Start a bulk restore: empty the stores without a position, and reject `write`."""
         for name, store in self._stores.items():
             if name not in self._positions:
                 store.clear()
         self._restored = set()
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
-        """Apply changelog records in their order."""
         restored = self._require_restore()
         self._apply(deltas, {})
         restored.update(deltas)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        """Set the positions and allow `write` again."""
         unplaced = self._require_restore() - positions.keys()
         if unplaced:
             raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
@@ -217,19 +197,14 @@ class MemoryTaskState:
         self._restored = None
 
     def cancel_restore(self) -> None:
-        """Abandon an unfinished bulk restore, as a crash would, and allow `write` again.
-
-        Stores without a position keep the restored rows until the next restore.
-        """
+        """Abandon a bulk restore; stores without a position keep rows until the next restore."""
         self._restored = None
 
     def drop_store(self, name: str) -> None:
-        """Empty a store and delete its position."""
         self._known(name).clear()
         self._positions.pop(name, None)
 
     def close(self) -> None:
-        """Delete all rows and positions."""
         for store in self._stores.values():
             store.clear()
         self._positions.clear()

@@ -12,10 +12,7 @@ _MOST = 1 << 20
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files to the hard limit; return the new soft limit.
-
-    A login or a container often begins with 1,024, which 100 tasks with stores use up.
-    """
+    """Raise the soft limit to the hard limit; 100 tasks with stores use up the usual 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -28,12 +25,10 @@ def raise_open_files() -> int:
 
 
 def is_out_of_files(error: OSError) -> bool:
-    """Return whether the error reports that the process or the machine has too many open files."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def open_files_advice() -> str:
-    """Describe the limit of open files, the files needed, and how to raise the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = "no" if hard == resource.RLIM_INFINITY else f"{hard:,}"
     return (

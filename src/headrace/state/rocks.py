@@ -78,10 +78,7 @@ def failures() -> Iterator[None]:
 
 
 def raise_meant(error: Exception) -> NoReturn:
-    """Raise the error of this package that corresponds to a rocksdict exception.
-
-    rocksdict raises plain `Exception`, so the class is chosen by RocksDB's message.
-    """
+    """Raise the error for RocksDB's message, because rocksdict raises plain `Exception`."""
     if isinstance(error, OSError):  # of rocksdict itself, which keeps a file beside RocksDB's
         raise StateError(f"RocksDB failed: {error}") from error
     if type(error) is not Exception:
@@ -117,12 +114,7 @@ _ARENA_BLOCK_BYTES = 64 << 10
 
 
 class RocksMemory:
-    """Block cache and write buffer budget shared by all RocksDBs of a process.
-
-    Args:
-        block_cache_bytes: Size of the cache of blocks read from files.
-        write_buffer_bytes: Budget for rows in memory that are not yet in a file.
-    """
+    """Block cache and write buffer budget shared by all RocksDBs of a process."""
 
     def __init__(self, *, block_cache_bytes: int, write_buffer_bytes: int) -> None:
         self.cache = Cache(block_cache_bytes)
@@ -132,7 +124,6 @@ class RocksMemory:
 
 
 def row_options(memory: RocksMemory) -> Options:
-    """Return the RocksDB options of rows, on disk and in memtables."""
     table = BlockBasedOptions()
     table.set_block_cache(memory.cache)
     table.set_block_size(16 << 10)
@@ -153,11 +144,7 @@ def row_options(memory: RocksMemory) -> Options:
 
 
 def bulk_options(memory: RocksMemory) -> Options:
-    """Return the RocksDB options during a bulk restore: vector memtables, sorted when they are
-    flushed.
-
-    A read would sort all rows in memory each time.
-    """
+    """Return options with vector memtables, sorted when flushed; a read would sort all rows."""
     options = row_options(memory)
     options.set_memtable_factory(MemtableFactory.vector())
     options.set_memtable_whole_key_filtering(False)
@@ -184,14 +171,12 @@ class RocksStore:
         self._scans: WeakSet[Rows] = WeakSet()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`."""
         try:
             return self._columns.get(key)  # type: ignore[no-any-return]
         except Exception as error:
             raise_meant(error)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys`."""
         try:
             return self._columns.get(list(keys))  # type: ignore[no-any-return]
         except Exception as error:
@@ -205,9 +190,7 @@ class RocksStore:
         reverse: bool = False,
         skipped_max: int = 0,
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield rows; raise StateError instead of skipping more than `skipped_max` deleted rows,
-        unless it is 0.
-        """
+        """Raise StateError rather than skip more than `skipped_max` deleted rows; 0 is no limit."""
         options = ReadOptions()
         options.set_max_skippable_internal_keys(skipped_max)
         if end is not None:
@@ -219,15 +202,12 @@ class RocksStore:
         return rows
 
     def approximate_count(self) -> int:
-        """Return the approximate number of rows."""
         return int(self._columns.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def approximate_bytes(self) -> int:
-        """Return the approximate size of the rows."""
         return sum(int(self._columns.property_int_value(name) or 0) for name in _SIZES)
 
     def move(self, columns: Rdict) -> None:
-        """Switch to another column family."""
         self._columns = columns
 
     def close(self) -> None:
@@ -424,12 +404,10 @@ class RocksTaskState:
             )
 
     def store(self, name: str) -> RocksStore:
-        """Return a store's committed rows."""
         self._known(name)
         return self._stores[name]
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        """Apply all deltas and positions in a single batch."""
         if self._restored is not None:
             raise ValueError("a bulk restore is under way; end it before writing")
         self._write(self._batch(deltas, positions), positions)
@@ -447,9 +425,7 @@ class RocksTaskState:
         self._is_marked = self._is_marked and not positions
 
     def _list_to_keep(self) -> KeptList | None:
-        """Return the description of the current MANIFEST; the stored description if it has not
-        grown.
-        """
+        """Return the stored description itself if the MANIFEST has not grown."""
         if self._list is None:
             return None
         size = self._list.size_now()
@@ -458,12 +434,10 @@ class RocksTaskState:
         return KeptList(self._list.listed.name, size, self._list.checksum(size))
 
     def position(self, store_name: str) -> Position | None:
-        """Return the position of a store, or None if its rows must not be used."""
         self._known(store_name)
         return self._positions[store_name]
 
     def begin_restore(self) -> None:
-        """Start a bulk restore: empty the stores without a position, and reject `write`."""
         with failures():
             self._db[_RESTORING_KEY] = b""
         self._is_marked = True
@@ -474,7 +448,6 @@ class RocksTaskState:
         self._is_judged = False
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
-        """Apply changelog records in their order; durable only after `end_restore`."""
         restored = self._require_restore()
         if not self._is_judged:
             self._judge(deltas)
@@ -498,7 +471,6 @@ class RocksTaskState:
             self._is_bulk = True
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        """Make the restored rows durable, then their positions, then allow `write` again."""
         unplaced = self._require_restore() - positions.keys()
         if unplaced:
             raise ValueError(f"stores {sorted(unplaced)} were restored and have no position")
@@ -517,7 +489,6 @@ class RocksTaskState:
                 self._columns[name].flush(True)
 
     def drop_store(self, name: str) -> None:
-        """Empty a store and delete its position."""
         self._known(name)
         # Delete the position first: rows without a position are not used.
         with failures():
@@ -526,7 +497,6 @@ class RocksTaskState:
         self._empty(name)
 
     def close(self) -> None:
-        """Release the files; an unfinished bulk restore remains as after a crash."""
         self._release()
         self._stores.clear()
         self._close_list()
@@ -593,7 +563,6 @@ class RocksTaskState:
 
 
 def kept_list(db: Rdict) -> KeptList | None:
-    """Return the stored description of the MANIFEST, or None if older files have none."""
     kept = db.get(_FILES_KEY)
     return None if kept is None else KeptList.decode(kept)
 
@@ -604,11 +573,6 @@ def is_restoring(db: Rdict) -> bool:
 
 
 def read_position(db: Rdict, name: str, path: Path) -> Position | None:
-    """Return the position of a store.
-
-    Raises:
-        StoreCorruptedError: The position cannot be read.
-    """
     data = db.get(_POSITION_PREFIX + name.encode())
     if data is None:
         return None
@@ -629,6 +593,5 @@ def _encoded(position: Position) -> bytes:
 
 
 def family_of(store: str) -> str:
-    """Return the name of a store's column family."""
     # RocksDB's own column family is named default, and a store may have that name.
     return f"store/{store}"

@@ -42,11 +42,7 @@ LOCKS = Path("/proc/locks")
 
 
 def task_files(base: Path) -> dict[str, Path]:
-    """Return the RocksDB directory of each task, of its newest generation.
-
-    Args:
-        base: ``<state.dir>/<application.id>``.
-    """
+    """Return the newest RocksDB directory of each task below ``<state.dir>/<application.id>``."""
     newest: dict[str, tuple[int, Path]] = {}
     for path in _inside(base / "tasks"):
         found = _TASK.fullmatch(path.name)
@@ -59,19 +55,15 @@ def task_files(base: Path) -> dict[str, Path]:
 
 
 def global_files(base: Path) -> list[Path]:
-    """Return the RocksDB directory of each worker's global tables."""
     paths = (path / ROCKSDB for path in _inside(base / "global"))
     return [path for path in paths if (path / "CURRENT").exists()]
 
 
 def held_locks(base: Path) -> frozenset[Path]:
-    """Return the lock files of an application that processes of this host hold.
+    """Return the lock files that processes of this host hold.
 
-    If the kernel's list of locks cannot be read, a lock counts as held if the process that it names
-    is alive, although that process may have released it.
-
-    Args:
-        base: ``<state.dir>/<application.id>``.
+    If the kernel's list cannot be read, a lock counts as held while the process that it names is
+    alive, although that process may have released it.
     """
     there = [*_inside(base / "tasks"), *_inside(base / "global")]
     locks = [path for path in there if path.suffix == ".lock"] + _inside(base / "workers")
@@ -88,7 +80,6 @@ def held_locks(base: Path) -> frozenset[Path]:
 
 
 def lock_of(files: Path) -> Path:
-    """Return the lock file of a RocksDB directory from `task_files` or `global_files`."""
     return files.parent.with_name(f"{files.parent.name}.lock")
 
 
@@ -131,9 +122,7 @@ class RocksSecondary:
     """Read-only view of a task's RocksDB files while another process writes them.
 
     Args:
-        path: The RocksDB directory; another process may have it open.
         names: The stores to read; a store that does not exist yet has no position.
-        memory: Memory shared by the secondaries of a process.
 
     Raises:
         StateError: The files cannot be read, or were replaced meanwhile; try again.
@@ -187,14 +176,10 @@ class RocksSecondary:
             raise StateError(f"rows of {self._path} went to files while it was opened; try again")
 
     def follow(self) -> bool:
-        """Catch up with the rows written until now.
+        """Catch up with the rows written until now; return False if a new secondary is required.
 
-        Returns:
-            False if the writer has reopened the files, or rows were flushed to files. Rows already
-            read from the log would hide newer rows in files, so create another secondary then.
-
-        Raises:
-            StateError: The files cannot be read.
+        That is so if the writer has reopened the files, or flushed rows to files: rows already read
+        from the log would hide newer rows in files.
         """
         if _version(self._path) != self._was:
             return False
@@ -216,29 +201,21 @@ class RocksSecondary:
             return is_restoring(self._db)
 
     def layout(self, name: str) -> str | None:
-        """Return the layout name of a store, or None if older files do not record it."""
         with failures():
             return noted_layout(self._db, name)
 
     def store(self, name: str) -> RocksStore:
-        """Return a store's rows.
-
-        Raises:
-            UnknownStoreError: The store does not exist.
-        """
         if name not in self._stores:
             raise UnknownStoreError(f"{self._path} has no store {name!r}")
         return self._stores[name]
 
     def position(self, name: str) -> Position | None:
-        """Return the position of a store, or None if it has none yet."""
         if name not in self._stores:
             return None
         with failures():
             return read_position(self._db, name, self._path)
 
     def close(self) -> None:
-        """Release the files."""
         for store in self._stores.values():
             store.close()
         self._stores.clear()
@@ -248,14 +225,9 @@ class RocksSecondary:
 
 @contextmanager
 def _own_directory() -> Iterator[str]:
-    """Create a temporary directory for RocksDB's own log, which is needed only while the secondary
-    is opened.
+    """Create a directory that RocksDB writes its own log to while the secondary is opened.
 
-    RocksDB writes only that log there, and keeps it open. The directory is removed after opening,
-    so no files remain if the process is killed later.
-
-    Raises:
-        StateError: The directory cannot be created.
+    RocksDB keeps the log open, so the directory can be removed before a kill leaves it there.
     """
     try:
         own = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)

@@ -15,16 +15,7 @@ T = TypeVar("T")
 
 
 def open_task_state(path: Path, specs: Sequence[StoreSpec], *, memory: RocksMemory) -> TaskState:
-    """Open the state of a task.
-
-    Args:
-        path: The task's directory; RocksDB's files are below it if a store is persistent.
-        specs: All stores of the task.
-        memory: Memory shared by the process's RocksDBs.
-
-    Returns:
-        The state of all stores. In-memory stores start empty and without a position.
-    """
+    """Open the state of a task; in-memory stores start empty and without a position."""
     persistent = [spec for spec in specs if spec.kind == "rocksdb"]
     volatile = [spec for spec in specs if spec.kind == "memory"]
     if not persistent:

@@ -110,11 +110,9 @@ class TimedBuffer(Buffer):
         )
 
     def get(self, key: bytes) -> Entry:
-        """Return the decoded value and timestamp of a row; `ABSENT` if missing or expired."""
         return ABSENT if self._time_of(key) < self.horizon else super().get(key)
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Write a row unless it has expired; a value of None deletes it."""
         time = self._time_of(key)
         if time < self.horizon:
             return
@@ -123,18 +121,13 @@ class TimedBuffer(Buffer):
             self._other.written(key)
 
     def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> Any:
-        """Write a row that has not expired, without updating the `RowCache`; the caller updates it.
-
-        Returns:
-            The value as it is held.
-        """
+        """Write an unexpired row; return it as held, so that the caller updates the `RowCache`."""
         if value.__class__ not in self._exact:
             value = self._held(value)
         self.dirty[key] = (value, timestamp)
         return value
 
     def forget(self, key: bytes) -> None:
-        """Drop the uncommitted write of a row that is not in the committed store."""
         super().forget(key)
         if not self._known:
             return  # the time index of dirty rows is empty
@@ -149,7 +142,6 @@ class TimedBuffer(Buffer):
             del self._times[bisect_left(self._times, time)]
 
     def _index_fresh(self) -> None:
-        """Add the rows written since the last call to the time index of dirty rows."""
         new = len(self.dirty) - self._known
         if not new:
             return
@@ -172,16 +164,13 @@ class TimedBuffer(Buffer):
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield ``(key, value, timestamp)`` of unexpired rows in the order of the key bytes."""
         time_of = self._time_of
         for row in super().scan(start, end, reverse=reverse):
             if time_of(row[0]) >= self.horizon:
                 yield row
 
     def held(self, start: bytes, end: bytes) -> list[tuple[bytes, tuple[int, Any]]]:
-        """Return keys, timestamps and values of a small range, as `dirty` holds them, expired rows
-        included.
-        """
+        """Return key, timestamp and held value of a small range's rows, expired rows included."""
         rows: dict[bytes, tuple[int, Any]] = {}
         for key, stored in self._indexed.scan(start, end):
             timestamp, data = decode_timestamped(stored)
@@ -192,19 +181,16 @@ class TimedBuffer(Buffer):
         return [row for row in sorted(rows.items()) if row[1][1] is not None]
 
     def cache_in(self, cache: RowCache) -> None:
-        """Use another cache than `clean` for the committed rows from now on."""
         self._other = cache
         self.clean.clear()
 
     def cached_bytes(self) -> int:
-        """Estimate the memory of the cache of committed rows from a sample of the latest rows."""
         other = self._other
         if other is None:
             return super().cached_bytes()
         return self._estimated(other.count, other.sample)
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        """Evict cached rows until the cache fits into `limit_bytes`."""
         if self._other is None:
             super().shrink_cache(limit_bytes)
         else:
@@ -219,13 +205,9 @@ class TimedBuffer(Buffer):
     def by_time(
         self, start_ms: int, end_ms: int, *, after: bytes = b""
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield time and key of the rows with `start_ms` <= time < `end_ms`, by time, then key.
+        """Yield time and key in order, after key `after` at `start_ms`; `end_ms` is exclusive.
 
-        The rows are a snapshot at the start of the scan, without rows deleted since; read them with
-        `get`.
-
-        Args:
-            after: skip the rows at `start_ms` up to this key, inclusive.
+        They are a snapshot at the start, without rows deleted since; read the rows with `get`.
         """
         after = after if start_ms >= self.horizon else b""
         start_ms = max(start_ms, self.horizon)
@@ -244,9 +226,6 @@ class TimedBuffer(Buffer):
                 yield entry
 
     def earliest(self, start_ms: int = 0) -> int | None:
-        """Return the smallest time of all rows that is at least `start_ms`, or None without such
-        rows.
-        """
         start_ms = max(start_ms, self.horizon)
         self._index_fresh()
         on_disk = (
@@ -267,7 +246,6 @@ class TimedBuffer(Buffer):
         return written is not None and written[0] is None
 
     def oldest_written(self) -> int | None:
-        """Return the smallest time of the unexpired rows written since the last commit, or None."""
         horizon = self.horizon
         unknown = islice(reversed(self.dirty), len(self.dirty) - self._known)
         oldest = min((t for t in map(self._time_of, unknown) if t >= horizon), default=None)
@@ -277,14 +255,11 @@ class TimedBuffer(Buffer):
         return self._times[place] if oldest is None else min(oldest, self._times[place])
 
     def expire(self, horizon: int) -> None:
-        """Expire all rows before `horizon`, in milliseconds; the horizon never decreases."""
         if horizon > self.horizon:  # called for each record; faster than `max`
             self.horizon = horizon
 
     def expired_rows(self) -> Delta:
-        """Return the deletions of the next expired rows on disk, and drop these rows from the
-        cache.
-        """
+        """Return the next deletions of expired rows on disk, and drop these rows from `clean`."""
         if self._deleted_to >= self.horizon:
             return []
         entries = self._indexed.expired(self._deleted_to, self.horizon, EXPIRED_PER_COMMIT)
@@ -296,9 +271,6 @@ class TimedBuffer(Buffer):
         return without(entries)
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        """Return the rows to write to disk for the changes that `delta` returned, and for expired
-        rows.
-        """
         rows = self.live(timestamped_rows(changes))
         known = self.clean.get
         # A row's time never changes, so a row on disk already has its index entry.
@@ -308,12 +280,10 @@ class TimedBuffer(Buffer):
         return [*self._layout.local(rows, indexed), *self.expired_rows()]
 
     def live(self, rows: Delta) -> Delta:
-        """Return the rows of a delta that have not expired since they were written."""
         time_of, horizon = self._time_of, self.horizon
         return [row for row in rows if time_of(row[0]) >= horizon] if horizon > 0 else rows
 
     def committed(self) -> None:
-        """Move the dirty rows to `clean`, or clear both if a `RowCache` has the committed rows."""
         if self._other is None:
             super().committed()
         else:
@@ -326,7 +296,6 @@ class TimedBuffer(Buffer):
         self._known = 0
 
     def discard(self) -> None:
-        """Clear the uncommitted rows and the cache of committed rows."""
         super().discard()
         self._fresh.clear()
         self._times.clear()

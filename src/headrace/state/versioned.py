@@ -85,38 +85,18 @@ class VersionedBuffer(Buffer):
         """Earliest time of the history, in milliseconds."""
 
     def get(self, key: bytes) -> Entry:
-        """Return value and time of the last version of a key; the value is None after a deletion.
-
-        Returns:
-            The version, or `ABSENT`.
-        """
+        """Return the last version of a key, or `ABSENT`; its value is None after a deletion."""
         return self._decoded(self._last(key))
 
     def get_as_of(self, key: bytes, time: int) -> Entry:
-        """Return the version of a key that was valid at a time.
-
-        Args:
-            time: In milliseconds; before the horizon only a last version is returned.
-
-        Returns:
-            The version, with None as the value after a deletion, or `ABSENT`.
-        """
+        """Return the version valid at `time` (ms); before the horizon only a last version."""
         last = self._last(key)
         if last[1] <= time:
             return self._decoded(last)
         return ABSENT if time < self.horizon else self._decoded(self._find(key, time))
 
     def put_version(self, key: bytes, value: Any, time: int) -> int:
-        """Write a version; a value of None deletes the key from that time on.
-
-        Args:
-            value: The value that is valid from `time` on.
-            time: In milliseconds.
-
-        Returns:
-            The time from which the next version is valid, or `IS_LATEST`; `NOT_PUT` if the time is
-            before the horizon, and nothing was written.
-        """
+        """Write a version; return the time (ms) of the next version, `IS_LATEST` or `NOT_PUT`."""
         if time < self.horizon:
             return NOT_PUT
         last = self._last(key)
@@ -132,13 +112,11 @@ class VersionedBuffer(Buffer):
         return IS_LATEST
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        """Write a version; see `put_version`."""
         self.put_version(key, value, timestamp)
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield key, value and time of the last version of each key, in the order of the keys."""
         mine = sorted(
             (
                 key
@@ -158,11 +136,7 @@ class VersionedBuffer(Buffer):
     # -- the commit --------------------------------------------------------------------------
 
     def delta(self) -> list[tuple[bytes, bytes | None, int]]:
-        """Encode the dirty versions of each key by time, followed by the key's last version.
-
-        Raises:
-            ValueEncodingError: A value cannot be encoded; the error has the store and the key.
-        """
+        """Encode the dirty versions of each key by time, followed by the key's last version."""
         changes = []
         for key, times in self._fresh.items():
             start, last = prefix(key), self._last(key)
@@ -177,7 +151,6 @@ class VersionedBuffer(Buffer):
         return changes
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        """Return the rows to write to disk: deletions of old versions, then the changes."""
         gone = self._gone()
         if self._fresh:
             # Versions written now may replace others, so read them again later.
@@ -210,11 +183,9 @@ class VersionedBuffer(Buffer):
         return is_deletion(row) and (not times or times[0] > key_and_time(row_key)[1])
 
     def expire(self, horizon: int) -> None:
-        """Expire versions replaced before `horizon`, in milliseconds; it never decreases."""
         self.horizon = max(self.horizon, horizon)
 
     def committed(self) -> None:
-        """Clear the dirty versions; call it after the committed store has them."""
         self._changed += len(self.dirty)
         self.dirty.clear()
         self._fresh.clear()
@@ -224,7 +195,6 @@ class VersionedBuffer(Buffer):
         return self._latest
 
     def discard(self) -> None:
-        """Clear the uncommitted versions and the cache of last versions."""
         super().discard()
         self._fresh.clear()
         self._latest.clear()
@@ -238,7 +208,6 @@ class VersionedBuffer(Buffer):
         return found
 
     def _find(self, key: bytes, time: int) -> Entry:
-        """Return the version that is valid at a time, as it is held."""
         start = prefix(key)
         times = self._fresh.get(key, ())
         position = bisect_right(times, time)
@@ -254,9 +223,7 @@ class VersionedBuffer(Buffer):
         return self.dirty[start + TIMESTAMP.pack(fresh)] if position else ABSENT
 
     def _next(self, key: bytes, time: int) -> int:
-        """Return the time of the first version after `time`; it requires that a later version
-        exists.
-        """
+        """Return the time of the first version after `time`, which must exist."""
         start = prefix(key)
         times = self._fresh.get(key, ())
         position = bisect_right(times, time)

@@ -51,7 +51,6 @@ def key_and_time(row_key: bytes) -> tuple[bytes, int]:
 
 
 def is_deletion(row: bytes) -> bool:
-    """Return whether a version is a deletion."""
     return row[:1] == _GONE
 
 
@@ -71,7 +70,6 @@ class Versioned:
     time_of: Callable[[bytes], int] | None = field(default=None, init=False)
 
     def rows(self, changes: Changes) -> Delta:
-        """Return the rows to write to disk for changelog records."""
         pack = TIMESTAMP.pack
         rows: list[tuple[bytes, bytes | None]] = []
         for key, value, time in changes:
@@ -80,17 +78,13 @@ class Versioned:
         return rows
 
     def local(self, rows: Delta, indexed: Collection[bytes] = ()) -> Delta:  # noqa: ARG002
-        """Raise AssertionError, because versions must be written with their times; use `rows`."""
         raise AssertionError("versions are written with their times")
 
     def view(self, committed: CommittedStore) -> CommittedStore:
-        """Return the last version of each key."""
         return LatestVersions(committed)
 
     def changes(self, committed: CommittedStore) -> Iterator[tuple[bytes, bytes | None, int]]:
-        """Yield all versions, sorted by time within a key, so that the last version of a key comes
-        last.
-        """
+        """Yield the versions of each key by time, so that its last version comes last."""
         for row_key, row in committed.scan(_ROW, _INDEX):
             key, time = key_and_time(row_key)
             yield key, None if is_deletion(row) else row[1:], time
@@ -115,7 +109,6 @@ class LatestVersions:
         self._committed = committed
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the time and value of the last version of `key`, or None if it has none."""
         start = prefix(key)
         end = start + TIMESTAMP.pack(2**63 - 1)
         for row_key, row in self._committed.scan(start, end, reverse=True):
@@ -123,13 +116,11 @@ class LatestVersions:
         return None
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, None for each that has none."""
         return [self.get(key) for key in keys]
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the rows with `start` <= key < `end` in key order."""
         low = _ROW if start is None else prefix(start)
         high = _INDEX if end is None else prefix(end)
         rows = self._committed.scan(low, high, reverse=reverse)
@@ -144,7 +135,6 @@ class LatestVersions:
         return self._committed.approximate_count() // 2
 
     def approximate_bytes(self) -> int:
-        """Return the approximate size of the rows and their index."""
         return self._committed.approximate_bytes()
 
 
