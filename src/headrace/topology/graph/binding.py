@@ -19,17 +19,10 @@ from headrace.topology.serdes._serde import completed, for_topic
 def bound_to_topics(
     topology: G, *, application_id: str, default_key: AnySerde, default_value: AnySerde
 ) -> G:
-    """Return the topology with each serde bound to the topic that it is used with.
+    """Return the topology with bound serdes; the same object if no serde depends on its topic.
 
-    Args:
-        application_id: prefix of the names of internal topics.
-        default_key: the serde of keys if the topology names none.
-        default_value: the serde of values if the topology names none.
-
-    Returns:
-        The topology; the same object if no serde depends on its topic. A sink that chooses the
-        topic for each record keeps its serdes. A source of several topics uses the serdes of the
-        first.
+    A sink that chooses the topic for each record keeps its serdes. A source of several topics uses
+    the serdes of the first.
     """
     binder = _Binder(application_id, default_key, default_value)
     nodes = tuple(node.bound(binder) for node in topology.nodes)
@@ -49,7 +42,7 @@ class _Binder:
         self._default_value = default_value
 
     def store(self, store: Store, topic: str | None) -> Store:
-        """Return a store with bound serdes; `topic` None means its changelog."""
+        """Bind the serdes of a store; `topic` None means its changelog."""
         changelog = f"{self._prefix}{store.name}-changelog"
         key, value = self._told(store.key, store.value, changelog if topic is None else topic)
         return replace(store, key=key, value=value)
@@ -74,6 +67,5 @@ class _Binder:
 def _bound(
     given: AnySerde | None, default: AnySerde, topic: str, *, is_key: bool
 ) -> AnySerde | None:
-    """Bind a serde to the topic; a serde that ignores topics is returned unchanged."""
     told = for_topic(completed(given, default), topic, is_key=is_key)
     return given if told is given or told is default else told

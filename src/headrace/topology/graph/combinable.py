@@ -10,7 +10,6 @@ from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopo
 
 
 def reaches_time(topology: Graph) -> frozenset[str]:
-    """Return the nodes with a node downstream that depends on stream time."""
     return frozenset(timed_behind(topology))
 
 
@@ -52,9 +51,6 @@ class FoldSeen:
     """An aggregation of a grouped stream, and the reason if it cannot be pre-aggregated.
 
     Args:
-        fold: the aggregation.
-        store: the store that has its rows.
-        topic: the repartition topic that its records come through, or None.
         combining: how its partial aggregates are made; None if they must not be.
         reason: why they must not be, as the rest of a sentence.
     """
@@ -113,7 +109,6 @@ def _is_given_same_keys(fold: Fold, key: AnySerde | None, source: Source | None)
 
 
 def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: Source | None) -> str | None:
-    """Return why the position of the aggregation in its sub-topology forbids pre-aggregation."""
     if not fold.combines:
         return "no merger= says how two results become one"
     if source is None:
@@ -137,7 +132,6 @@ def _named(node: Node) -> str:
 
 
 def _repartition_above(sub: SubTopology, node: Node) -> Source | None:
-    """Return the nearest source of a repartition topic upstream of a node."""
     nodes = by_name(sub.nodes)
     above, waiting = set[str](), list(node.parents)
     for name in waiting:

@@ -40,18 +40,15 @@ class Step:
 
     @property
     def name(self) -> str:
-        """Name of the node that feeds the following steps."""
         return self.nodes[-1].name
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Nodes of other steps that feed this step."""
         own = {node.name for node in self.nodes}
         return tuple(p for node in self.nodes for p in node.parents if p not in own)
 
     @property
     def source(self) -> Source | None:
-        """Source of the step, or None."""
         return next((s for node in self.nodes if (s := node.as_source) is not None), None)
 
 
@@ -61,7 +58,6 @@ class ForJoin:
 
     Args:
         source: the node that reads it.
-        serdes: the serdes of its keys and values.
         is_named: whether the join gave it a name.
     """
 
@@ -98,15 +94,7 @@ class Draft:
         )
 
     def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
-        """Add a step; return the name of the node that feeds the following steps.
-
-        Args:
-            store: the store that the nodes add, if it is one.
-            stores: the stores that the nodes add, if they are several.
-
-        Raises:
-            TopologyError: a node of that name exists already.
-        """
+        """Add a step; return the name of the node that feeds the following steps."""
         step = Step(nodes, stores if store is None else (store, *stores))
         self.lines = with_lines(self.lines, "node", (node.name for node in nodes))
         self.lines = with_lines(self.lines, "store", (store.name for store in step.stores))
@@ -122,11 +110,7 @@ class Draft:
         return step.name
 
     def add_state_stores(self, stores: Iterable[StoreBuilder[Any] | str]) -> None:
-        """Add the stores that are given as builders; ignore plain names.
-
-        Raises:
-            TopologyError: another store has the same name.
-        """
+        """Add the stores that are given as builders; ignore plain names."""
         self.state_stores, self.lines = with_stores(self.state_stores, stores, self.lines)
 
     def reserve(self, table: str, store: Store) -> None:
@@ -134,10 +118,7 @@ class Draft:
         self._reserved[table] = store
 
     def readable(self, table: str) -> tuple[str, ...]:
-        """Make the rows of a table readable; return the stores that are needed to read them.
-
-        A table that is not stored, and not computed from a stored one, is stored from now on.
-        """
+        """Store a table unless its rows can be computed; return the stores to read them."""
         step = next(s for s in self._steps.values() if any(n.name == table for n in s.nodes))
         node = next(n for n in step.nodes if n.name == table)
         if table in self._reserved:
@@ -150,10 +131,7 @@ class Draft:
         return node.view_stores
 
     def tables_above(self, name: str) -> set[str]:
-        """Return the tables that a node is computed from without a topic in between.
-
-        The node itself is included if it is a table.
-        """
+        """Return the tables, `name` included, that feed a node without a topic in between."""
         nodes = {node.name: node for step in self._steps.values() for node in step.nodes}
         found, waiting = set[str](), [name]
         while waiting:
@@ -164,7 +142,6 @@ class Draft:
         return {name for name in found if nodes[name].is_table}
 
     def stores(self, names: Iterable[str]) -> list[Store]:
-        """Return the stores of these names."""
         wanted = set(names)
         known = (store for step in self._steps.values() for store in step.stores)
         return [store for store in (*known, *self.state_stores) if store.name in wanted]
@@ -174,11 +151,7 @@ class Draft:
         return self._for_joins.setdefault(node, [])
 
     def keep_null_keys(self, name: str) -> None:
-        """Let records with a null key pass the repartition topics upstream of a node.
-
-        Args:
-            name: a node that gives such records a result.
-        """
+        """Let null keys pass the repartition topics of a node that gives them a result."""
         step = next(s for s in self._steps.values() if any(n.name == name for n in s.nodes))
         node = next(n for n in step.nodes if n.name == name)
         if node.as_source is not None:
@@ -197,7 +170,6 @@ class Draft:
         return True
 
     def extend_branch(self, name: str, predicate: Function | None, child: str) -> None:
-        """Add a child to a `Branch`."""
         node = cast("Branch", self._steps[name].nodes[0])
         node = replace(
             node, predicates=(*node.predicates, predicate), children=(*node.children, child)
@@ -242,15 +214,7 @@ class Edge:
     def repartitioned(
         self, prefix: str, *, partitions: int | None = None, arguments: Arguments = NO_ARGUMENTS
     ) -> Edge:
-        """Add a repartition topic after this edge, named after `prefix`.
-
-        A topic that was added to the same edge under the same name is used again.
-
-        Args:
-            prefix: prefix of all its names.
-            partitions: its partition count; None derives it from upstream.
-            arguments: the arguments of the DSL call that name its serdes.
-        """
+        """Add a repartition topic, or use the topic of the same edge and name again."""
         names = self.draft.names.repartition(prefix)
         sink = Sink(
             names.sink,
@@ -280,14 +244,10 @@ class Edge:
         return replace(self, node=names.source, rekeyed=False)
 
     def repartitioned_for_join(self, name: str | None, arguments: Arguments = NO_ARGUMENTS) -> Edge:
-        """Add a repartition topic after this edge for a join, or use that of an earlier join.
+        """Add a repartition topic for a join, or use that of an earlier join.
 
         A join with a name has a topic of its own. A join without a name uses an existing topic with
-        the same serdes, whatever the topic's name.
-
-        Args:
-            name: the name that the topic is named after; None takes the name of the edge's node.
-            arguments: the arguments of the DSL call that name its serdes.
+        the same serdes, also if that has a name.
         """
         made = self.draft.for_joins(self.node)
         serdes = (self.key, self.value)

@@ -120,32 +120,26 @@ class Counting(Fold):
 
     @property
     def combines(self) -> bool:
-        """Counts can always be added."""
         return True
 
     @property
     def initial(self) -> Initial:
-        """Function that returns zero."""
         return int
 
     @property
     def add(self) -> Change:
-        """Function that increments the count."""
         return lambda _, __, count: count + 1
 
     @property
     def step(self) -> Change:
-        """Function that increments the count, from zero without a row."""
         return lambda _, __, count: 1 if count is None else count + 1
 
     @property
     def remove(self) -> Change:
-        """Function that decrements the count."""
         return lambda _, __, count: count - 1
 
     @property
     def merge(self) -> Merge:
-        """Function that adds both counts."""
         return lambda _, one, other: one + other
 
 
@@ -178,12 +172,10 @@ class Reducing(Fold):
 
     @property
     def reads_key(self) -> bool:
-        """Whether it has a merger, which takes the key."""
         return self.merger is not None
 
     @property
     def initial(self) -> Initial:
-        """Function that returns None."""
         return lambda: None
 
     @property
@@ -193,26 +185,22 @@ class Reducing(Fold):
 
     @property
     def step(self) -> Change:
-        """Function that combines the value with the row, if it exists."""
         adder = self.adder
         return lambda _, value, old: value if old is None else adder(old, value)
 
     @property
     def remove(self) -> Change:
-        """Function that subtracts the value from the row."""
         subtractor = self.subtractor
         assert subtractor is not None, self
         return lambda _, value, old: subtractor(old, value)
 
     @property
     def merge(self) -> Merge:
-        """Function that combines both values with the adder."""
         adder = self.adder
         return lambda _, one, other: other if one is None else adder(one, other)
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The adder and the merger, if given."""
         return _given(function=self.adder, merger=self.merger)
 
 
@@ -242,40 +230,33 @@ class Aggregating(Fold):
 
     @property
     def combines(self) -> bool:
-        """Whether the user passed a merger."""
         return self.merger is not None
 
     @property
     def initial(self) -> Initial:
-        """The user's initializer."""
         return self.initializer
 
     @property
     def add(self) -> Change:
-        """The user's adder."""
         return self.adder
 
     @property
     def step(self) -> Change:
-        """Function that calls the adder, with an empty aggregate if the row does not exist."""
         adder, initial = self.adder, self.initializer
         return lambda key, value, old: adder(key, value, initial() if old is None else old)
 
     @property
     def remove(self) -> Change:
-        """The user's subtractor."""
         assert self.subtractor is not None, self
         return self.subtractor
 
     @property
     def merge(self) -> Merge:
-        """The user's merger."""
         assert self.merger is not None, self
         return self.merger
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The adder, the initializer and the merger, if given."""
         return _given(function=self.adder, initializer=self.initializer, merger=self.merger)
 
 
@@ -284,7 +265,6 @@ class Combining:
     """Pre-aggregation in a sink: which aggregation is applied per key until the next flush.
 
     Args:
-        fold: the aggregation of the records.
         node: the node of the aggregation downstream of the sink's topic.
         store: the store that has its rows.
         value: the serde of its values; None takes the setting ``default.value.serde``.

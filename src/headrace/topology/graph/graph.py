@@ -78,51 +78,41 @@ class Stateless(Node):
 
     @property
     def reads_key(self) -> bool:
-        """Whether the function takes the key."""
         return self.with_key and self.op not in _UNSEEING
 
     @property
     def reads_value(self) -> bool:
-        """Whether the node has a function."""
         return self.op not in _UNSEEING
 
     @property
     def needs_old(self) -> bool:
-        """Whether the node maps a table, and so its previous value, too."""
         return self.maps_table
 
     @property
     def changes_key(self) -> bool:
-        """Whether the operator may change the key."""
         return self.op in _NEW_KEY
 
     @property
     def changes_value(self) -> bool:
-        """Whether the operator may change the value."""
         return self.op in _NEW_VALUE
 
     @property
     def passes_null_keys(self) -> bool:
-        """Whether the operator keeps the key unchanged."""
         return self.op not in _NEW_KEY
 
     @property
     def is_null_key_filter(self) -> bool:
-        """Whether the operator is the null-key filter."""
         return self.op == "null_key_filter"
 
     def keeping_null_keys(self) -> Node:
-        """Return a pass-through node in place of a null-key filter."""
         return replace(self, op="pass") if self.is_null_key_filter else self
 
     @property
     def leaves_value_alone(self) -> bool:
-        """Whether the operator is a filter, selects a key, or has no function."""
         return self.op in _HARMLESS
 
     @property
     def is_unseeing(self) -> bool:
-        """Whether the node has no function."""
         return self.op in _UNSEEING
 
     @property
@@ -132,17 +122,14 @@ class Stateless(Node):
 
     @property
     def maps_table(self) -> bool:
-        """Whether the node filters or maps a table."""
         return self.op != "pass" and not self.stream
 
     @property
     def word(self) -> str:
-        """The operator."""
         return self.op
 
 
 def _asked(name: str) -> Any:
-    """Return a property that reads the same attribute of the node's spec."""
     return property(attrgetter(f"spec.{name}"))
 
 
@@ -157,23 +144,19 @@ class Fused(Node):
     reads_value = _asked("reads_value")
 
     def bound(self, binder: Binder) -> Node:
-        """Return the node with the serdes of its spec bound."""
         spec = self.spec.bound(binder.part)
         return self if spec == self.spec else replace(self, spec=spec)
 
     @property
     def passes_null_keys(self) -> bool:
-        """True: records are forwarded unchanged."""
         return True
 
     @property
     def leaves_value_alone(self) -> bool:
-        """True: records are forwarded unchanged."""
         return True
 
     @property
     def keeps_nothing(self) -> bool:
-        """True: the condition depends on the record alone."""
         return True
 
 
@@ -190,22 +173,18 @@ class Branch(Node):
 
     @property
     def keeps_nothing(self) -> bool:
-        """True: predicates depend on the record alone."""
         return True
 
     @property
     def reads_key(self) -> bool:
-        """True: predicates take the key."""
         return True
 
     @property
     def reads_value(self) -> bool:
-        """True: predicates take the value."""
         return True
 
     @property
     def passes_null_keys(self) -> bool:
-        """True: records are forwarded unchanged."""
         return True
 
 
@@ -218,51 +197,41 @@ class Aggregate(Node):
 
     @property
     def reads_key(self) -> bool:
-        """Whether the aggregation takes the key."""
         return self.fold.reads_key
 
     @property
     def reads_value(self) -> bool:
-        """Whether the aggregation takes the value."""
         return self.fold.reads_value
 
     @property
     def changes_value(self) -> bool:
-        """True: the aggregate is forwarded."""
         return True
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Store of the node."""
         return (self.store,)
 
     @property
     def is_table(self) -> bool:
-        """True: the aggregates are a table."""
         return True
 
     @property
     def tells_old(self) -> bool:
-        """True: the previous row is forwarded."""
         return True
 
     @property
     def counts(self) -> bool:
-        """Whether no user function makes the value."""
         return not self.fold.asks_user
 
     @property
     def folds(self) -> Fold | None:
-        """Aggregation of the node."""
         return self.fold
 
     @property
     def word(self) -> str:
-        """DSL call that added the node."""
         return self.fold.word
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """Return the DSL call with a store name."""
         return f'{self.fold.word}(store="...")'
 
 
@@ -276,46 +245,37 @@ class TableSource(Node):
 
     @property
     def reads_value(self) -> bool:
-        """Whether the node has a store, and so compares the value with the previous value."""
         return self.store is not None
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Store of the node, if it has a store."""
         return () if self.store is None else (self.store,)
 
     @property
     def reads_as_table(self) -> bool:
-        """True: the records are read as a table."""
         return True
 
     @property
     def is_table(self) -> bool:
-        """True: the last values are a table."""
         return True
 
     @property
     def tells_old(self) -> bool:
-        """Whether the rows are stored, so that the previous row is forwarded."""
         return self.store is not None
 
     @property
     def copies_into(self) -> str | None:
-        """Store of the node, or None."""
         return self.store
 
     def kept_in(self, store: str) -> Node:
-        """Return the table's node with a store."""
         return replace(self, store=store)
 
     def store_advice(self, *, reads_topic: bool) -> str:
-        """Return the DSL call with a store name."""
         call = self.call or ("table" if reads_topic else "to_table")
         return f'{call}(store="...")'
 
     @property
     def repartition_advice(self) -> str:
-        """DSL call with a name."""
         return 'to_table(name="...")'
 
 
@@ -358,49 +318,39 @@ class Operator(Node):
     tells_old = _asked("is_table")
 
     def bound(self, binder: Binder) -> Node:
-        """Return the node with the serdes of its spec bound."""
         spec = self.spec.bound(binder.part)
         return self if spec is self.spec else replace(self, spec=spec)
 
     @property
     def reads_key(self) -> bool:
-        """True: operators take the decoded key."""
         return True
 
     @property
     def changes_value(self) -> bool:
-        """True: operators make their own records."""
         return True
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Stores that the operator uses."""
         return self.uses
 
     @property
     def view_stores(self) -> tuple[str, ...]:
-        """Stores that are needed to read the table, which may belong to other nodes."""
         return self.view_uses
 
     def looks_anywhere(self, store: str) -> bool:
-        """Return the answer of the spec."""
         return self.spec.looks_anywhere(store)
 
     def fills(self, store: str) -> bool:
-        """Return the answer of the spec."""
         return self.spec.fills(store)
 
     def kept_in(self, store: str) -> Node:
-        """Return the node with a spec that stores its rows in this store."""
         spec = self.spec.kept_in(store)
         return replace(self, spec=spec, uses=(store, *self.uses), view_uses=(store,))
 
     def connected(self, stores: tuple[str, ...]) -> Self:
-        """Return the node with these stores added."""
         return replace(self, uses=tuple(dict.fromkeys((*self.uses, *stores))))
 
     def store_advice(self, *, reads_topic: bool) -> str:
-        """Return the advice of the spec."""
         return self.spec.store_advice(reads_topic=reads_topic)
 
 
@@ -412,12 +362,10 @@ class GlobalTable(Node):
 
     @property
     def is_global(self) -> bool:
-        """True: a global table belongs to no task."""
         return True
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """Store of the node."""
         return (self.store,)
 
 
@@ -459,21 +407,17 @@ class SubTopology:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Sources, in the order in which they were added."""
         return tuple(s for n in self.nodes if (s := n.as_source) is not None)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """Sinks, in the order in which they were added."""
         return tuple(s for n in self.nodes if (s := n.as_sink) is not None)
 
     @property
     def outside(self) -> Node | None:
-        """Node that writes to an external sink, if this sub-topology does that, else None."""
         return next((n for n in self.nodes if n.writes_outside is not None), None)
 
     def children(self, name: str) -> tuple[Node, ...]:
-        """Return the children of a node, in the order in which they were added."""
         return tuple(n for n in self.nodes if name in n.parents)
 
 
@@ -524,11 +468,6 @@ G = TypeVar("G", bound=Graph)
 def check(
     nodes: Iterable[Node], stores: Iterable[Store], lines: Lines = MappingProxyType({})
 ) -> None:
-    """Check names, parents and stores of the nodes.
-
-    Raises:
-        TopologyError: a name is used twice, or a parent or a store is unknown.
-    """
     nodes = tuple(nodes)
     seen: set[str] = set()
     for node in nodes:
@@ -576,18 +515,12 @@ def _check_global_topics(nodes: Iterable[Node]) -> None:
 
 
 def tells_old(nodes: Mapping[str, Node], name: str) -> bool:
-    """Whether a node forwards the previous value with each change.
-
-    A table does if it is stored or computed from a stored table; a stream does not.
-    """
+    """Return whether a node forwards old values: stored tables do, and tables mapped from them."""
     return _maker(nodes, name).tells_old
 
 
 def is_versioned(nodes: Mapping[str, Node], name: str) -> bool:
-    """Whether a node is a table that may forward changes out of order (`operators.versioned`).
-
-    Versioned tables are, and tables that are filtered or mapped from a versioned table.
-    """
+    """Return whether a node is a versioned table, or is mapped from a versioned table."""
     return _maker(nodes, name).is_versioned
 
 
@@ -670,5 +603,4 @@ class _Groups:
 
 
 def by_name(nodes: Iterable[Node]) -> Mapping[str, Node]:
-    """Index nodes by their names."""
     return {node.name: node for node in nodes}

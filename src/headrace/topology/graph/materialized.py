@@ -139,5 +139,4 @@ class TableOptions(TypedDict, Generic[K, V], total=False):
 
 
 def materialized(store: str | Materialized | None) -> Materialized:
-    """Convert a ``store=`` argument to a `Materialized`."""
     return store if isinstance(store, Materialized) else Materialized(store)

@@ -357,21 +357,17 @@ class GlobalSource(Node):
 
     @property
     def reads_topics(self) -> tuple[str, ...]:
-        """Topic of the source."""
         return (self.topic,)
 
     @property
     def is_global(self) -> bool:
-        """True: a global table belongs to no task."""
         return True
 
     @property
     def topic_serdes(self) -> Serdes:
-        """Key and value serdes of the source."""
         return self.key, self.value
 
     def bound(self, binder: Binder) -> Node:
-        """Return the source with serdes bound to its topic."""
         return _with_serdes(self, binder.serdes(*self.topic_serdes, self.topic, internal=False))
 
 
@@ -440,7 +436,6 @@ class Sink(Node):
         return _with_serdes(self._with_partials_bound(binder), told)
 
     def _with_partials_bound(self, binder: Binder) -> Sink:
-        """Bind the serde of partial aggregates to the topic of the store's changelog."""
         combines = self.combines
         if combines is None:
             return self

@@ -33,12 +33,9 @@ class Rewrite(Protocol):
 def share_repartitions(topology: G) -> G:
     """Merge repartition topics that carry the same records into the first of them.
 
-    Two aggregations of one unnamed grouped stream write two topics with the same keys and values.
+    Two aggregations of an unnamed grouped stream write two topics with the same keys and values.
     The first topic keeps its name; readers of the other topics read it, too (Kafka Streams:
     ``merge.repartition.topics``).
-
-    Returns:
-        The same computation with fewer topics.
 
     Example:
         >>> from headrace import StreamsBuilder, serdes
@@ -77,9 +74,6 @@ def reuse_table_sources(topology: G) -> G:
     is set or if it starts at the end of the topic, because its rows could not be restored from
     there (Kafka Streams: ``reuse.ktable.source.topics``).
 
-    Returns:
-        The same computation with fewer topics.
-
     Example:
         >>> from headrace import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -113,9 +107,6 @@ def combine_before_repartition(topology: G) -> G:
     commit, or only briefly with at-least-once processing. Then it writes one record per key.
     `folds_of` has the conditions.
 
-    Returns:
-        The same computation with fewer records in its repartition topics.
-
     Example:
         >>> from headrace import StreamsBuilder
         >>> builder = StreamsBuilder()
@@ -128,17 +119,13 @@ def combine_before_repartition(topology: G) -> G:
 
 
 def count_before_repartition(topology: G) -> G:
-    """Pre-aggregate counts only, for applications whose handler may skip a failed record.
-
-    A partial aggregate that the user's function fails on would stand for many records.
-    """
+    """Pre-aggregate counts only, for handlers that skip: a failing partial has many records."""
     folds = combinable(topology)
     counts = {topic: folds[topic] for topic in folds if not folds[topic].fold.asks_user}
     return combining(topology, counts)
 
 
 def combinable(topology: Graph) -> Mapping[str, Combining]:
-    """Return the repartition topics that allow pre-aggregation, each with it: see `folds_of`."""
     return {
         seen.topic: seen.combining
         for seen in folds_of(topology)
@@ -196,11 +183,6 @@ REWRITES: tuple[Rewrite, ...] = tuple(BY_NAME.values())
 
 
 def optimize(topology: G, rewrites: Sequence[Rewrite] = REWRITES) -> G:
-    """Apply rewrites in order.
-
-    Returns:
-        The topology to run; the argument is not changed.
-    """
     for rewrite in rewrites:
         topology = rewrite(topology)
     return topology
