@@ -25,11 +25,7 @@ Aggregator = Callable[[Any, Any, Any], Any]
 
 
 def aggregate_tagged(key: Any, tagged: tuple[Aggregator, Any], aggregate: Any) -> Any:
-    """Call the aggregator that is passed along with a value.
-
-    Args:
-        tagged: the aggregator of the record's stream, and the value.
-        aggregate: the current aggregate of the row.
+    """Call the aggregator of the record's stream, which is passed along with the value.
 
     Example:
         >>> aggregate_tagged("k", (lambda key, value, total: total + value, 2), 3)
@@ -44,9 +40,7 @@ class CogroupInput(OperatorSpec):
     """Input of a cogroup: the aggregation of a single stream.
 
     Args:
-        store: the store that all streams share.
-        fold: the shared aggregation; its aggregator is `aggregate_tagged`.
-        aggregator: the aggregator of this stream.
+        fold: the aggregation that all streams share; its aggregator is `aggregate_tagged`.
         folds_nulls: whether null values are aggregated, too.
     """
 
@@ -59,22 +53,18 @@ class CogroupInput(OperatorSpec):
 
     @property
     def is_timed(self) -> bool:
-        """Whether the shared aggregation depends on stream time."""
         return self.fold.is_timed
 
     @property
     def makes_windows(self) -> bool:
-        """Whether the shared aggregation makes windows."""
         return self.fold.makes_windows
 
     @property
     def close_wait_ms(self) -> int | None:
-        """Time between a window's end and its close, from the shared aggregation."""
         return self.fold.close_wait_ms
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind of a cogroup, with the windows of the shared aggregation."""
         of_fold = self.fold.row_kind
         _, space, windows = of_fold.kind.partition(" ")
         return replace(of_fold, kind=f"cogroup{space}{windows}")
@@ -82,14 +72,12 @@ class CogroupInput(OperatorSpec):
     store_call: ClassVar[str] = 'aggregate(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Input:
-        """Return the operator of a task."""
         shared, place = context.shared, ("cogroup", self.store)
         if place not in shared:
             shared[place] = self.fold.make(context)
         return _Input(shared[place], self, context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
-        """Return the rows of the table."""
         return self.fold.view(context)
 
 
@@ -117,7 +105,6 @@ class _Input:
 
     @property
     def stream_time(self) -> int:
-        """Stream time of the windows of all streams."""
         time: int = self._shared.stream_time
         return time
 
@@ -130,11 +117,7 @@ class _Input:
 
 @dataclass(frozen=True, slots=True)
 class CogroupMerge(OperatorSpec):
-    """Merge of the changes that the streams of a cogroup make.
-
-    Args:
-        fold: the shared aggregation.
-    """
+    """Merge of the changes that the streams of a cogroup make."""
 
     fold: OperatorSpec
     is_table: ClassVar[bool] = True
@@ -142,15 +125,12 @@ class CogroupMerge(OperatorSpec):
 
     @property
     def is_timed(self) -> bool:
-        """Whether the shared aggregation depends on stream time."""
         return self.fold.is_timed
 
     def make(self, context: OperatorContext, /) -> _Merge:
-        """Return the operator of a task."""
         return _Merge(context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
-        """Return the rows of the table."""
         return self.fold.view(context)
 
 

@@ -136,11 +136,7 @@ class Columns:
         """Getters of the non-key columns, by class of the value; None if the class lacks some."""
 
     def values(self, row: SinkRow) -> tuple[Any, ...]:
-        """Return the values of the columns, in the order of the columns.
-
-        Raises:
-            SinkRefusedError: the record has no value for a column.
-        """
+        """Return values in the order of the columns; raise SinkRefusedError if any is missing."""
         return self._values_of(row, self._given(row))
 
     def _values_of(self, row: SinkRow, given: Any) -> tuple[Any, ...]:
@@ -155,11 +151,7 @@ class Columns:
         return self._looked_for(row, given)
 
     def all_values(self, rows: Sequence[SinkRow]) -> list[tuple[Any, ...]]:
-        """Return the values of several rows, faster than `values` for each.
-
-        Raises:
-            SinkRefusedError: the record has no value for a column.
-        """
+        """Return the values of several rows, faster than `values` for each."""
         if self.key:
             return [self.values(row) for row in rows]
         found = []
@@ -217,7 +209,6 @@ class Columns:
             raise self.refused(reason, name, row)
 
     def advice(self, name: str) -> str:
-        """Return advice for a column that cannot hold the record's part."""
         return "make it by select_key" if name in self.key else "write row= that makes one"
 
     def _given(self, row: SinkRow) -> Any:
@@ -237,11 +228,7 @@ class Columns:
         return refused
 
     def key_of(self, row: SinkRow) -> tuple[Any, ...]:
-        """Return the values that identify the row, in the order of the key columns.
-
-        Raises:
-            SinkRefusedError: the record's key lacks a column.
-        """
+        """Return the values that identify the row, in the order of the key columns."""
         if self._has_plain_key and type(row.key) in _PLAIN:
             return (row.key,)
         key = self._key_parts(row.key)
@@ -283,15 +270,10 @@ class Columns:
         return "the record has nothing for it"
 
     def refused(self, reason: str, column: str | None, row: SinkRow) -> SinkRefusedError:
-        """Return the error for a row that does not fit the table."""
         return SinkRefusedError(reason, table=self.table, column=column, offset=row.offset)
 
     def last_of_each_key(self, rows: Sequence[SinkRow]) -> tuple[list[SinkRow], list[SinkRow]]:
-        """Split a batch into the last row of each key, and the keys that it deletes.
-
-        Returns:
-            The rows to write, and the rows to delete.
-        """
+        """Split a batch into the last row of each key, and the deletions of keys."""
         last: dict[tuple[Any, ...], SinkRow] = {}
         for row in rows:
             key = self.key_of(row)
@@ -305,7 +287,6 @@ class Columns:
 
 
 def _taker(kind: type, given: Any, names: Sequence[str]) -> Callable[[Any], Sequence[Any]] | None:
-    """Return a function that takes columns from values of a class, or None if impossible."""
     if kind in _PLAIN:
         return _alone if len(names) == 1 else None
     get: Callable[..., Any] = itemgetter
@@ -332,7 +313,6 @@ class _One:
 
 
 def _said(given: Any, name: str) -> Any:
-    """Return the value of a column, or `_MISSING`."""
     return given.get(name, _MISSING) if type(given) is dict else getattr(given, name, _MISSING)
 
 
@@ -346,7 +326,6 @@ def _nothing(value: Any) -> Sequence[Any]:
 
 
 def _parts(given: Any) -> Mapping[str, Any] | None:
-    """Return the fields of an object by name, or None if it has no fields."""
     if isinstance(given, Mapping):
         return given
     kind = type(given)
@@ -406,16 +385,10 @@ def _plain(hint: Any) -> tuple[type | str, bool]:
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a time with a zone; a time without a zone is interpreted as UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def require_bool(name: str, given: object) -> bool:
-    """Return the value if it is True or False.
-
-    Raises:
-        TopologyError: it is another value.
-    """
     if not isinstance(given, bool):
         raise TopologyError(f"{name} must be True or False, not {type_of(given)}")
     return given

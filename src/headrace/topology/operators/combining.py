@@ -94,7 +94,6 @@ class Partials(dict["bytes | str", list[Any]]):
         self._payload_bytes = 0
 
     def send(self) -> None:
-        """Write and remove all partial aggregates."""
         held = list(self.values())
         self.clear()
         self._records = self._payload_bytes = 0
@@ -121,10 +120,9 @@ class Partials(dict["bytes | str", list[Any]]):
     # -- pause -----------------------------------------------------------------------------------
 
     def _judge(self, held: Sequence[list[Any]]) -> None:
-        """Pause pre-aggregation if too few records were merged into existing partial aggregates.
+        """Pause if too few records were merged: a partial of a single record costs more than it.
 
-        A partial aggregate of a single record costs more than the record itself. The pause starts
-        with no partial aggregates, so the records of a key keep their order.
+        The pause starts with no partial aggregates, so the records of a key keep their order.
         """
         written = len(held)
         is_count = self._call == COUNT
@@ -137,11 +135,7 @@ class Partials(dict["bytes | str", list[Any]]):
     # -- memory --------------------------------------------------------------------------------
 
     def held_bytes(self, records: int) -> int:
-        """Estimate the memory of the partial aggregates.
-
-        Args:
-            records: the number of records that the task has processed since the last call.
-        """
+        """Estimate the memory; `records` were processed by the task since the last call."""
         if self.rests:
             self._rest_records -= records
             self.rests = self._rest_records > 0
@@ -154,7 +148,6 @@ class Partials(dict["bytes | str", list[Any]]):
         return len(self) * HELD_BACK_BYTES + self._payload_bytes
 
     def _measured(self) -> int:
-        """Return the size of the values, from a sample of values that must be encoded."""
         if self._call == COUNT:
             return 0
         total, others = 0, 0
@@ -180,16 +173,10 @@ class Partials(dict["bytes | str", list[Any]]):
 
 
 def partials_among(pending: Iterable[object]) -> Iterator[Partials]:
-    """Yield the `Partials` among the pending updates of a task."""
     return (held for held in pending if isinstance(held, Partials))
 
 
 def partials_bytes(pending: Iterable[object], records: int) -> int:
-    """Estimate the memory of the partial aggregates among the pending updates of a task.
-
-    Args:
-        records: the number of records that the task has processed since the last call.
-    """
     return sum(held.held_bytes(records) for held in partials_among(pending))
 
 

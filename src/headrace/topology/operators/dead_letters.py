@@ -26,7 +26,6 @@ class ToDeadLetters(OperatorSpec):
     reason: str | Callable[[Any, Any], str]
 
     def make(self, context: OperatorContext, /) -> _ToDeadLetters:
-        """Return the operator of a task."""
         return _ToDeadLetters(self, context)
 
 

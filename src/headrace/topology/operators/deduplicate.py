@@ -87,11 +87,9 @@ class SeenSerde:
             raise
 
     def serialize(self, value: Seen, /) -> bytes:
-        """Encode a forwarded record."""
         return self.prefix(value.key, value.id) + _PLACE.pack(value.timestamp_ms, 0)
 
     def deserialize(self, data: bytes, /) -> Seen:
-        """Decode a forwarded record."""
         assert self.left is not None
         timestamp, _ = _PLACE.unpack_from(data, len(data) - _PLACE.size)
         both = data[: -_PLACE.size]
@@ -103,12 +101,10 @@ class SeenSerde:
         return Seen(key, self.right.deserialize(both[end:]), timestamp)
 
     def with_inner_default(self, default: AnySerde, /) -> SeenSerde:
-        """Return the serde with `default` in place of missing inner serdes."""
         right = None if self.keys_only else completed(self.right, default)
         return replace(self, left=completed(self.left, default), right=right)
 
     def for_topic(self, topic: str, *, is_key: bool) -> SeenSerde:
-        """Return the serde with inner serdes bound to a topic."""
         both = (self.left, self.right)
         told = [s if s is None else for_topic(s, topic, is_key=is_key) for s in both]
         return self if told == list(both) else replace(self, left=told[0], right=told[1])
@@ -136,7 +132,6 @@ class Deduplicate(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the interval, which cannot change for existing rows."""
         kind = "deduplication by key" + ("" if self.identify is None else " and id")
         spans = {"within": self.within_ms, "grace": self.grace_ms}
         return RowKind(kind, spans, frozenset({"within"}))
@@ -146,7 +141,6 @@ class Deduplicate(OperatorSpec):
     repartition_advice: ClassVar[str] = 'deduplicate(name="...")'
 
     def make(self, context: OperatorContext, /) -> _Deduplicating:
-        """Return the operator of a task."""
         return _Deduplicating(self, context)
 
 
@@ -201,7 +195,6 @@ class _Deduplicating(Uncached):
             self._buffer.expire(self._time.value - self._retention_ms)
 
     def _is_near(self, prefix: bytes, timestamp: int) -> bool:
-        """Whether a forwarded record of the id is within the interval; expired rows are ignored."""
         buffer, within = self._buffer, self._within_ms
         start = max(timestamp - within, buffer.horizon)
         end = min(timestamp + within, _TIME_MAX) + 1

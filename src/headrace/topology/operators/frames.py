@@ -20,13 +20,7 @@ COLUMN = "value"
 
 @dataclass(frozen=True, slots=True)
 class FormOf:
-    """Conversion of values to a form and back.
-
-    Args:
-        made_of: makes a batch from values.
-        values_of: returns the values of a function's result.
-        library: the module that it requires.
-    """
+    """Conversion of values to a form and back; `library` is the module that it requires."""
 
     made_of: Callable[[list[Any]], Any]
     values_of: Callable[[Any], Sequence[Any]]
@@ -34,11 +28,6 @@ class FormOf:
 
 
 def require_library(form: Form) -> None:
-    """Raise if the library of a form is not installed.
-
-    Raises:
-        TopologyError: the library is missing.
-    """
     library = FORMS[form].library
     if library is not None and find_spec(library) is None:
         raise TopologyError(
@@ -67,7 +56,6 @@ def _plain(result: Any) -> Sequence[Any]:
 
 
 def _rows(rows: list[dict[str, Any]]) -> Sequence[Any]:
-    """Return the values of rows, unwrapped if their only column is ``value``."""
     if rows and list(rows[0]) == [COLUMN]:
         return [row[COLUMN] for row in rows]
     return rows

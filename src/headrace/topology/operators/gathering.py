@@ -42,17 +42,11 @@ class Gathered:
         self.error: BaseException | None = None
 
     def result(self) -> Any:
-        """Return the result.
-
-        Raises:
-            BaseException: the error that the function raised.
-        """
         if self.error is not None:
             raise self.error
         return self.value
 
     def call(self, context: OperatorContext, attempt: int) -> Call:
-        """Return the identity of the call, for idempotency keys."""
         message = self.message
         known = message is not None
         return Call(
@@ -112,11 +106,9 @@ class Gathering:
 
     @property
     def ends_with_run(self) -> bool:
-        """Whether the batch must be forwarded at the end of the run."""
         return bool(self.pending) and self._wait_ms is None
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Add a record to the batch."""
         facts, pending = self._facts, self.pending
         message = facts.record
         count = len(pending)
@@ -156,5 +148,4 @@ class Gathering:
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Forward all results."""
         self._release()

@@ -22,7 +22,6 @@ class KeyedFold(FoldedTable):
     is_timed: ClassVar[bool] = False
 
     def make(self, context: OperatorContext, /) -> KeyedFolding:
-        """Return the operator of a task."""
         return KeyedFolding(self, context)
 
 
@@ -41,7 +40,6 @@ class KeyedFolding(RecordCache):
         super().__init__(context.forward, self._rows.get)
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Aggregate a record into its row."""
         row_key = self._encode(key)
         old, before = self._rows.get(row_key)
         # A separate copy if values can be changed in place, because the old value is forwarded.

@@ -55,17 +55,14 @@ class _Emitting(Protocol):
 
 
 def emits_earlier(operator: Operator) -> bool:
-    """Return whether an operator emits results of earlier records when its time advances."""
     return isinstance(operator, _Emitting) and operator.emits_earlier
 
 
 def has_results_left(operator: Operator) -> bool:
-    """Return whether results of an operator wait for the next commit."""
     return isinstance(operator, _Emitting) and operator.has_results_left()
 
 
 def emit_left(operator: Operator) -> None:
-    """Emit the results of an operator that did not fit into the last commit."""
     if isinstance(operator, _Emitting) and operator.has_results_left():
         operator.emit_left()
 
@@ -76,23 +73,19 @@ def holds_results(operator: Operator) -> bool:
 
 
 def held_from(operator: Operator) -> int | None:
-    """Return the earliest time of the results that wait in an operator; None if no result waits."""
     return operator.held_from() if isinstance(operator, _Holding) else None
 
 
 def is_due(operator: Operator, time: int) -> bool:
-    """Return whether an operator emits results when stream time reaches `time`."""
     return isinstance(operator, _Timed) and operator.is_due(time)
 
 
 def advance(operator: Operator, time: int) -> None:
-    """Advance the stream time of an operator, if it has a stream time."""
     if isinstance(operator, _Timed):
         operator.advance(time)
 
 
 def close_idle(operator: Operator) -> None:
-    """Close the windows of an operator, if it has windows."""
     if isinstance(operator, _Closing):
         operator.close_idle()
 
@@ -106,8 +99,7 @@ class Uncached:
         self._forward = forward
         self.pending: dict[bytes, list[Any]] = {}
 
-    def flush(self) -> None:
-        """Do nothing, because the operator caches nothing."""
+    def flush(self) -> None: ...
 
 
 class RecordCache:

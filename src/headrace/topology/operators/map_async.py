@@ -26,7 +26,6 @@ class Called:
     """User function of an async map, and its arguments.
 
     Args:
-        function: the user's function.
         with_key: whether it takes the key before the value.
         with_call: whether it takes the identity of the call as ``call=``.
     """
@@ -36,7 +35,6 @@ class Called:
     with_call: bool
 
     def make(self, one: Gathered, context: OperatorContext, attempt: int) -> Any:
-        """Call the function for a record."""
         key, value, _, _ = one.record
         values = (key, value) if self.with_key else (value,)
         if not self.with_call:
@@ -49,8 +47,6 @@ class MapAsync(OperatorSpec):
     """Spec of an async map.
 
     Args:
-        called: the function.
-        plan: concurrency, retries and time-outs of the calls.
         order: order of the results: that of the records ("kept"), or that in which calls end
             ("any").
         instead: called as ``instead(value, error)`` after a call failed; returns the value.
@@ -69,16 +65,13 @@ class MapAsync(OperatorSpec):
 
     @property
     def gives_up_order(self) -> bool:
-        """Whether results may be reordered, among themselves and relative to other paths."""
         return self.order == "any"
 
     @property
     def answer(self) -> Answered | None:
-        """Reaction to a record whose call failed."""
         return self.where_failed
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Return the operator of a task."""
         return _Calling(self, context)
 
 

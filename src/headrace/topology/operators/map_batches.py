@@ -20,10 +20,8 @@ class MapBatches(OperatorSpec):
 
     Args:
         function: called as ``function(values)``, returns as many values.
-        max_records: maximum number of values per call.
         max_ms: how long values may wait for further values; None waits only until the end of the
             run.
-        form: the form of the values.
     """
 
     function: Callable[[Any], Any]
@@ -36,7 +34,6 @@ class MapBatches(OperatorSpec):
     is_timed: ClassVar[bool] = False
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Return the operator of a task."""
         return _Batching(self, context)
 
 

@@ -85,8 +85,7 @@ class _Connection:
         self._sink._positions[place] = batch.next
         self._sink.rows.extend(batch.rows)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 _IMMUTABLE = frozenset({str, int, float, bool, bytes, type(None)})
@@ -143,16 +142,13 @@ class WriteOutside(OperatorSpec):
 
     @property
     def writes_outside(self) -> ExternalSink:
-        """External sink of the rows."""
         return self.sink
 
     @property
     def reads_directly(self) -> bool:
-        """Whether it reads a source topic rather than a repartition topic."""
         return self.direct
 
     def make(self, context: OperatorContext, /) -> Outbox:
-        """Return the outbox of a task."""
         return Outbox(self, context)
 
 
@@ -189,7 +185,6 @@ class Outbox:
         context.task.outbox = self
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Keep a record."""
         del old, headers
         if self._copies:
             key, value = snapshot(key), snapshot(value)
@@ -217,8 +212,7 @@ class Outbox:
         """Whether rows are being collected for a larger batch."""
         return self.batching is not None and bool(self.kept) and not self._is_first
 
-    def flush(self) -> None:
-        """Do nothing, because nothing is forwarded."""
+    def flush(self) -> None: ...
 
     def begin(
         self,
@@ -228,14 +222,7 @@ class Outbox:
         *,
         is_first: bool = False,
     ) -> None:
-        """Set the position that the sink reports.
-
-        Args:
-            source: the topic of the position.
-            batching: how long the sink wants rows to be collected.
-            is_first: whether the start position is undefined: then the first rows are not
-                collected.
-        """
+        """Set the sink's position; `is_first` if it is undefined: the first rows do not wait."""
         self.source, self.position, self.batching = source, position, batching
         self._is_first = is_first
         if position is not None:
@@ -248,7 +235,6 @@ class Outbox:
         self._is_first = False
 
     def take(self) -> tuple[Sequence[SinkRow], Sequence[Kept]]:
-        """Remove the rows; return them with the records that they are made from."""
         kept = self.kept[:]
         self.kept.clear()
         self.since_s = None

@@ -32,15 +32,7 @@ class Supplied:
 
 
 def supplied(given: Any) -> Supplied:
-    """Convert the argument of a DSL call, a supplier or a function, to a supplier.
-
-    Args:
-        given: a class or a function without arguments, which returns a new processor each time, or
-            a function that is called as ``function(record, context)``.
-
-    Raises:
-        TopologyError: it is neither, or it returns the same object twice.
-    """
+    """Convert a supplier of processors, or a ``function(record, context)``, to a supplier."""
     arguments = _required_arguments(given)
     if arguments == 2 and not isinstance(given, type):
         return Supplied(_OfFunction(given), ())
@@ -136,20 +128,16 @@ class Process(OperatorSpec):
 
     @property
     def changes_key(self) -> bool:
-        """Whether the processor may change keys."""
         return not self.fixed_key
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind of a processor, whose row format only the user knows."""
         return RowKind("processor")
 
     def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
-        """True: a processor may read any key."""
         return True
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Return the operator that runs the processor of a task."""
         return _Running(self, context)
 
 

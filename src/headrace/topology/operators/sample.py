@@ -62,29 +62,23 @@ class Sample(FusedSpec):
 
     @property
     def reads_key(self) -> bool:
-        """Whether the key is hashed."""
         return self.by == "key"
 
     @property
     def reads_value(self) -> bool:
-        """Whether the value is hashed."""
         return self.by == "value"
 
     @property
     def serde_arguments(self) -> Arguments:
-        """Name of the argument for the serde, for both key and value."""
         return {"key": "serde", "value": "serde"}
 
     def bound(self, bind: Bind, /) -> Sample:
-        """Return the spec with its serde bound."""
         return replace(self, serde=bind(self.serde, self.topic, is_key=self.reads_key))
 
     def condition(self, record: FusedRecord, /) -> str:
-        """Return the condition that the record is in the sample."""
         part = record.key_bytes if self.reads_key else record.value_bytes
         return f"{record.constant('takes', self.takes)}({part(self.serde)})"
 
     def takes(self, data: bytes | None) -> bool:
-        """Whether records with these bytes are in the sample."""
         found = blake2b(data or b"", digest_size=_BYTES, person=b"headrace-sample").digest()
         return int.from_bytes(found, "big") < self.fraction * _WHOLE

@@ -22,7 +22,6 @@ class StoredRows:
         self._encode = key.serialize
 
     def get(self, key: Any, /) -> tuple[Any, int]:
-        """Return the value and timestamp of a key, or (None, -1)."""
         return self._get(self._encode(key))
 
 
@@ -34,7 +33,6 @@ class StoredTable(OperatorSpec):
     is_table: ClassVar[bool] = True
 
     def view(self, context: OperatorContext, /) -> TableView:
-        """Return the stored rows."""
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
@@ -45,12 +43,10 @@ class FoldedTable(StoredTable):
     fold: Fold
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """Return the DSL call with a store name."""
         return f'{self.fold.word}(store="...")'
 
 
 def to_all(receivers: tuple[Receive, ...]) -> Receive:
-    """Return a receiver that passes each record to several receivers, in order."""
     if len(receivers) == 1:
         return receivers[0]
 

@@ -44,11 +44,9 @@ class SelectGroup(OperatorSpec):
     needs_old: ClassVar[bool] = True
 
     def bound(self, bind: Callable[..., AnySerde]) -> SelectGroup:
-        """Return the spec with its serdes bound."""
         return replace(self, key=bind(self.key, self.topic, is_key=True))
 
     def make(self, context: OperatorContext, /) -> _SelectGroup:
-        """Return the operator of a task."""
         return _SelectGroup(self, context)
 
 
@@ -96,11 +94,9 @@ class TableFold(FoldedTable):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the name of the aggregation."""
         return RowKind(f"{self.fold.word} of a grouped table")
 
     def make(self, context: OperatorContext, /) -> _TableFold:
-        """Return the operator of a task."""
         return _TableFold(self, context)
 
 

@@ -27,7 +27,6 @@ class StoredMapping(StoredTable):
     function: Function
 
     def make(self, context: OperatorContext, /) -> _Mapping:
-        """Return the operator of a task."""
         return _Mapping(self, context)
 
 

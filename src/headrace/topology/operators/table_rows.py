@@ -64,13 +64,7 @@ class TableRows(RecordCache):
         timestamp: int,
         headers: Headers,
     ) -> None:
-        """Write a row, and forward or cache the change, if the value differs.
-
-        Args:
-            value: the new value of the row.
-            old: the previous value, not changed in place since it was read.
-            headers: the headers of the record that caused the change.
-        """
+        """Write a row, and forward or cache its change; `old` must be as it was when read."""
         value = self._keep(value)
         if is_same(value, old, self._encode_value):
             return

@@ -36,11 +36,6 @@ class ValueTransformerWithKey(Protocol[K_contra, V_contra, R_co]):
 
 
 def checked_supplier(supplier: Callable[[], Any]) -> Callable[[], Any]:
-    """Check a supplier of transformers and return it.
-
-    Raises:
-        TopologyError: it returns another type, or the same object twice.
-    """
     if not callable(supplier):
         raise TopologyError(
             f"{supplier!r} makes no transformers: give a class or a function without arguments "
@@ -73,25 +68,21 @@ class TransformValues(OperatorSpec):
 
     @property
     def is_table(self) -> bool:
-        """Whether the results are stored, so that old values are known."""
         return self.store is not None
 
     def looks_anywhere(self, store: str, /) -> bool:
-        """Whether the store is not its own, because a transformer may read any key there."""
+        """Return True for other stores: a transformer may read any key there."""
         return store != self.store
 
     store_call: ClassVar[str] = 'transform_values(store="...")'
 
     def kept_in(self, store: str) -> TransformValues:
-        """Return the spec with its results stored."""
         return replace(self, store=store)
 
     def make(self, context: OperatorContext, /) -> _Transforming:
-        """Return the operator of a task."""
         return _Transforming(self, context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
-        """Return the results, or None if they are not stored."""
         if self.store is None:
             return None
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])

@@ -53,15 +53,12 @@ class VersionedTable(OperatorSpec):
     store: str
 
     def store_advice(self, *, reads_topic: bool) -> str:
-        """Return the DSL call with a store name."""
         return 'table(store="...")' if reads_topic else 'to_table(store="...")'
 
     def make(self, context: OperatorContext, /) -> _VersionedTable:
-        """Return the operator of a task."""
         return _VersionedTable(self, context)
 
     def view(self, context: OperatorContext, /) -> VersionedView:
-        """Return the rows of the table."""
         return _VersionedRows(context.open_store(self.store))
 
 
