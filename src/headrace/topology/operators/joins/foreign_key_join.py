@@ -65,7 +65,6 @@ class _Spec(OperatorSpec):
     """Serde of the right table's keys."""
 
     def bound(self, bind: Bind) -> Self:
-        """Return the spec with its serdes bound."""
         return replace(
             self,
             key=bind(self.key, f"{self.topic}-pk", is_key=True),
@@ -100,13 +99,11 @@ class Subscribe(_Spec):
         return {"value": "this table's value", "key": "the other table's key"}
 
     def bound(self, bind: Bind) -> Self:
-        """Return the spec with its serdes bound."""
         # Without super(): a dataclass with slots is re-created, and super() uses the first class.
         spec = _Spec.bound(self, bind)
         return replace(spec, value=bind(self.value, f"{self.topic}-vh", is_key=False))
 
     def make(self, context: OperatorContext, /) -> _Subscribe:
-        """Return the operator of a task."""
         return _Subscribe(self, context)
 
 
@@ -174,7 +171,6 @@ class Receive(_Spec):
     store: str
 
     def make(self, context: OperatorContext, /) -> _Receive:
-        """Return the operator of a task."""
         return _Receive(self, context)
 
 
@@ -217,12 +213,10 @@ class Answer(_Spec):
     table: str
 
     def bound(self, bind: Bind) -> Self:
-        """Return the spec with its serdes bound."""
         spec = _Spec.bound(self, bind)
         return replace(spec, value=bind(self.value, self.answers, is_key=False))
 
     def make(self, context: OperatorContext, /) -> _Answer:
-        """Return the operator of a task."""
         return _Answer(self, context)
 
 
@@ -273,12 +267,10 @@ class Notify(_Spec):
     store: str
 
     def bound(self, bind: Bind) -> Self:
-        """Return the spec with its serdes bound."""
         spec = _Spec.bound(self, bind)
         return replace(spec, value=bind(self.value, self.answers, is_key=False))
 
     def make(self, context: OperatorContext, /) -> _Notify:
-        """Return the operator of a task."""
         return _Notify(self, context)
 
 
@@ -328,18 +320,15 @@ class Resolve(_Spec):
     left: bool
 
     def bound(self, bind: Bind) -> Self:
-        """Return the spec with its serdes bound."""
         spec = _Spec.bound(self, bind)
         value = bind(self.value, f"{self.topic}-vh", is_key=False)
         return replace(spec, value=value, other=bind(self.other, self.answers, is_key=False))
 
     @property
     def partitioned_like(self) -> str:
-        """Node of the left table, whose partitioning the results have."""
         return self.table
 
     def make(self, context: OperatorContext, /) -> _Resolve:
-        """Return the operator of a task."""
         return _Resolve(self, context)
 
 

@@ -43,7 +43,6 @@ class GlobalJoin(OperatorSpec):
         return {"key": _KEY_OF_TABLE, "value": _KEY_OF_TABLE}
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Return the operator of a task."""
         return _Join(self, context)
 
 

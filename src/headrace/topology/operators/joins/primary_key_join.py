@@ -45,7 +45,6 @@ class JoinSide(OperatorSpec):
     needs_old: ClassVar[bool] = True
 
     def make(self, context: OperatorContext, /) -> _Side:
-        """Return the operator of a task."""
         return _Side(self, context)
 
 
@@ -84,24 +83,20 @@ class JoinMerge(OperatorSpec):
     store_call: ClassVar[str] = 'join(store="...")'
 
     def kept_in(self, store: str) -> JoinMerge:
-        """Return the spec with its results stored."""
         return replace(self, store=store)
 
     def make(self, context: OperatorContext, /) -> _Stored | _StoredLater | _Unstored:
-        """Return the operator of a task."""
         if self.store is None:
             return _Unstored(self, context)
         kind = _StoredLater if any(map(context.told_late, self.tables)) else _Stored
         return kind(self, self.store, context)
 
     def view(self, context: OperatorContext, /) -> TableView:
-        """Return the results, stored or computed."""
         if self.store is None:
             return _Joined(self, context)
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
     def joined(self, one: Any, other: Any) -> Any:
-        """Return the result of two rows, either of which may be None."""
         if (one is None and not self.alone[1]) or (other is None and not self.alone[0]):
             return None
         return None if one is None and other is None else self.joiner(one, other)
@@ -209,7 +204,6 @@ class _StoredLater(_Sides):
         self.pending[self._store.encode_key(key)] = key, timestamp, headers
 
     def flush(self) -> None:
-        """Write and forward a result for each key with a changed row."""
         held = list(self.pending.items())
         self.pending.clear()
         for row_key, (key, timestamp, headers) in held:
@@ -258,7 +252,6 @@ class _Unstored(_Sides):
         held[2:] = max(held[2], timestamp), headers
 
     def flush(self) -> None:
-        """Forward a result for each key with a changed row."""
         held = list(self.pending.values())
         self.pending.clear()
         for key, olds, timestamp, headers in held:

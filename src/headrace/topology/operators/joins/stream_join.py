@@ -58,7 +58,6 @@ class KeyEncoder:
         self.data = b""
 
     def __call__(self, key: Any) -> bytes:
-        """Return the bytes of a key."""
         if key is self.key:
             return self.data
         data = self._serialize(key)
@@ -77,9 +76,7 @@ class SideRows:
     Streams.
 
     Args:
-        buffer: the store of the records.
         encode: encodes keys; shared by the operators of the join.
-        retention_ms: how long a record is kept.
         time: the stream time of this side.
         sequence: the number of the last record.
         task: has the watermark that limits stream time.
@@ -153,7 +150,6 @@ class SideRows:
         return True
 
     def advance(self, time: int) -> None:
-        """Advance the stream time of this side."""
         if time > self._time.value:
             self._time.value = time
             self._buffer.expire(time - self._retention_ms)
@@ -163,10 +159,7 @@ class SideRows:
         return timestamp < self._buffer.horizon
 
     def between(self, key: Any, start_ms: int, end_ms: int) -> list[tuple[int, Any]]:
-        """Return timestamps and values of a key's records, by timestamp, then in order of arrival.
-
-        Both bounds are inclusive.
-        """
+        """Return timestamps and values by timestamp, then arrival; both bounds are inclusive."""
         buffer = self._buffer
         if start_ms < buffer.horizon:
             start_ms = buffer.horizon
@@ -183,7 +176,6 @@ class SideRows:
         return [(timestamp, opened(value)) for _, timestamp, value in rows]
 
     def remove_last(self, key_bytes: bytes, timestamp: int, count: int) -> None:
-        """Delete the last records of a key and timestamp."""
         if timestamp < self._buffer.horizon:
             return
         recent = self._recent or self._rows_in_memory()
@@ -209,7 +201,6 @@ class SideRows:
 
 
 def key_encoder(context: OperatorContext, store: str) -> KeyEncoder:
-    """Return the encoder of the keys of a side's store."""
     serde = context.serdes(store)[0]
     assert isinstance(serde, KeptKeySerde), store
     assert serde.inner is not None, store
@@ -243,8 +234,6 @@ class Waiting:
     After each record, no row is left that can no longer match.
 
     Args:
-        left: the stored records of the left side.
-        right: the stored records of the right side.
         left_ms: how long after its timestamp a left record can match, including the grace period.
         right_ms: the same for a right record; None if right records do not wait.
         drops_late_matches: whether a record must not match after its unmatched result.
@@ -317,11 +306,9 @@ class Waiting:
             raise
 
     def is_due(self, time: int) -> bool:
-        """Return whether unmatched results may be emitted when stream time reaches `time`."""
         return time > self.time.value and time > self._next
 
     def held_from(self) -> int | None:
-        """Return the timestamp of the earliest waiting record."""
         first = next(iter(self._buffer.scan()), None)
         return None if first is None else TIMESTAMP.unpack_from(first[0])[0]
 
@@ -351,12 +338,9 @@ class Waiting:
             self._end(row, timestamp)
 
     def _emit_ended(self, now: int, forward: Receive) -> bool:
-        """Emit unmatched results of the heap, in the order of their rows.
+        """Emit due results in the order of their rows; return False if the rest waits for a commit.
 
         They have no headers: the store has none, and the current record has another key.
-
-        Returns:
-            Whether all were emitted; otherwise the rest waits for the next commit.
         """
         ended: dict[bytes, int] = {}
         while self._ends and self._ends[0][0] < now:
@@ -418,7 +402,6 @@ class Waiting:
         self._next = min(self._next, end)
 
     def _forget(self) -> None:
-        """Clear the heap, so that it is filled from the store again."""
         self._ends.clear()
         self._read_to = _START
         self._next = -1
@@ -470,11 +453,9 @@ class KeepSide(OperatorSpec):
 
     @property
     def serde_arguments(self) -> Arguments:
-        """Names of the serdes; the values of each side have their own."""
         return {} if self.is_left else {"value": "other_value"}
 
     def make(self, context: OperatorContext, /) -> _Keep:
-        """Return the operator of a task."""
         return _Keep(self, context)
 
 
@@ -507,17 +488,14 @@ class JoinSide(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the join window."""
         return RowKind("join of streams", {"before": self.before_ms, "after": self.after_ms})
 
     def fills(self, store: str, /) -> bool:
-        """Whether the store has the records of this side."""
         return store == self.own
 
     store_call: ClassVar[str] = 'join(store="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Return the operator of a task."""
         return _Join(self, context)
 
 
@@ -534,7 +512,6 @@ class _Keep(Uncached):
         self._rows = SideRows.of(context, spec.store, spec.retention_ms)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Forward a record to be joined, then store it for later records."""
         rows = self._rows
         self._forward(key, value, None, timestamp, headers)
         if key is None or value is None:
@@ -586,15 +563,12 @@ class _Join(Uncached):
 
     @property
     def emits_earlier(self) -> bool:
-        """Whether it emits results of earlier records when its time advances."""
         return self._waiting is not None
 
     def has_results_left(self) -> bool:
-        """Return whether unmatched results are due that did not fit into the last commit."""
         return self._waiting is not None and self._waiting.is_behind
 
     def emit_left(self) -> None:
-        """Emit the results left by the last commit, within the budget of the next commit."""
         assert self._waiting is not None
         self._waiting.is_behind = False
         self._waiting.advance(self._waiting.time.value, self._forward)

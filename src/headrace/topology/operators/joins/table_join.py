@@ -35,7 +35,6 @@ class TableJoin(OperatorSpec):
     repartition_advice: ClassVar[str] = 'join(name="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Return the operator of a task."""
         return _Join(self, context)
 
 

@@ -47,13 +47,11 @@ class PostponedTableJoin(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the grace period."""
         return RowKind("join with a table", {"grace": self.grace_ms})
 
     store_call: ClassVar[str] = repartition_advice
 
     def make(self, context: OperatorContext, /) -> _Join:
-        """Return the operator of a task."""
         return _Join(self, context)
 
 
@@ -96,7 +94,6 @@ class _Join(Uncached):
         """No waiting record is earlier than this."""
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Store a record, and join the records that have waited long enough."""
         if value is None or (key is None and not self._left):
             # A record that is dropped does not advance time (Kafka Streams: `maybeDropRecord`).
             self._drop("null value" if value is None else "null key")
