@@ -61,7 +61,6 @@ class BufferedSerde(Around[Any]):
         object.__setattr__(self, "immutable", inner is not None and inner.immutable)
 
     def serialize(self, value: Buffered, /) -> bytes:
-        """Encode a change."""
         encode = self._known.serialize
         data = None if value.value is None else encode(value.value)
         prior = None if value.prior is None else encode(value.prior)
@@ -74,7 +73,6 @@ class BufferedSerde(Around[Any]):
         return b"".join(parts)
 
     def deserialize(self, data: bytes, /) -> Buffered:
-        """Decode a change."""
         decode = self._known.deserialize
         try:
             time, timestamp, prior_size, value_size = _HEAD.unpack_from(data)
@@ -95,7 +93,6 @@ class BufferedSerde(Around[Any]):
         )
 
     def normalise(self, value: Buffered, /) -> Buffered:
-        """Return the change that the encoded change decodes to."""
         now, prior = kept(self._known, value.value), kept(self._known, value.prior)
         return value._replace(value=now, prior=prior, headers=list(value.headers or ()))
 

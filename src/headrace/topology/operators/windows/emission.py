@@ -52,7 +52,6 @@ class EmissionProgress:
         return rows if self._after else islice(rows, max(self._rows.value, 0), None)
 
     def passed(self, time: int, row_key: bytes) -> None:
-        """Note that a row was emitted."""
         if time != self._at:
             self.stop_at(time)
             self._at = time

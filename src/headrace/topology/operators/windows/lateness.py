@@ -25,14 +25,7 @@ def late_name(node: str) -> str:
 
 
 def split_late(node: str, children: Mapping[str, Receive]) -> tuple[Receive | None, Receive | None]:
-    """Split the children of a node into receivers of results and of late records.
-
-    Args:
-        children: the children, as in the operator's context.
-
-    Returns:
-        The receiver of results, and the receiver of late records; each is None if the node has
-        none.
+    """Split children into a receiver of results and a receiver of late records, None without any.
 
     Example:
         >>> results, late = split_late("hourly", {"hourly-late": print})

@@ -46,7 +46,6 @@ class _KeyRows(list[Row]):
     floor: int
 
     def place(self, stamp: int) -> int:
-        """Return the number of rows before a stamp."""
         return bisect_left(self, (stamp,))
 
     def insert_row(self, row: Row) -> None:
@@ -80,11 +79,7 @@ class RecentRows:
         buffer.cache_in(self)
 
     def add(self, key: bytes, time: int, number: int, timestamp: int, value: Any) -> None:
-        """Add a row that is in the buffer, with its value in the buffer's form.
-
-        Args:
-            time: the timestamp in the row's key, after the key; `number` follows it.
-        """
+        """Add a row of the buffer, in its form; `time` and `number` are the end of its row key."""
         found = self._keys.get(key)
         if found is None:
             if time < self._floor:
@@ -109,12 +104,9 @@ class RecentRows:
         return [(stamp >> _BITS, timestamp, value) for stamp, timestamp, value in reversed(found)]
 
     def between(self, key: bytes, start_ms: int, end_ms: int) -> list[Row]:
-        """Return the rows of a key by timestamp, then number; the list must not be changed.
+        """Return a key's rows by timestamp, then number; the list must not be changed.
 
-        Both bounds are inclusive.
-
-        Args:
-            start_ms: not before the buffer's horizon.
+        Both bounds are inclusive; `start_ms` is not before the buffer's horizon.
         """
         found = self._keys.get(key)
         if start_ms < (self._floor if found is None else found.floor):
@@ -141,7 +133,6 @@ class RecentRows:
         return gone
 
     def written(self, row_key: bytes) -> None:
-        """Invalidate the rows of a key after other code has written a row."""
         latest: int = KEPT.unpack_from(row_key, len(row_key) - KEPT.size)[0]
         found = self._keys.pop(row_key[: -KEPT.size], None)
         if found is not None:
@@ -151,7 +142,6 @@ class RecentRows:
         self._floor = max(self._floor, latest + 1)
 
     def shrink(self, entries: int) -> None:
-        """Remove expired rows, then keys, until at most `entries` rows and keys are left."""
         self._sweep()
         for key in list(self._keys):
             if self.count <= entries:
@@ -162,12 +152,10 @@ class RecentRows:
                 self._floor = max(self._floor, (found[-1][0] >> _BITS) + 1)
 
     def sample(self) -> dict[bytes, Entry]:
-        """Return some rows, for an estimate of the memory."""
         latest = islice(reversed(self._keys.items()), _SAMPLE)
         return {key: found[-1][:0:-1] for key, found in latest if found}
 
     def _read(self, key: bytes, found: _KeyRows | None, start_ms: int) -> _KeyRows:
-        """Read the missing rows of a key from the store."""
         size = len(key) + KEPT.size
         rows = []
         before = self._floor if found is None else found.floor
@@ -189,7 +177,6 @@ class RecentRows:
         return found
 
     def _sweep(self) -> None:
-        """Remove expired rows."""
         horizon, keys = self._buffer.horizon, self._keys
         expired = horizon << _BITS
         for found in [one for one in keys.values() if one and one[0][0] < expired]:

@@ -56,17 +56,14 @@ class SessionFold(FoldedTable):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the gap and the grace period."""
         spans = {"gap": self.windows.gap_ms, "grace": self.windows.grace_ms}
         return RowKind(f"{self.fold.word} in sessions", spans, frozenset({"gap"}))
 
     @property
     def close_wait_ms(self) -> int:
-        """Time between a session's end and its close, in stream time."""
         return self.windows.gap_ms + self.windows.grace_ms + 1
 
     def make(self, context: OperatorContext, /) -> Sessions:
-        """Return the operator of a task."""
         return Sessions(self, context)
 
 
@@ -142,12 +139,10 @@ class Sessions(RecordCache):
 
     @property
     def stream_time(self) -> int:
-        """Stream time of the sessions."""
         time: int = self._time.value
         return time
 
     def process(self, key: Any, value: Any, _old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Aggregate a record into its session."""
         watermark = self._context.task.watermark
         if timestamp > self._time.value < watermark:
             self._time.value = min(timestamp, watermark)
@@ -204,10 +199,7 @@ class Sessions(RecordCache):
         taken: list[_Session],
         closed_before: int,
     ) -> None:
-        """Replace the rows of merged sessions by the row of the new session.
-
-        None of them has expired, because a session is closed before that.
-        """
+        """Replace the rows of merged sessions; none has expired: a session closes before that."""
         dirty, fresh = self._dirty, self._fresh
         if not dirty:
             fresh.clear()
@@ -293,13 +285,11 @@ class Sessions(RecordCache):
         self._rows.expire(horizon)
 
     def is_due(self, time: int, /) -> bool:
-        """Return whether sessions are emitted when stream time reaches `time`."""
         if self._progress is None or time <= self._time.value:
             return False
         return self._earliest is None or self._earliest < time - self._closing_ms
 
     def held_from(self) -> int | None:
-        """Return the end of the earliest session that waits to be emitted."""
         if self._progress is None:
             return None
         if self._earliest is None:
@@ -307,13 +297,11 @@ class Sessions(RecordCache):
         return None if self._earliest == NEVER else self._earliest
 
     def advance(self, time: int, /) -> None:
-        """Advance stream time without a record."""
         if time > self._time.value:
             self._time.value = time
             self._advance()
 
     def close_idle(self) -> None:
-        """Close the open sessions, as if stream time had passed the last end."""
         first = max(self._closed_before, 0)
         last = max((end for end, _ in self._rows.by_time(first, 2**63)), default=-1)
         if last >= 0:
@@ -322,15 +310,12 @@ class Sessions(RecordCache):
 
     @property
     def emits_earlier(self) -> bool:
-        """Whether it emits results of earlier records when its time advances."""
         return self._progress is not None
 
     def has_results_left(self) -> bool:
-        """Return whether sessions are closed that did not fit into the last commit."""
         return self._progress is not None and self._progress.is_left
 
     def emit_left(self) -> None:
-        """Emit the results left by the last commit, within the budget of the next commit."""
         self._advance()
 
     def _emit_closed(self) -> None:
@@ -384,7 +369,6 @@ class Sessions(RecordCache):
             held[2] = headers
 
     def flush(self) -> None:
-        """Forward the last change of each cached session."""
         super().flush()
         self._expire()
 

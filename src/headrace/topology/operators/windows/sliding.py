@@ -74,13 +74,11 @@ class SlidingFold(WindowedFold):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the time difference and the grace period."""
         grace = self.closes_after_ms - self.size_ms - 1
         spans = {"difference": self.size_ms, "grace": grace}
         return RowKind(f"{self.fold.word} in sliding windows", spans, frozenset({"difference"}))
 
     def make(self, context: OperatorContext) -> SlidingOperator:
-        """Return the operator of a task."""
         return SlidingOperator(context, self)
 
 
@@ -98,7 +96,6 @@ class SlidingOperator(WindowedOperator):
         self._difference = spec.size_ms
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Process a record."""
         if value is None:
             self._dropped("null value")
             return

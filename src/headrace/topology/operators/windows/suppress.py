@@ -48,23 +48,19 @@ class Suppress(OperatorSpec):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the wait."""
         what = "final results" if self.final else "a time limit"
         return RowKind(f"suppress until {what}", {"wait": self.wait_ms})
 
     @property
     def follows_windows(self) -> bool:
-        """Whether only final results are emitted, which depends on the windows' stream time."""
         return self.final
 
     store_call: ClassVar[str] = 'suppress(name="...")'
 
     def make(self, context: OperatorContext, /) -> Suppressing:
-        """Return the operator of a task."""
         return Suppressing(self, context)
 
     def view(self, context: OperatorContext, /) -> TableView:
-        """Return the rows as they were forwarded."""
         return _ForwardedRows(context, self.store, context.view(self.table))
 
 
@@ -129,7 +125,6 @@ class Suppressing:
         self.pending: MutableMapping[Any, Any] = {}
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Buffer a change of the table."""
         if not self._loaded:
             self._load()
         if timestamp > self._time.value < self._task.watermark:
@@ -152,7 +147,6 @@ class Suppressing:
                 self._enforce()
 
     def flush(self) -> None:
-        """Emit the rows that are due, after the last update of the flush."""
         if self.pending:
             self.pending.clear()
             if not self._loaded:
@@ -160,13 +154,11 @@ class Suppressing:
             self._enforce()
 
     def is_due(self, time: int, /) -> bool:
-        """Return whether rows are emitted when stream time reaches `time`."""
         if not self._loaded:
             self._load()
         return bool(self._due) and self._due[0][0] <= time - self._spec.wait_ms
 
     def held_from(self) -> int | None:
-        """Return the time of the earliest buffered row."""
         if not self._loaded:
             self._load()
         while self._due and self._places.get(self._due[0][1], (None,))[0] != self._due[0][0]:
@@ -181,27 +173,22 @@ class Suppressing:
 
     @property
     def emits_earlier(self) -> bool:
-        """Whether it emits results of earlier records when its time advances."""
         return True
 
     def has_results_left(self) -> bool:
-        """Return whether rows are due that did not fit into the last commit."""
         return self._is_behind
 
     def emit_left(self) -> None:
-        """Emit the results left by the last commit, within the budget of the next commit."""
         if not self._loaded:
             self._load()
         self._enforce()
 
     def advance(self, time: int, /) -> None:
-        """Advance stream time without a change of the table."""
         if time > self._time.value:
             self._time.value = time
             self._enforce()
 
     def close_idle(self) -> None:
-        """Emit final results as if stream time had passed the last window's end."""
         if not self._spec.final:
             return
         if not self._loaded:
@@ -264,7 +251,7 @@ class Suppressing:
             self._emit_first()
 
     def _emit_until(self, time: int) -> bool:
-        """Emit the rows that are due at a time; returns False if some have to wait for a commit."""
+        """Emit the rows that are due; return False if some have to wait for a commit."""
         budget = self._task.emission
         while self._due and self._due[0][0] <= time:
             if budget.is_spent:

@@ -135,11 +135,7 @@ class WindowRows(RecordCache):
         headers: Headers,
         entry: Entry | None = None,
     ) -> None:
-        """Aggregate a record into the row of its key in the window that starts at `start`.
-
-        Args:
-            entry: the row in the buffer's form, if the caller knows it.
-        """
+        """Aggregate a record into a row; `entry` is the row in the buffer's form, if known."""
         row_key = key_bytes + (self._starts.get(start) or self._start(start))[0]
         if entry is None:
             entry = self._dirty.get(row_key)
@@ -233,13 +229,9 @@ class WindowRows(RecordCache):
         return value, timestamp
 
     def of_key(self, key_bytes: bytes, first: int, last: int) -> list[tuple[int, int, Any]]:
-        """Return start, timestamp and value of a key's rows, the latest first.
+        """Return start, timestamp and held value of a key's rows, the latest first.
 
-        Values are in the buffer's form. From the first call on, rows are also kept in memory.
-
-        Args:
-            first: the earliest start of their windows.
-            last: the latest start.
+        From the first call on, rows are also kept in memory.
         """
         # Not before the first record: until then the store may be under restore.
         recent = self._recent = self._recent or RecentRows(self.buffer)
@@ -262,13 +254,10 @@ class WindowRows(RecordCache):
     def emit(
         self, results: Receive, progress: EmissionProgress, last: int, budget: EmissionBudget
     ) -> bool:
-        """Forward the rows of windows that start up to `last`, inclusive, and were not emitted.
+        """Forward rows that start up to `last`; return False if the rest waits for the next commit.
 
-        They are ordered by start, which is also the order of their ends, then by the key's bytes.
-        They have no headers: the store has none, and the current record has another key.
-
-        Returns:
-            Whether all were forwarded; otherwise the rest waits for the next commit.
+        They are ordered by start, then by key, and have no headers: the store has none, and the
+        current record has another key.
         """
         buffer, decode = self.buffer, self._row_key.deserialize
         for start, row_key in progress.rows_up_to(buffer, last):
@@ -306,7 +295,6 @@ class WindowedFold(FoldedTable):
 
     @property
     def close_wait_ms(self) -> int | None:
-        """Grace period; None for an unlimited window, which is never closed."""
         return None if self.keep_ms is None else self.closes_after_ms - self.size_ms
 
 
@@ -363,11 +351,9 @@ class WindowedOperator:
         self._expire()
 
     def flush(self) -> None:
-        """Forward all cached changes."""
         self._rows.flush()
 
     def close_idle(self) -> None:
-        """Close the open windows, as if stream time had passed the last window's end."""
         if self._keep_ms is None:
             return  # an unlimited window is never closed
         first = max(self._closed_to + 1, 0)
@@ -376,7 +362,6 @@ class WindowedOperator:
             self._pass_time(max(self._now, last + self._closes_after_ms))
 
     def is_due(self, time: int, /) -> bool:
-        """Return whether windows are emitted when stream time reaches `time`."""
         if self._emit_to is None:
             return False
         return time > self._now and not (
@@ -384,20 +369,17 @@ class WindowedOperator:
         )
 
     def held_from(self) -> int | None:
-        """Return the start of the earliest window that waits to be emitted."""
         if self._progress is None:
             return None
         self._find_earliest(self._progress)
         return None if self._rows.earliest == NEVER else self._rows.earliest
 
     def advance(self, time: int, /) -> None:
-        """Advance stream time without a record."""
         if time > self._now:
             self._pass_time(time)
 
     @property
     def stream_time(self) -> int:
-        """Stream time of the windows."""
         return self._now
 
     def _pass_time(self, timestamp: int) -> None:
@@ -415,15 +397,12 @@ class WindowedOperator:
 
     @property
     def emits_earlier(self) -> bool:
-        """Whether it emits results of earlier records when its time advances."""
         return self._progress is not None
 
     def has_results_left(self) -> bool:
-        """Return whether windows are closed that did not fit into the last commit."""
         return self._progress is not None and self._progress.is_left
 
     def emit_left(self) -> None:
-        """Emit the results left by the last commit, within the budget of the next commit."""
         if self._emit_to is not None:
             self._emit_closed(self._emit_to)
             self._expire()
@@ -451,7 +430,6 @@ class WindowedOperator:
         return NEVER if found is None else found
 
     def _expire(self) -> None:
-        """Expire rows that no record and no result needs."""
         if self._keep_ms is not None and self._now > self._keep_ms:
             horizon = self._now - self._keep_ms
             if self._progress is not None and (self._progress.is_left or not self._known):
@@ -461,7 +439,6 @@ class WindowedOperator:
             self._rows.buffer.expire(horizon)
 
     def _too_late(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Drop a record whose windows are all closed."""
         self._dropped("late")
         if self._late is not None:
             self._late(key, value, None, timestamp, headers)
@@ -481,7 +458,6 @@ class AlignedFold(WindowedFold):
 
     @property
     def row_kind(self) -> RowKind:
-        """Row kind with the size and the position of the windows."""
         op = self.fold.word
         if self.advance_ms is None:
             spans = {"start": self.start_ms}
@@ -491,7 +467,6 @@ class AlignedFold(WindowedFold):
         return RowKind(f"{op} in windows", {**spans, "grace": grace}, frozenset(spans))
 
     def make(self, context: OperatorContext) -> AlignedOperator:
-        """Return the operator of a task."""
         return AlignedOperator(context, self)
 
     def starts_of(self) -> Callable[[int], Sequence[int]]:
@@ -525,7 +500,6 @@ class AlignedOperator(WindowedOperator):
         self._fold = self._rows.fold
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
-        """Process a record."""
         if timestamp > self._now < self._task.watermark:
             self._pass_time(min(timestamp, self._task.watermark))
         starts = self._starts(timestamp)
