@@ -37,7 +37,6 @@ def step(state: int, value: int) -> int:
 
 
 def example_topology() -> Topology:
-    """Build the example topology."""
     builder = StreamsBuilder()
     rows = builder.stream("rows", key=serdes.string, value=serdes.integer)
     rows.to("echo", key=serdes.string, value=serdes.integer)
@@ -58,7 +57,6 @@ def example_topology() -> Topology:
 
 
 def example_inputs(seed: int, count: int = 60) -> dict[str, list[tuple[Any, Any]]]:
-    """Generate input of the example topology."""
     dice = random.Random(f"inputs/{seed}")  # noqa: S311 - reproducible on purpose
     rows = [(f"k{dice.randrange(KEYS)}", number) for number in range(count)]
     return {"rows": rows}
@@ -69,7 +67,6 @@ SHOWN = 20
 
 
 def simulation_of(seed: int, guarantee: str, records: int) -> Simulation:
-    """Create a simulation of the example topology; the seed determines input and worker count."""
     plan = FaultPlan()
     if guarantee == "at_least_once":
         # A worker that resumes after its session is not fenced, and its older rows win.

@@ -37,7 +37,6 @@ def plan_trouble(
     seconds: float,
     seed: int,
 ) -> None:
-    """Schedule faults of whole workers, disks and clocks at random times."""
     # A separate random generator, so that newer kinds of faults do not change existing seeds.
     chances = random.Random(f"nemesis/{seed}")  # noqa: S311 - reproducible on purpose
     _Nemesis(faults, cluster, slots, hosts, changelogs, chances).plan(seconds)
@@ -123,6 +122,5 @@ class _Nemesis:
 
 
 def _draw(dice: random.Random, average: float) -> int:
-    """Draw the number of occurrences: at most five, or at most twice the average."""
     most = max(5, int(2 * average))
     return min(most, int(dice.expovariate(1 / average) + 0.5)) if average > 0 else 0

@@ -91,7 +91,6 @@ class Snapshot:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Snapshot:
-        """Take a snapshot of a cluster."""
         logs = {tp: cluster.log(tp) for tp in cluster.all_places()}
         return cls(
             {tp: log.end for tp, log in logs.items()},
@@ -102,7 +101,7 @@ class Snapshot:
         )
 
     def restore(self, cluster: Cluster) -> str:
-        """Restore a cluster to the snapshot, and return a description of the lost records."""
+        """Return a description of the lost records."""
         lost = []
         for tp in cluster.all_places():
             log, end = cluster.log(tp), self.ends.get(tp, 0)
@@ -143,11 +142,7 @@ class Disasters:
     """The affected topics of each disaster that has happened, by its name."""
 
     def plan(self, name: str, seconds: float) -> None:
-        """Schedule a disaster at a random time.
-
-        Args:
-            seconds: the duration of the phase with faults.
-        """
+        """Schedule a disaster at a random time in a phase with faults of `seconds`."""
         # A restored cluster must grow past its old end while input is left.
         first, last = (0.05, 0.3) if name == "restored snapshot" else (0.2, 1)
         self.cluster.kernel.after(
@@ -155,7 +150,6 @@ class Disasters:
         )
 
     def is_named_by(self, error: BaseException) -> bool:
-        """Return whether an error reports the disaster."""
         return any(isinstance(error, DISASTERS[name].refusals) for name in self.happened)
 
     def _begin(self, name: str) -> None:
@@ -311,7 +305,6 @@ class Run:
     # -- the run -------------------------------------------------------------------------------
 
     def go(self) -> Outcome:
-        """Run until all input is processed and the workers are stopped."""
         kernel, plan = self.kernel, self.setup.plan
         calm = plan.rate == 0 and plan.crashes == 0 and plan.stalls == 0
         seconds = 1.0 if calm else TROUBLE_S
@@ -384,13 +377,11 @@ class Run:
             at_s = min(at_s + dice.choice((0.01, 0.3, 5.0)) * dice.random(), 0.9 * seconds)
 
     def _end_upgrade(self) -> None:
-        """Restart all workers that still run the previous version."""
         if self.setup.next_plans:
             for slot in self.slots:
                 slot.deploy(self.setup.next_plans)
 
     def refuse(self, error: BaseException) -> bool:
-        """Return whether an error reports the disaster; in that case stop all workers."""
         if self.disasters is None or not self.disasters.is_named_by(error):
             return False
         self.outcome.refusals.append(f"{type(error).__name__}: {error}")
@@ -398,7 +389,6 @@ class Run:
         return True
 
     def retire(self) -> None:
-        """Stop all workers permanently."""
         for slot in self.slots:
             slot.retire()
 
@@ -422,7 +412,6 @@ class Run:
         return self._unprocessed() or self._unrestored()
 
     def _unrestored(self) -> str:
-        """Return a store that has not reached the end of its changelog, or ""."""
         held = {t: s for host in self._hosts for t, s in host.held().items()}
         for plan in self.setup.last_plans:
             for store, topic in plan.changelogs.items():
@@ -439,7 +428,6 @@ class Run:
         return ""
 
     def _unprocessed(self) -> str:
-        """Return a partition whose committed offset is before its last record, or ""."""
         group = self.cluster.group
         if group.pending:
             return "offsets are undecided"
@@ -454,7 +442,6 @@ class Run:
         return ""
 
     def input_places(self) -> list[TopicPartition]:
-        """Return the input partitions of all tasks."""
         topics = dict.fromkeys(t for plan in self.setup.last_plans for t in plan.topics.all_sources)
         return [tp for topic in topics for tp in self.cluster.places(topic)]
 
@@ -482,7 +469,6 @@ class Run:
             self.kernel.sleep(100 * MS)
 
     def _end(self) -> None:
-        """Kill all workers, and wait for their threads."""
         for slot in self.slots:
             slot.end()
         for _ in range(100):

@@ -21,13 +21,8 @@ class Incarnation:
     """Process of a simulated worker, with the observations of other actors.
 
     Args:
-        name: the worker's name.
-        worker: the worker; None if the process ended before it was created.
-        has_stopped: whether it stopped on request.
+        worker: None if the process ended before it was created.
         steps: how often it passed each probe.
-        events: the number of log entries by event.
-        producers: the number of producers that it created.
-        restored: the number of restored changelog records.
     """
 
     name: str
@@ -62,7 +57,6 @@ class Setup:
 
     @property
     def last_plans(self) -> Sequence[SubPlan]:
-        """The version that runs at the end."""
         return self.next_plans or self.plans
 
 

@@ -210,15 +210,12 @@ class SimulatedWorker:
 
     @property
     def is_done(self) -> bool:
-        """Whether all processes have ended."""
         return all(actor is None or actor.finished for actor in (self._actor, self._twin))
 
     def start(self) -> None:
-        """Start the supervisor with the first process."""
         self._actor = self._kernel.spawn(self.name, self._supervise)
 
     def restart(self) -> None:
-        """Stop cleanly, and start again some time later."""
         for worker in list(self._workers.values()):
             if worker is not None:
                 self._kernel.note(self.name, "! is told to stop")
@@ -232,25 +229,16 @@ class SimulatedWorker:
             self.restart()
 
     def retire(self) -> None:
-        """Stop cleanly and permanently."""
         self.retired = True
         self.restart()
 
     def end(self) -> None:
-        """Kill all processes, and start no more."""
         self.retired = True
         for process in list(self._workers):
             process.die()
 
     def start_twin(self, stands_us: int) -> bool:
-        """Suspend the worker, and start a duplicate instance with its identity on another host.
-
-        This happens if a supervisor takes a suspended process for dead. The group decides which of
-        them continues.
-
-        Returns:
-            Whether the duplicate was started.
-        """
+        """Start a duplicate, as a supervisor does that takes a suspended process for dead."""
         is_there = self._twin is not None and not self._twin.finished
         if is_there or self.process is None or not self.process.alive or self.retired:
             return False
@@ -390,7 +378,6 @@ class SimulatedWorker:
     def _versions(
         self, process: Process, connections: Connections, log: Log
     ) -> tuple[Deployment | None, LiveVersions | None, GateWatch | None]:
-        """Return the deployed topology, the version check and the gate, if versions differ."""
         run = self._run
         if not run.setup.next_plans:
             return None, None, None
@@ -455,7 +442,6 @@ class SimulatedOffsets:
     def committed_at(
         self, group: str, tps: Iterable[TopicPartition], *, decided: bool = True
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets of partitions; with `decided`, wait for undecided transactions."""
         found = self._cluster.group
         assert group == found.name
         asked = list(tps)
@@ -465,13 +451,11 @@ class SimulatedOffsets:
         return {tp: found.offsets[tp] for tp in asked if tp in found.offsets}
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """Return all offsets of a group without members, which no transaction changes."""
         del decided
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
         return dict(self._cluster.memberless.get(group, {}))
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group without members."""
         self._process.sleep(self._process.kernel.between(200, 20 * MS))
         self._cluster.memberless.setdefault(group, {}).update(offsets)
 
@@ -489,35 +473,30 @@ class FaultyAdmin(SimulatedAdmin):
         return self._faults.around(self._process, call, effect)
 
     def describe(self, names: Any) -> dict[str, TopicFacts]:
-        """Return the facts of the topics that exist."""
         facts: dict[str, TopicFacts] = self._faults.around(
             self._process, "describe", partial(super().describe, list(names))
         )
         return facts
 
     def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """Return the high watermarks."""
         ends: dict[TopicPartition, int] = self._ask(
             "end_offsets", partial(super().end_offsets, list(partitions))
         )
         return ends
 
     def stable_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """Return the last stable offsets."""
         ends: dict[TopicPartition, int] = self._ask(
             "end_offsets", partial(super().stable_offsets, list(partitions))
         )
         return ends
 
     def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        """Return the offset of the first record that still exists."""
         starts: dict[TopicPartition, int] = self._ask(
             "start_offsets", partial(super().start_offsets, list(partitions))
         )
         return starts
 
     def progress(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
-        """Return the group's committed offsets."""
         found: dict[TopicPartition, int] = self._ask(
             "end_offsets", partial(super().progress, group, list(partitions))
         )
@@ -526,19 +505,16 @@ class FaultyAdmin(SimulatedAdmin):
     def committed_offsets(
         self, group: str, partitions: Any
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the group's committed offsets with their metadata."""
         found: dict[TopicPartition, CommittedOffset] = self._ask(
             "end_offsets", partial(super().committed_offsets, group, list(partitions))
         )
         return found
 
     def group_state(self, group: str) -> GroupState:
-        """Return the state of the group and the assignment of its members."""
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
         return super().group_state(group)
 
     def delete_records(self, before: Any) -> None:
-        """Delete the records before these offsets."""
         effect = partial(super().delete_records, dict(before))
         if self._faults.draw(self._process, "delete_records") == "failure":
             raise FatalClientError("simulated: records could not be deleted")

@@ -46,7 +46,6 @@ class Cluster:
     # -- topics --------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic if it does not exist."""
         if name not in self.topics:
             topic_id = f"id-{len(self.topics) + self._deleted}-{name}"
             logs = [Log() for _ in range(partitions)]
@@ -58,25 +57,20 @@ class Cluster:
         return self.topics.pop(name)
 
     def log(self, tp: TopicPartition) -> Log:
-        """Return the log of a partition."""
         return self.topics[tp.topic].logs[tp.partition]
 
     def places(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic, or an empty list if it does not exist."""
         found = self.topics.get(topic)
         return [TopicPartition(topic, p) for p in range(len(found.logs))] if found else []
 
     def delete_before(self, tp: TopicPartition, offset: int) -> None:
-        """Delete the records before an offset."""
         log = self.log(tp)
         log.start = max(log.start, min(offset, log.end))
 
     def all_places(self) -> list[TopicPartition]:
-        """Return all partitions of all topics."""
         return [tp for topic in self.topics for tp in self.places(topic)]
 
     def route(self, topic: str, key: bytes | None, partition: int) -> TopicPartition:
-        """Return the partition of a record."""
         found = self.topics.get(topic)
         if found is None:
             raise RefusedError(KafkaError._UNKNOWN_TOPIC, topic)
@@ -96,7 +90,6 @@ class Cluster:
         headers: Headers | None,
         txn: Txn | None,
     ) -> Message:
-        """Write a record."""
         log = self.log(tp)
         message = Message(
             topic=tp.topic,
@@ -157,7 +150,6 @@ class Cluster:
                 self._claims[tp] = (generation, instance_id)
 
     def disclaim(self, tps: Iterable[TopicPartition], instance_id: str) -> None:
-        """Record that a member has released partitions."""
         for tp in tps:
             if tp in self._claims and self._claims[tp][1] == instance_id:
                 del self._claims[tp]
@@ -179,7 +171,6 @@ class Cluster:
     # -- the end of a run ----------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Return whether no transaction is open or waits for a marker."""
         return not self.transactions.busy and all(not self.log(p).open for p in self.all_places())
 
 
@@ -187,7 +178,6 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
     """Admin client of a simulated cluster."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """Return the partitions assigned to the group's members, or None during a rebalance."""
         found = self._cluster.group
         assert group == found.name
         if found.joining or not found.members:
@@ -195,7 +185,6 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         return frozenset(tp for m in found.members.values() for tp in m.partitions)
 
     def group_state(self, group: str) -> GroupState:
-        """Return the state of the group; during a rebalance the assignments are empty."""
         found = self._cluster.group
         assert group == found.name
         members = {
@@ -210,7 +199,6 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return the group's committed offsets."""
         return {
             p: c.offset
             for p, c in SimulatedAdmin.committed_offsets(self, group, partitions).items()
@@ -219,7 +207,6 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the group's committed offsets with their metadata."""
         found = self._cluster.group
         assert group == found.name
         return {p: found.offsets[p] for p in partitions if p in found.offsets}

@@ -46,7 +46,6 @@ class PollWatch:
         self._is_on = False
 
     def polled(self) -> None:
-        """Record that the consumer is polled now; the first call starts the check."""
         self._polled_us = self._kernel.now_us
         if not self._is_on:
             self._is_on = True
@@ -111,21 +110,18 @@ class Reading:
         cluster.readers.append(self._reader)
 
     def close(self) -> None:
-        """Stop reading, and receive no more wake-ups."""
         self._parts.clear()
         # By identity, because another reader of the process can be equal.
         readers = self._cluster.readers
         readers[:] = [reader for reader in readers if reader is not self._reader]
 
     def add(self, tp: TopicPartition, offset: int) -> None:
-        """Start to read a partition at an offset."""
         if tp in self._parts:
             raise failure(KafkaError._CONFLICT, f"{tp} is assigned already")
         self._parts[tp] = _Part(tp, offset)
         self._watched.add(tp)
 
     def remove(self, tp: TopicPartition) -> None:
-        """Stop reading a partition."""
         part = self._parts.pop(tp, None)
         if part is None:
             raise failure(KafkaError._INVALID_ARG, f"{tp} is not assigned")
@@ -133,17 +129,14 @@ class Reading:
         self._watched.discard(tp)
 
     def pause(self, tp: TopicPartition) -> None:
-        """Pause a partition, and drop its prefetched records."""
         part = self._part(tp)
         self._rewind(part)
         part.paused = True
 
     def resume(self, tp: TopicPartition) -> None:
-        """Resume a partition after the last returned record."""
         self._part(tp).paused = False
 
     def position(self, tp: TopicPartition) -> int:
-        """Return the offset after the last returned record."""
         part = self._parts.get(tp)
         return NO_OFFSET if part is None else part.position
 
@@ -153,7 +146,6 @@ class Reading:
         return (NO_OFFSET, NO_OFFSET) if part is None else (0, part.high)
 
     def fetch(self) -> None:
-        """Prefetch records."""
         chance = self._cluster.kernel.chance
         for part in self._parts.values():
             if part.paused or part.fetched >= FETCH_RECORDS:
@@ -185,7 +177,6 @@ class Reading:
             part.next = after
 
     def take(self, limit: int) -> list[Message]:
-        """Return at most `limit` prefetched records."""
         taken: list[Message] = []
         fetched = self._fetched
         while fetched and (len(taken) < limit or fetched[0][2] is None):
@@ -267,7 +258,6 @@ class SimulatedConsumer:
         on_revoke: Callback,
         on_lost: Callback,
     ) -> None:
-        """Join the group, or rejoin it with the owned partitions if already a member."""
         self.process.check()
         # Patterns match nothing here.
         self._topics = tuple(topic for topic in topics if not topic.startswith("^"))
@@ -338,11 +328,7 @@ class SimulatedConsumer:
         return owned
 
     def expelled(self) -> None:
-        """Handle the end of the session: all partitions are lost.
-
-        If callbacks are still due, the loss is not reported: the callbacks are served as usual, and
-        the lost partitions are revoked after the next join.
-        """
+        """Lose all partitions; if callbacks are due, revoke them after the next join instead."""
         if self._closed or not self._topics:
             return
         self._note("session has ended")
@@ -359,7 +345,6 @@ class SimulatedConsumer:
             self._join()
 
     def fenced(self) -> None:
-        """Raise a fatal error, because another process has the same group.instance.id."""
         if not self._closed:
             self._fail(
                 KafkaError(
@@ -398,7 +383,6 @@ class SimulatedConsumer:
     # -- reading -------------------------------------------------------------------------------
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Return the available records."""
         del timeout
         self._begin_call()
         if not self._kernel.chance(0.1):
@@ -408,7 +392,6 @@ class SimulatedConsumer:
         return self._take(num_messages)
 
     def poll(self, timeout: float = -1) -> Message | None:
-        """Return a record, and wait for it if necessary."""
         self._begin_call()
         deadline_us = self._kernel.now_us + int(timeout * SECOND)
         if self._leaves_amid and (early := self._hand_out_early(deadline_us)):
@@ -468,31 +451,26 @@ class SimulatedConsumer:
     # -- what is read --------------------------------------------------------------------------
 
     def incremental_assign(self, partitions: Iterable[Place]) -> None:
-        """Start to read partitions."""
         self.process.check()
         for p in partitions:
             self._reading.add(_named(p), p.offset)
 
     def incremental_unassign(self, partitions: Iterable[Place]) -> None:
-        """Stop reading partitions."""
         self.process.check()
         for p in partitions:
             self._reading.remove(_named(p))
 
     def pause(self, partitions: Iterable[Place]) -> None:
-        """Pause partitions, and drop their prefetched records."""
         self.process.check()
         for p in partitions:
             self._reading.pause(_named(p))
 
     def resume(self, partitions: Iterable[Place]) -> None:
-        """Resume partitions after the last returned record."""
         self.process.check()
         for p in partitions:
             self._reading.resume(_named(p))
 
     def position(self, partitions: Sequence[Place]) -> list[Place]:
-        """Return the offsets after the last returned records."""
         self.process.check()
         return [Place(p.topic, p.partition, self._reading.position(_named(p))) for p in partitions]
 
@@ -502,7 +480,6 @@ class SimulatedConsumer:
         timeout: float | None = None,
         cached: bool = False,
     ) -> tuple[int, int]:
-        """Return the watermarks that the last fetch has seen, which may be outdated."""
         del timeout
         self.process.check()
         assert cached
@@ -511,7 +488,6 @@ class SimulatedConsumer:
     # -- offsets -------------------------------------------------------------------------------
 
     def committed(self, partitions: Sequence[Place], timeout: float) -> list[Place]:
-        """Return the group's committed offsets, after waiting for undecided transactions."""
         tps = [_named(p) for p in partitions]
         wrong: list[str] = []
         request(
@@ -544,7 +520,6 @@ class SimulatedConsumer:
     def commit(
         self, offsets: Sequence[Place] | None = None, asynchronous: bool = True
     ) -> list[Place]:
-        """Commit offsets outside of a transaction."""
         assert offsets is not None
         assert not asynchronous
         wanted = {_named(p): CommittedOffset(p.offset, p.metadata or "") for p in offsets}
@@ -563,11 +538,7 @@ class SimulatedConsumer:
         return list(offsets)
 
     def consumer_group_metadata(self) -> Metadata:
-        """Return the current membership, which may change in the background at any time.
-
-        Raises:
-            RuntimeError: the client is closing, and its group thread may already have ended.
-        """
+        """Return the membership; while closing sometimes raise, as if its thread had ended."""
         self.process.check()
         if self._is_closing and self._kernel.now_ms() % 2:
             raise RuntimeError("Consumer group metadata not available")
@@ -584,14 +555,12 @@ class SimulatedConsumer:
         self.process.check()
 
     def memberid(self) -> str:
-        """Return the current member id, or ""."""
         self.process.check()
         return self._member_id
 
     # -- the end -------------------------------------------------------------------------------
 
     def unsubscribe(self) -> None:
-        """Leave the group after the due callbacks were served."""
         self.process.check()
         self._leaves_amid = bool(self._due) or self._group.joining
         self._topics = ()

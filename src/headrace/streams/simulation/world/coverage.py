@@ -66,7 +66,6 @@ class Coverage:
     reactions: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, other: Coverage) -> None:
-        """Add the coverage of another run."""
         self.calls.update(other.calls)
         self.struck.update(other.struck)
         self.reactions.update(other.reactions)
@@ -85,7 +84,6 @@ class PhaseWatch:
         self._is_joining = self._is_committing = self._is_closing = False
 
     def joins(self) -> None:
-        """Record that the worker starts."""
         self._is_joining = True
         self._tell()
 
@@ -104,7 +102,6 @@ class PhaseWatch:
         self._tell()
 
     def stepped(self, step: str) -> None:
-        """Record a completed step of a commit or a restore."""
         if step == "caches_flushed":
             self._is_committing = True
             self._tell()
@@ -125,7 +122,6 @@ class PhaseWatch:
     # -- events of the worker --------------------------------------------------------------------
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Record the new tasks of the worker."""
         found = frozenset(tasks)
         self._pending = (self._pending & found) | (found - self._tasks)
         self._tasks = found
@@ -133,12 +129,10 @@ class PhaseWatch:
         self._tell()
 
     def on_running(self) -> None:
-        """Record that all tasks of the worker process records."""
         self._pending = frozenset()
         self._tell()
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """Record a completed commit, including local state."""
         del tasks, records
         self._is_committing = False
         self._tell()
@@ -146,16 +140,15 @@ class PhaseWatch:
     # -- events of a restore ---------------------------------------------------------------------
 
     def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
-        """Record the start of a store's restore."""
         del begin, end
         self._restores.add((tp, store))
         self._tell()
 
-    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Do nothing."""
+    def on_batch_restored(
+        self, tp: TopicPartition, store: str, offset: int, count: int
+    ) -> None: ...
 
     def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
-        """Record the end of a store's restore."""
         del total
         self._restores.discard((tp, store))
         self._tell()

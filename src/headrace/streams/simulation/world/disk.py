@@ -54,7 +54,6 @@ class MemoryFiles:
     positions: dict[str, Position] = field(default_factory=dict)
 
     def open(self, specs: Sequence[StoreSpec]) -> TaskState:
-        """Open the durable state; in-memory stores start empty."""
         for spec in specs:
             if spec.kind == "memory":
                 self.rows.pop(spec.name, None)
@@ -65,12 +64,10 @@ class MemoryFiles:
         """Do nothing, because only durable state is stored here."""
 
     def wipe(self) -> None:
-        """Remove everything."""
         self.rows.clear()
         self.positions.clear()
 
     def copy(self) -> MemoryFiles:
-        """Return a copy."""
         rows = {name: dict(own) for name, own in self.rows.items()}
         return MemoryFiles(self.chance, rows, dict(self.positions))
 
@@ -98,7 +95,6 @@ class _DurableState(MemoryTaskState):
         self._files.positions.update(positions)
 
     def begin_restore(self) -> None:
-        """Empty the stores without a position, which is durable."""
         super().begin_restore()
         for name in list(self._files.rows):
             if name not in self._files.positions:
@@ -114,20 +110,17 @@ class _DurableState(MemoryTaskState):
             self.flush()
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        """Flush, and then write the positions."""
         self.flush()
         super().end_restore(positions)
         self._files.positions.update(positions)
 
     def drop_store(self, name: str) -> None:
-        """Delete the position, then the rows."""
         super().drop_store(name)
         self._files.positions.pop(name, None)
         self._files.rows.pop(name, None)
         self._unflushed.pop(name, None)
 
     def flush(self) -> None:
-        """Make everything durable that was written without the log."""
         for name, rows in self._unflushed.items():
             for key, value in rows.items():
                 self._keep(name, key, value)
@@ -155,14 +148,12 @@ class RocksFiles:
         self._dead: list[TaskState] = []
 
     def open(self, specs: Sequence[StoreSpec]) -> TaskState:
-        """Open the files."""
         from headrace.state.task_state import open_task_state
 
         self._open = open_task_state(self._path, specs, memory=self._memory)
         return self._open
 
     def crashed(self) -> None:
-        """Continue with a copy of the files as the operating system has them."""
         if self._open is not None:
             # Closing it now would write its memory to its files.
             self._dead.append(self._open)
@@ -177,12 +168,10 @@ class RocksFiles:
         return path
 
     def wipe(self) -> None:
-        """Remove everything."""
         if self._path.exists():
             shutil.rmtree(self._path)
 
     def copy(self) -> RocksFiles:
-        """Return a copy."""
         self._number += 1
         copied = RocksFiles(self._root / f"copy-{self._number}")
         if self._path.exists():
@@ -190,7 +179,6 @@ class RocksFiles:
         return copied
 
     def close(self) -> None:
-        """Close the state left open by dead processes."""
         for state in self._dead:
             state.close()
 
@@ -242,7 +230,6 @@ class Host:
         return directory
 
     def process_ended(self, process: Process) -> None:
-        """Release the directories of an ended process, as a crash leaves them."""
         for found in self._directories.values():
             for directory in found:
                 if directory.holder is process:
@@ -250,7 +237,6 @@ class Host:
                     directory.holder = None
 
     def held(self) -> dict[TaskId, TaskState]:
-        """Return the states that live processes have open."""
         return {
             task_id: directory.state
             for task_id, found in sorted(self._directories.items())
@@ -259,7 +245,6 @@ class Host:
         }
 
     def close(self) -> None:
-        """Close the state left open by dead processes."""
         for found in self._directories.values():
             for directory in found:
                 if isinstance(directory.files, RocksFiles):
@@ -323,7 +308,6 @@ class SimulatedHome:
         self.directory.broken = True
 
     def wipe(self) -> None:
-        """Delete the local state, and keep the lock."""
         self.process.check()
         self.state.close()
         self.directory.files.wipe()
@@ -331,7 +315,6 @@ class SimulatedHome:
         self._open()
 
     def close(self) -> None:
-        """Close the state and release the lock."""
         self.process.check()
         self.state.close()
         self.directory.holder = None
@@ -341,8 +324,6 @@ class SimulatedHome:
 def open_homes(
     host: Host, process: Process, faults: Faults
 ) -> Callable[[TaskId, Sequence[Store]], TaskHome | None]:
-    """Return a function that opens directories of tasks for a process."""
-
     def open_home(task_id: TaskId, stores: Sequence[Store]) -> TaskHome | None:
         process.check()
         directory = host.lock(process, task_id)

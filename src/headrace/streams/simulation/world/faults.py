@@ -216,7 +216,6 @@ class Faults:
                 self._calls[call] = (plan.rate * WEIGHTS.get(call, 1.0), chosen)
 
     def draw(self, process: Process, call: str) -> str | None:
-        """Return the kind of fault for a call, or None."""
         if not self.is_on:
             return None
         self.coverage.calls[call, process.phase] += 1
@@ -243,7 +242,6 @@ class Faults:
         return self.plan.focus[1] == "closing" and self.random.random() < STOPPED_WITH_WORK
 
     def hit(self, process: Process, call: str, kind: str) -> None:
-        """Count a fault and write it to the history."""
         self.counts[call, kind] += 1
         self.coverage.struck[call, process.phase] += 1
         process.note(f"{call}: ! {kind}")
@@ -279,7 +277,6 @@ def crash(process: Process) -> CrashError:
 
 
 def failure(code: int, text: str = "", **marks: bool) -> KafkaException:
-    """Create an error of the client."""
     return KafkaException(
         KafkaError(
             code,
@@ -300,16 +297,7 @@ def request(
     timeout_s: float,
     special: Callable[[str], None] | None = None,
 ) -> T:
-    """Send a request to a broker and wait for the response, with random faults.
-
-    Args:
-        effect: the action of the broker; raises `RefusedError`.
-        special: handles faults of the client itself; may raise.
-
-    Raises:
-        RefusedError: the broker's error response.
-        KafkaException: the client's own error.
-    """
+    """Run `effect` as the broker's action; `special` handles the client's own faults."""
     kernel = process.kernel
     process.check()
     kind = faults.draw(process, call)

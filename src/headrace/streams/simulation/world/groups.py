@@ -70,11 +70,7 @@ class Member:
 
 
 class Group:
-    """Consumer group with its committed offsets.
-
-    Args:
-        tps: returns the partitions of a topic.
-    """
+    """Consumer group with its committed offsets."""
 
     def __init__(
         self, kernel: Kernel, name: str, tps: Callable[[str], Sequence[TopicPartition]]
@@ -121,11 +117,9 @@ class Group:
         return member_id
 
     def rejoin(self, member_id: str, instance_id: str) -> None:
-        """Take part in the current rebalance, or start a rebalance."""
         self._rebalance(self._member(member_id, instance_id))
 
     def leave(self, member_id: str, instance_id: str) -> None:
-        """End a membership immediately."""
         member = self.members.get(instance_id)
         if member is not None and member.member_id == member_id:
             self._note(f"{member_id} leaves")
@@ -267,13 +261,11 @@ class Group:
     # -- offsets -------------------------------------------------------------------------------
 
     def settle(self, txn: Txn) -> None:
-        """Apply the decision of a transaction to its offsets."""
         self.pending.pop(txn, None)
         if txn.committed:
             self.offsets.update(txn.offsets)
 
     def is_undecided(self, tps: Sequence[TopicPartition]) -> bool:
-        """Return whether an undecided transaction has offsets of these partitions."""
         return any(tp in txn.offsets for txn in self.pending for tp in tps)
 
     def _note(self, what: str) -> None:

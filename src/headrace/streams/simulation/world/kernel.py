@@ -44,7 +44,6 @@ class History:
     count: int = 0
 
     def add(self, now_us: int, who: str, what: str) -> None:
-        """Add an event."""
         self.count += 1
         self.lines.append((self.count, now_us, who, what))
         if len(self.lines) > 2 * self.limit:
@@ -73,20 +72,14 @@ class Actor:
         self._turn.acquire()
 
     def take(self) -> None:
-        """Wait for the turn."""
         self._turn.acquire()
 
     def give(self) -> None:
-        """Give the turn to this actor."""
         self._turn.release()
 
 
 class Kernel:
-    """Scheduler in virtual time; the thread that creates it is the actor "main".
-
-    Args:
-        seed: determines all random decisions.
-    """
+    """Scheduler in virtual time; the thread that creates it is the actor "main"."""
 
     def __init__(self, seed: int | str) -> None:
         self.random = random.Random(f"kernel/{seed}")  # noqa: S311 - reproducible on purpose
@@ -105,7 +98,6 @@ class Kernel:
     # -- time ----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Return the wall-clock time in milliseconds since 1970."""
         return START_MS + self.now_us // MS + self.wall_ahead_ms
 
     def after(self, delay_us: int, event: Callable[[], None]) -> None:
@@ -114,7 +106,6 @@ class Kernel:
         heapq.heappush(self._heap, (self.now_us + delay_us, self._number, None, 0, event))
 
     def sleep(self, delay_us: int) -> None:
-        """Give up the turn until `delay_us` have passed."""
         self.block(delay_us)
 
     def block(self, timeout_us: int) -> None:
@@ -131,15 +122,12 @@ class Kernel:
             heapq.heappush(self._heap, item)
 
     def chance(self, probability: float) -> bool:
-        """Return True with the given probability."""
         return self.random.random() < probability
 
     def between(self, low_us: int, high_us: int) -> int:
-        """Return a random duration."""
         return low_us + int(self.random.random() * (high_us - low_us))
 
     def note(self, who: str, what: str) -> None:
-        """Add a line to the history."""
         self.history.add(self.now_us, who, what)
 
     # -- threads -------------------------------------------------------------------------------
@@ -217,15 +205,12 @@ class VirtualClock:
     """Raises if the process of this clock is dead."""
 
     def now_ms(self) -> int:
-        """Return the wall-clock time in milliseconds since 1970."""
         return self.kernel.now_ms()
 
     def monotonic_s(self) -> float:
-        """Return the seconds since the start of the run."""
         return self.kernel.now_us / SECOND
 
     def sleep(self, seconds: float) -> None:
-        """Sleep in virtual time."""
         self.check()
         self.kernel.sleep(int(seconds * SECOND))
         self.check()

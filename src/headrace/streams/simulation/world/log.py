@@ -31,7 +31,6 @@ class Log(PartitionLog[Message, Txn]):
     __slots__ = ()
 
     def records(self, *, committed: bool = True) -> list[Message]:
-        """Return all readable records."""
         return self.read(self.start, 1 << 60, committed=committed)[0]
 
     def compact(self) -> int:
@@ -62,6 +61,5 @@ class Topic:
     config: Mapping[str, str]
 
     def partition_of(self, key: bytes | None, turn: int) -> int:
-        """Return the partition of a record: by key, or round-robin without a key."""
         count = len(self.logs)
         return turn % count if key is None else partition_for_key(key, count)

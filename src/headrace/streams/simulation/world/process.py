@@ -44,7 +44,6 @@ class Process:
             raise CrashError(self.name)
 
     def note(self, what: str) -> None:
-        """Add a line to the history."""
         self.kernel.note(self.name, what)
 
     def sleep(self, delay_us: int) -> None:
@@ -53,7 +52,6 @@ class Process:
         self.settle()
 
     def block(self, timeout_us: int) -> None:
-        """Wait until a wake-up or the time-out."""
         self.kernel.block(timeout_us)
         self.settle()
 
@@ -84,7 +82,6 @@ class Process:
             self.kernel.wake(self.actor)
 
     def die_quietly(self) -> None:
-        """End the process if it is still alive."""
         if self.alive:
             self._fall_silent()
             self.alive = False

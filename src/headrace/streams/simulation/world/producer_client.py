@@ -115,7 +115,6 @@ class SimulatedProducer:
         timestamp: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Enqueue a record."""
         del partitioner
         process = self._process
         process.check()
@@ -172,7 +171,6 @@ class SimulatedProducer:
         self._wake()
 
     def _write(self, *, lost_answer: bool, count: int | None = None) -> None:
-        """Write the queued records, or the first `count` records."""
         queue = list(self._queue)[:count]
         tps = list(dict.fromkeys(record.place for record in queue))
         self._kernel.random.shuffle(tps)
@@ -209,7 +207,6 @@ class SimulatedProducer:
             self._reports.append((record.report, error, message))
 
     def _fail_delivery(self, code: int) -> None:
-        """Discard the queued records with an error."""
         for r in self._queue:
             message = Message(topic=r.place.topic, partition=r.place.partition)
             self._report(r, KafkaError(code, "simulated"), message)
@@ -222,7 +219,6 @@ class SimulatedProducer:
             self._kernel.wake(self._process.actor)
 
     def poll(self, timeout: float = -1) -> int:
-        """Serve delivery reports."""
         self._process.check()
         self._faults.around(self._process, "producer.poll", lambda: None)
         if self._queue:
@@ -243,7 +239,6 @@ class SimulatedProducer:
         return served
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until all records are written or have failed."""
         self._faults.around(self._process, "flush", lambda: None)
         self._await_delivery(NEVER_US if timeout < 0 else int(timeout * SECOND))
         self._serve()
@@ -275,7 +270,6 @@ class SimulatedProducer:
         self._process.check()
 
     def init_transactions(self, timeout: float) -> None:
-        """Fence the previous producer, and end its open transaction."""
         assert self._id is not None
         transactions, identity = self._cluster.transactions, self._id
         self._require(State.NEW)
@@ -290,7 +284,6 @@ class SimulatedProducer:
         self._process.note(f"init_transactions: epoch {self._epoch}")
 
     def begin_transaction(self) -> None:
-        """Begin a transaction; the broker is informed with the first record."""
         self._process.check()
         self._require(State.READY)
         self._state = State.IN_TRANSACTION
@@ -302,7 +295,6 @@ class SimulatedProducer:
         metadata: Metadata,
         timeout: float,
     ) -> None:
-        """Add offsets to the transaction."""
         assert self._id is not None
         self._require(State.IN_TRANSACTION)
         if not positions:
@@ -323,7 +315,6 @@ class SimulatedProducer:
             raise failure(refused.code, "offsets refused", txn_requires_abort=True) from None
 
     def commit_transaction(self, timeout: float) -> None:
-        """Wait for the delivery of records, then commit the transaction."""
         self._require(State.IN_TRANSACTION)
         self._await_delivery(int(timeout * SECOND))
         self._require(State.IN_TRANSACTION)
@@ -332,7 +323,6 @@ class SimulatedProducer:
         self._end("commit_transaction", timeout, committed=True)
 
     def abort_transaction(self, timeout: float) -> None:
-        """Discard the queued records, and abort the transaction."""
         self._require(State.IN_TRANSACTION, State.ABORTABLE)
         self._queue.clear()
         self._end("abort_transaction", timeout, committed=False)
@@ -416,7 +406,6 @@ class SimulatedProducer:
             self._failure = (code, text)
 
     def close(self, timeout: float = -1) -> None:
-        """Close the client."""
         del timeout
         self._process.check()
         self._closed = True

@@ -35,8 +35,6 @@ class Tables:
         self.by_node: dict[str, MemorySink] = {}
 
     def opening(self, process: Process, faults: Faults) -> OpenSink:
-        """Return a function that opens connections of a process."""
-
         def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
             node = name.rpartition("/")[2]
             table = self.by_node.setdefault(node, MemorySink(keyed=sink.keyed))

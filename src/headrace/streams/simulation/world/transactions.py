@@ -114,13 +114,11 @@ class TransactionCoordinator:
     def add_offsets(
         self, name: str, epoch: int, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> None:
-        """Add a group's offsets to the transaction; they are undecided until it ends."""
         txn = self.join(name, epoch, None)
         txn.offsets.update(offsets)
         self._pend(txn)
 
     def end(self, name: str, epoch: int, *, committed: bool) -> None:
-        """End the transaction that the producer currently has open."""
         identity = self._own(name, epoch)
         if identity.state is State.ONGOING:
             self._decide(identity, committed=committed)
@@ -135,7 +133,6 @@ class TransactionCoordinator:
             raise RefusedError(KafkaError.INVALID_TXN_STATE)
 
     def expire(self, name: str) -> bool:
-        """Abort an open transaction as after its time-out, and fence its producer."""
         identity = self.identities.get(name)
         if identity is None or identity.state is not State.ONGOING:
             return False
@@ -146,7 +143,6 @@ class TransactionCoordinator:
 
     @property
     def busy(self) -> bool:
-        """Whether any transaction has not ended."""
         return any(
             i.state is State.ONGOING or i.state.is_prepared for i in self.identities.values()
         )
