@@ -151,7 +151,6 @@ class _Run:
             zombie.close()
 
     def be_killed(self, start: Literal["fork", "spawn"]) -> None:
-        """Start processes that write, and kill them."""
         context: Any = multiprocessing.get_context(start)
         for _ in range(3):
             is_open = context.Event()

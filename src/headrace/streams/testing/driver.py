@@ -368,11 +368,7 @@ class TopologyTestDriver:
             self.close()
 
     def _require_answers(self) -> None:
-        """Raise if an external sink has not received its rows: a test must not pass without them.
-
-        Time advances so that sinks which collect rows write them, and so that failed sinks are
-        retried.
-        """
+        """Raise if a sink has not received its rows after the time of its interval and retries."""
         if held_s := self._held_s():
             self.advance(timedelta(seconds=held_s))
         if self._unanswered():

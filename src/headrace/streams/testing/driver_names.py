@@ -35,11 +35,7 @@ class Names:
         self._stores = [(p, s) for p in plans for s in p.program.sub_topology.stores]
 
     def read(self, topic: str) -> Serdes:
-        """Return the serdes with which a topic is read.
-
-        Raises:
-            LookupError: the topology does not read the topic.
-        """
+        """Return the serdes with which a topic is read."""
         for source in self._sources:
             if topic in source.topics:
                 return self._serdes(source)
@@ -52,30 +48,18 @@ class Names:
 
     @property
     def inputs(self) -> list[str]:
-        """The external topics that it reads."""
         sources = {name for source in self._sources for name in source.topics}
         return sorted(sources | {plan.topic for plan in self._globals})
 
     def outputs(self, existing: Iterable[str]) -> list[str]:
-        """Return the external topics that it writes, including topics that functions have named.
-
-        Args:
-            existing: the cluster's topics.
-        """
+        """Return the external topics that it writes, including topics that functions have named."""
         named = {s.topic for s in self._sinks if isinstance(s.topic, str) and not s.internal}
         own = f"{self._config.application_id}-"
         inputs = self.inputs
         return sorted(named | {t for t in existing if t not in inputs and not t.startswith(own)})
 
     def written(self, topic: str, existing: Container[str]) -> Serdes:
-        """Return the serdes with which a topic is written; internal topics have their full names.
-
-        Args:
-            existing: topics that may be read, regardless of their writer.
-
-        Raises:
-            LookupError: the topology does not write the topic.
-        """
+        """Return a topic's serdes as it is written; a topic in `existing` needs no known writer."""
         writers = self._writers()
         if topic in writers:
             return self._serdes(writers[topic])
@@ -89,7 +73,6 @@ class Names:
 
     @property
     def internal(self) -> list[str]:
-        """The full names of its internal topics."""
         own = f"{self._config.application_id}-"
         return sorted(topic for topic in self._writers() if topic.startswith(own))
 
@@ -102,15 +85,9 @@ class Names:
         return None
 
     def global_table(self, store: str) -> GlobalPlan | None:
-        """Return the global table with a store of this name, or None."""
         return next((plan for plan in self._globals if plan.store.name == store), None)
 
     def store(self, name: str) -> tuple[SubPlan, Store]:
-        """Return a store and the sub-topology that owns it.
-
-        Raises:
-            LookupError: the store does not exist.
-        """
         for plan, store in self._stores:
             if store.name == name:
                 return plan, store
@@ -119,7 +96,6 @@ class Names:
         raise LookupError(f"the topology has no store {name!r}; there are: {names}")
 
     def _writers(self) -> dict[str, Sink | Store]:
-        """Return the sink or store that writes each topic, by the topic's full name."""
         writers: dict[str, Sink | Store] = {}
         for sink in self._sinks:
             if isinstance(sink.topic, str):

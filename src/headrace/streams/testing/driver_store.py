@@ -113,36 +113,27 @@ class DriverWorker:
         return self.worker
 
     def turn(self) -> None:
-        """Run an iteration of the worker's loop."""
         self._let(Worker.turn)
 
     def finish(self) -> None:
-        """Stop the worker cleanly."""
         self._let(Worker.finish)
         if self.worker is not None:
             self.worker = None
             self.disk.process_ended()
 
     def close(self) -> None:
-        """Stop the worker; uncommitted work is discarded."""
         if self.worker is not None:
             worker, self.worker = self.worker, None
             worker.give_up()
         self.disk.process_ended()
 
     def abort(self) -> None:
-        """Abort the open transaction through an error of the consumer."""
         self.present()
         assert self.consumer is not None
         self.consumer.fail(AbortableError("the test driver was told to abort"))
         self.turn()
 
     def crash(self, at: CrashPoint | SinkPoint | None, *, keep: bool) -> None:
-        """Kill the worker, now or after a step; `keep` decides whether local state survives.
-
-        Raises:
-            ValueError: the step does not exist.
-        """
         if at is not None and at not in _POINTS:
             raise ValueError(f"no step {at!r}; there are {', '.join(_POINTS)}")
         self.armed, self._keep = at, keep
@@ -276,11 +267,6 @@ class Stores:
         self._config = config
 
     def view(self, name: str, *, committed: bool) -> StoreView[Any, Any]:
-        """Return the view of a store.
-
-        Raises:
-            LookupError: the store does not exist.
-        """
         table = self._names.global_table(name)
         if table is not None:
             return StoreView(table.key, table.value, partial(self._global_rows, table))

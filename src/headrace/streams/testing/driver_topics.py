@@ -27,15 +27,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_ms(time: Time, name: str = "timestamp") -> int:
-    """Convert a time to milliseconds since 1970.
-
-    Args:
-        time: a datetime with a time zone, or milliseconds since 1970.
-        name: the name of the argument, for error messages.
-
-    Raises:
-        TypeError: the time is neither a datetime nor an int.
-        ValueError: a datetime has no time zone.
+    """Convert to milliseconds since 1970; raise ValueError for a datetime without a time zone.
 
     >>> to_ms(datetime(1970, 1, 2, tzinfo=UTC))
     86400000
@@ -331,11 +323,6 @@ def _of_letter(headers: Headers) -> str:
 
 
 def step_to_ms(step: timedelta) -> int:
-    """Convert a duration to milliseconds.
-
-    Raises:
-        ValueError: the duration is negative.
-    """
     if step < timedelta(0):
         raise ValueError(f"step {step} is negative; time goes on only")
     return step // timedelta(milliseconds=1)

@@ -53,51 +53,40 @@ class LocalAdmin(Generic[ClusterT]):
         self._cluster = cluster
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the facts of the topics that exist."""
         found = [self._cluster.topics[name] for name in names if name in self._cluster.topics]
         return {t.name: TopicFacts(t.name, len(t.logs), t.id, t.config) for t in found}
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
-        """Return a function that returns the ids of existing topics immediately."""
         found = {name: facts.topic_id for name, facts in self.describe(topics).items()}
         return lambda _: found
 
     def names(self) -> frozenset[str]:
-        """Return all topics."""
         return frozenset(self._cluster.topics)
 
     def broker_configs(self, name: str) -> Sequence[str]:
-        """Return Kafka's default of a setting."""
         return [_BROKER_DEFAULTS[name]]
 
     def groups(self) -> frozenset[str]:
-        """Return no groups, because other users of the cluster are not simulated."""
         return frozenset()
 
     def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics, and leave existing topics unchanged."""
         for topic in topics:
             self._cluster.create(topic.name, topic.partitions, topic.config)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the high watermarks."""
         return {tp: self._cluster.log(tp).end for tp in partitions}
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets."""
         return {tp: self._cluster.log(tp).last_stable for tp in partitions}
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first record that still exists."""
         return {tp: self._cluster.log(tp).start for tp in partitions}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records before these offsets."""
         for tp, offset in before.items():
             self._cluster.delete_before(tp, offset)
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set some configs of a topic and leave the rest; None restores the default."""
         found = self._cluster.topics[topic]
         kept = {name: value for name, value in found.config.items() if name not in config}
         set_now = {name: value for name, value in config.items() if value is not None}

@@ -41,7 +41,6 @@ class MemoryConsumer:
     """Consumer of an in-memory cluster; the only member of its group.
 
     Args:
-        cluster: the cluster to read.
         group: the group whose offsets it commits; None for a consumer without a group.
         committed: whether to skip records of open and aborted transactions.
     """
@@ -63,25 +62,19 @@ class MemoryConsumer:
         self._failure = error
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
-        """Join the group; all partitions are assigned within the next poll."""
         self._topics = topics
         self._joining = topics, listener
 
-    def ask_for_rebalance(self) -> None:
-        """Do nothing, because the group has no other members."""
+    def ask_for_rebalance(self) -> None: ...
 
-    def hasten(self) -> None:
-        """Do nothing, because it joins immediately."""
+    def hasten(self) -> None: ...
 
-    def keep_in_touch(self) -> None:
-        """Do nothing, because the group has no other members."""
+    def keep_in_touch(self) -> None: ...
 
     def hear_of_partitions(self) -> bool:
-        """Return True, because partition counts of topics never change."""
         return True
 
     def rejoin(self) -> None:
-        """Join the group again, without any partitions."""
         assert self._assigned is not None, "rejoin before the first assignment"
         _, listener = self._assigned
         self._joining, self._assigned = (self._topics, listener), None
@@ -94,7 +87,6 @@ class MemoryConsumer:
         max_records: int,
         timeout_s: float,  # noqa: ARG002
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
-        """Return the available records; the seed determines the order of the partitions."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -128,7 +120,6 @@ class MemoryConsumer:
         return found
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Start to read partitions at these offsets; as in a real client, they must be new."""
         if read := self._next.keys() & offsets.keys():
             raise RuntimeError(f"{min(read)} is already part of the current assignment")
         self._next.update(offsets)
@@ -136,18 +127,15 @@ class MemoryConsumer:
         self._cluster.changes += 1
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions."""
         for tp in list(partitions):
             del self._next[tp]
             self._paused.discard(tp)
             self._heard.discard(tp)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until they are resumed."""
         self._paused.update(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return records of paused partitions again."""
         self._paused.difference_update(partitions)
 
     def committed(
@@ -155,7 +143,6 @@ class MemoryConsumer:
         partitions: Sequence[TopicPartition],
         timeout_s: float,  # noqa: ARG002
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
-        """Return the group's committed offsets, or None while an open transaction contains them."""
         assert self._group is not None, "a consumer without a group has no offsets"
         if self._cluster.is_undecided(self._group, partitions):
             return None
@@ -163,28 +150,22 @@ class MemoryConsumer:
         return {tp: known.get(tp) for tp in partitions}
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last returned record; control records are skipped."""
         return {tp: self._next[tp] for tp in partitions if tp in self._heard}
 
     def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
-        """Return the number of offsets from `next_offset` to the high watermark."""
         return max(0, self._cluster.log(tp).end - next_offset)
 
     def member_id(self) -> str:
-        """Return the name of the only member."""
         return "member"
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the group metadata, which contains only the group's name."""
         return _Member(self._group)
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets outside of a transaction."""
         assert self._group is not None, "a consumer without a group has no offsets"
         self._cluster.commit_offsets(self._group, offsets)
 
     def close(self, *, leave: bool) -> None:  # noqa: ARG002
-        """Stop; as in a real client, assigned partitions are revoked first."""
         if self._assigned is not None:
             (assigned, listener), self._assigned = self._assigned, None
             listener.on_revoked(assigned)
@@ -256,7 +237,6 @@ class _MemoryProducer:
         return message.offset()
 
     def _require_time(self, topic: str, timestamp: int) -> None:
-        """Refuse a timestamp outside of the topic's limits; by default a topic has no limits."""
         found = self._cluster.create(topic)
         if any(name in found.config for name in _TIME_CONFIGS):
             facts = TopicFacts(topic, len(found.logs), found.id, found.config)
@@ -267,11 +247,9 @@ class _MemoryProducer:
         """Raise if a real producer could not write now."""
 
     def limit_of(self, topic: str) -> int:
-        """Return the maximum record size of a topic in bytes."""
         return int(self._cluster.create(topic).config.get("max.message.bytes", MAX_MESSAGE_BYTES))
 
-    def settle(self) -> None:
-        """Do nothing, because records are sent immediately."""
+    def settle(self) -> None: ...
 
     def send_changelog(
         self,
@@ -279,7 +257,6 @@ class _MemoryProducer:
         rows: Sequence[tuple[bytes, bytes | None, int]],
         last_headers: Headers | None = None,
     ) -> None:
-        """Write a store's delta of ``(key, value, timestamp)``, and record its end offset."""
         limit = self.limit_of(tp.topic)
         for number, (key, value, timestamp) in enumerate(rows, start=1):
             if value is not None and len(value) > limit:
@@ -288,31 +265,23 @@ class _MemoryProducer:
             offset = self._append(tp.topic, value, key, tp.partition, timestamp, headers)
             self._ends[tp] = offset + 1
 
-    def pressure(self, timeout_s: float) -> None:
-        """Do nothing, because no record is ever in flight."""
+    def pressure(self, timeout_s: float) -> None: ...
 
     def close(self) -> None:
         """Do nothing; an open transaction is left to the successor."""
 
 
 class MemoryTransactionalProducer(_MemoryProducer):
-    """Exactly-once producer: records between `begin` and `commit` become visible together.
-
-    Args:
-        cluster: the cluster to write to.
-        transactional_id: its transactional id; `init` fences the last producer with the same id.
-    """
+    """Exactly-once producer: records between `begin` and `commit` become visible together."""
 
     def __init__(self, cluster: MemoryCluster, transactional_id: str) -> None:
         super().__init__(cluster)
         self._id = transactional_id
 
     def init(self) -> None:
-        """Fence an earlier producer with the same id, and abort its open transaction."""
         self._cluster.own(self._id, self)
 
     def begin(self) -> None:
-        """Begin a transaction."""
         assert self._transaction is None, "the transaction before has not ended"
         self._ends.clear()
         self._transaction = Transaction()
@@ -324,7 +293,6 @@ class MemoryTransactionalProducer(_MemoryProducer):
         self._cluster.open[self] = self._transaction
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
-        """Add the input offsets to the transaction."""
         self._check()
         assert self._transaction is not None
         assert isinstance(metadata, _Member)
@@ -332,11 +300,9 @@ class MemoryTransactionalProducer(_MemoryProducer):
         self._transaction.offsets[metadata.group] = dict(offsets)
 
     def commit(self) -> None:
-        """Commit everything since `begin`."""
         self._end(TransactionOutcome.COMMITTED)
 
     def abort(self) -> None:
-        """Abort everything since `begin`."""
         self._end(TransactionOutcome.ABORTED)
 
     def _end(self, fate: TransactionOutcome) -> None:
@@ -347,44 +313,32 @@ class MemoryTransactionalProducer(_MemoryProducer):
         self._cluster.end(transaction, fate)
 
     def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offsets after the last records of changelogs in the last transaction."""
         return {tp: self._ends[tp] for tp in tps}
 
 
 class MemoryPlainProducer(_MemoryProducer):
-    """At-least-once producer: each record is visible immediately, and offsets follow.
-
-    Args:
-        cluster: the cluster to write to.
-        commit_offsets: commits the input offsets.
-    """
+    """At-least-once producer: each record is visible immediately, and offsets follow."""
 
     def __init__(self, cluster: MemoryCluster, commit_offsets: Callable[[Offsets], None]) -> None:
         super().__init__(cluster)
         self._commit_offsets = commit_offsets
         self._offsets: Offsets = {}
 
-    def init(self) -> None:
-        """Do nothing without transactions."""
+    def init(self) -> None: ...
 
-    def begin(self) -> None:
-        """Do nothing without transactions."""
+    def begin(self) -> None: ...
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
-        """Store the offsets for `commit`."""
         self._offsets = offsets
 
     def commit(self) -> None:
-        """Commit the offsets."""
         self._commit_offsets(self._offsets)
         self._offsets = {}
 
     def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the end offsets of changelogs."""
         return {tp: self._cluster.log(tp).end for tp in tps}
 
     def abort(self) -> None:
-        """Discard the offsets; records already sent remain."""
         self._offsets = {}
 
 
@@ -392,22 +346,18 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
     """Admin client of an in-memory cluster."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:  # noqa: ARG002
-        """Return all partitions, because the group has a single member."""
         return frozenset(p for topic in self._cluster.topics for p in self._cluster.places(topic))
 
     def group_state(self, group: str) -> GroupState:  # noqa: ARG002
-        """Return an empty group, because the single worker needs no member information."""
         return GroupState("empty", {})
 
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return a group's committed offsets."""
         return {tp: c.offset for tp, c in self.committed_offsets(group, partitions).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets with their metadata."""
         known = self._cluster.offsets.get(group, {})
         return {tp: known[tp] for tp in partitions if tp in known}

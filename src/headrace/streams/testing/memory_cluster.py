@@ -48,7 +48,6 @@ class Transaction:
 
     @property
     def committed(self) -> bool | None:
-        """Whether it was committed; None while it is open."""
         return (
             None
             if self.fate is TransactionOutcome.OPEN

@@ -45,19 +45,15 @@ class ManualClock:
         self._passed_ms = 0
 
     def now_ms(self) -> int:
-        """Return the wall-clock time in milliseconds since 1970."""
         return self._now_ms
 
     def monotonic_s(self) -> float:
-        """Return the elapsed time in seconds."""
         return self._passed_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        """Advance the clock."""
         self.pass_ms(int(seconds * 1000))
 
     def pass_ms(self, duration_ms: int) -> None:
-        """Advance the clock."""
         assert duration_ms >= 0, duration_ms
         self._now_ms += duration_ms
         self._passed_ms += duration_ms
@@ -70,15 +66,12 @@ class EventLog:
     events: list[dict[str, Any]] = field(default_factory=list)
 
     def info(self, event: str, /, **fields: Any) -> None:
-        """Store an info event."""
         self._keep("info", event, fields)
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """Store a warning event."""
         self._keep("warning", event, fields)
 
     def error(self, event: str, /, **fields: Any) -> None:
-        """Store an error event."""
         self._keep("error", event, fields)
 
     def _keep(self, level: str, event: str, fields: dict[str, Any]) -> None:
@@ -94,13 +87,11 @@ class Counts(SilentListener, SilentRestoreListener):
     restored: int = 0
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """Count a commit and its records."""
         del tasks
         self.commits += 1
         self.processed += records
 
     def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Count restored records."""
         del tp, store, offset
         self.restored += count
 
@@ -110,11 +101,7 @@ REPARTITIONED = 4
 
 
 def default_partitions(plans: Sequence[SubPlan]) -> int:
-    """Return the partition count of topics if the test does not set it.
-
-    It is greater than 1 if keys are repartitioned: with a single partition all keys match, however
-    they are encoded.
-    """
+    """Return more than 1 if keys are repartitioned: in a single partition all keys would match."""
     return REPARTITIONED if any(plan.topics.repartition_sources for plan in plans) else 1
 
 
@@ -124,11 +111,7 @@ def create_topics(
     config: StreamsConfig,
     global_plans: Sequence[GlobalPlan] = (),
 ) -> None:
-    """Create the topics that the plans read and write; internal topics as in production.
-
-    Raises:
-        MisconfiguredTopicError: topics do not fit each other or the topology.
-    """
+    """Create the topics that the plans read and write; internal topics as in production."""
     admin = MemoryAdmin(cluster)
     read = [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)]
     for name in dict.fromkeys(name for topics in read for name in topics.sources):
@@ -153,7 +136,6 @@ class _MemoryFacts(ClusterFacts):
     create: Callable[[str], object] = str
 
     def partitions_of(self, topic: str) -> int:
-        """Return the partition count of a topic, and create the topic if necessary."""
         self.create(topic)
         # Not super(): a dataclass with slots is not the class that `super()` refers to.
         return ClusterFacts.partitions_of(self, topic)
@@ -174,7 +156,6 @@ def make_memory_worker(
     deployed: Deployment | None = None,
     open_sink: OpenSink = open_sink,
 ) -> Worker:
-    """Create a worker on an in-memory cluster whose topics already exist."""
     admin = MemoryAdmin(cluster)
     topics = admin.describe(admin.names())
     application = Application(

@@ -41,14 +41,12 @@ class PartitionLog(Generic[MessageT, TransactionT]):
         return next(iter(self.open.values()), self.end)
 
     def append(self, message: MessageT, transaction: TransactionT | None) -> None:
-        """Write a record."""
         if transaction is not None and transaction not in self.open:
             self.open[transaction] = self.end
         self.entries.append(message)
         self._writers.append(transaction)
 
     def mark(self, transaction: TransactionT) -> None:
-        """Write a transaction's marker, if the transaction has written to this log."""
         if self.open.pop(transaction, None) is not None:
             self.entries.append(None)
             self._writers.append(transaction)
@@ -61,7 +59,6 @@ class PartitionLog(Generic[MessageT, TransactionT]):
         self.open.clear()
 
     def writer(self, offset: int) -> TransactionT | None:
-        """Return the transaction that wrote at an offset, or None."""
         return self._writers[offset]
 
     def is_final(self, offset: int) -> bool:
