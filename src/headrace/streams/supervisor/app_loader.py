@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 
 def add_import_path(directory: Path) -> None:
-    """Add a directory to the import path, unless it is on it.
-
-    Args:
-        directory: its absolute path.
-    """
     if str(directory) not in sys.path:
         sys.path.insert(_behind_standard_library(), str(directory))
 
@@ -41,9 +36,8 @@ def add_import_path(directory: Path) -> None:
 def standard_module(name: str) -> bool:
     """Return whether the standard library has a module of this name.
 
-    Example:
-        >>> standard_module("token"), standard_module("word_count")
-        (True, False)
+    >>> standard_module("token"), standard_module("word_count")
+    (True, False)
     """
     return name in sys.stdlib_module_names
 
@@ -60,20 +54,12 @@ _AN_APP = "a KafkaStreams, or a function without arguments that returns one"
 
 
 def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
-    """Import a module and return its application.
+    """Return the application of ``package.module:attribute`` or ``path/to/file.py:attribute``.
 
     The attribute is a `KafkaStreams`, or a function without arguments that returns an instance. The
-    current directory is on the import path, as with ``python -m``, but after the standard library;
-    if a file is named by its path, its directory precedes the current directory.
-
-    Args:
-        target: ``package.module:attribute`` or ``path/to/file.py:attribute``.
-        beside: settings that override its own; they are applied on creation if its own settings
-            lack required settings that these contain.
-
-    Raises:
-        ApplicationError: the application cannot be loaded; the message contains the reason.
-        StreamsError: the application raises it, for example because its settings are invalid.
+    current directory is on the import path after the standard library, preceded by the directory of
+    a named file. `beside` overrides its settings; it is applied on creation if its own settings
+    lack required settings.
     """
     place, path = _halves(target, "application", "module:attribute, such as word_count:app")
     with loading_of(target, beside):
@@ -81,14 +67,7 @@ def load_app(target: str, beside: Mapping[str, Any] = _NOTHING) -> KafkaStreams:
 
 
 def load_function(target: str) -> Callable[[], Any]:
-    """Import a function without arguments, with the import path of applications.
-
-    Args:
-        target: ``package.module:function`` or ``path/to/file.py:function``.
-
-    Raises:
-        ApplicationError: the function cannot be loaded; the message contains the reason.
-    """
+    """Import a function without arguments, with the import path of applications."""
     place, path = _halves(target, "function", "module:function or path/to/file.py:function")
     found = _found(place, path, "a function without arguments")
     if not callable(found):

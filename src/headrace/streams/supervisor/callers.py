@@ -18,12 +18,7 @@ class ControlError(StreamsError):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Running `headrace run` on this host.
-
-    Args:
-        process: its process ID.
-        path: path of its socket.
-    """
+    """Running `headrace run` on this host, with the path of its control socket."""
 
     application: str
     process: int
@@ -33,11 +28,7 @@ class Running:
         return f"{self.application} (process {self.process})"
 
     def ask(self, request: Mapping[str, object]) -> str:
-        """Send a request; return the response message.
-
-        Raises:
-            ControlError: the request is rejected or not answered.
-        """
+        """Send a request; return the response message."""
         line = json.dumps(request).encode() + b"\n"
         try:
             with socket.socket(socket.AF_UNIX) as caller, short_name(self.path) as name:
@@ -56,16 +47,7 @@ class Running:
 def find_running(
     state_dir: Path, *, application: str | None = None, process: int | None = None
 ) -> Running:
-    """Find the single `headrace run` that matches.
-
-    Args:
-        state_dir: the setting state.dir of the application.
-        application: its application.id; None if only one application runs there.
-        process: the process ID of its supervisor; None if only one supervisor runs it.
-
-    Raises:
-        ControlError: no process or several processes match.
-    """
+    """Find the single `headrace run` that matches; None matches any."""
     found = []
     for path in sorted(state_dir.glob(f"{application or '*'}/{FOLDER}/*.sock")):
         one = Running(path.parents[1].name, int(path.name.partition("-")[0]), path)

@@ -45,11 +45,7 @@ class ControlServer:
         self._path: Path | None = None
 
     def open(self, home: Path) -> None:
-        """Start to accept requests; an unusable directory is logged and otherwise ignored.
-
-        Args:
-            home: the application's part of its state directory.
-        """
+        """Start to accept requests; an unusable directory is logged and otherwise ignored."""
         folder = home / FOLDER
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +60,6 @@ class ControlServer:
             )
 
     def close(self) -> None:
-        """Stop accepting requests."""
         if self._socket is not None and self._path is not None:
             self._path.unlink(missing_ok=True)
             self._socket.close()
@@ -111,11 +106,7 @@ class ControlServer:
 
 
 def is_live(path: Path) -> bool:
-    """Return whether a process listens on a socket.
-
-    Raises:
-        PermissionError: it belongs to another user.
-    """
+    """Return whether a process listens; raise PermissionError if it is another user's."""
     with socket.socket(socket.AF_UNIX) as caller, short_name(path) as name:
         caller.settimeout(ANSWER_WITHIN_S)
         try:

@@ -144,12 +144,11 @@ TABLE: tuple[Ending, ...] = (
 def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitCode:
     """Return the exit code of a process that was stopped by `error`.
 
-    Example:
-        >>> from headrace.streams.errors import ConfigError
-        >>> exit_code_of(ConfigError("poll.ms must be at least 0, not -1")).name
-        'CONFIGURATION'
-        >>> exit_code_of(ZeroDivisionError()).name
-        'CRASHED'
+    >>> from headrace.streams.errors import ConfigError
+    >>> exit_code_of(ConfigError("poll.ms must be at least 0, not -1")).name
+    'CONFIGURATION'
+    >>> exit_code_of(ZeroDivisionError()).name
+    'CRASHED'
     """
     for kind in type(error).__mro__:
         for ending in table:
@@ -161,13 +160,11 @@ def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitC
 def is_crash(code: int) -> bool:
     """Return whether the supervisor restarts a worker that ended with this code.
 
-    Args:
-        code: as returned by `subprocess`: negative for a signal. An unknown code is a crash: user
-            code or a library ended the process.
+    The code is negative for a signal, as in `subprocess`. An unknown code is a crash: user code or
+    a library ended the process.
 
-    Example:
-        >>> is_crash(-9), is_crash(ExitCode.CLIENT), is_crash(42), is_crash(ExitCode.RECORD)
-        (True, True, True, False)
+    >>> is_crash(-9), is_crash(ExitCode.CLIENT), is_crash(42), is_crash(ExitCode.RECORD)
+    (True, True, True, False)
     """
     try:
         return ExitCode(code) in _CRASHES
@@ -176,11 +173,7 @@ def is_crash(code: int) -> bool:
 
 
 def rows(table: Sequence[Ending] = TABLE, again: str = "start it again?") -> Iterator[str]:
-    """Yield the lines of the table as Markdown.
-
-    Args:
-        again: the title of the last column.
-    """
+    """Yield the lines of the table as Markdown."""
     yield f"| raised | when | exit code | {again} |"
     yield "|---|---|---|---|"
     for ending in table:

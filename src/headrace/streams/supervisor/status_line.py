@@ -25,11 +25,7 @@ RATE_OVER_S = 5.0
 
 @dataclass(slots=True)
 class WorkerStatus:
-    """Last known status of a worker, with rates over the last seconds.
-
-    Args:
-        index: the worker's number, from 0.
-    """
+    """Last known status of a worker, with rates over the last seconds."""
 
     index: int
     state: str = "waiting"
@@ -43,13 +39,11 @@ class WorkerStatus:
     _window: list[Status] = field(default_factory=list)
 
     def started(self, pid: int) -> None:
-        """Record the start of a process."""
         self.state, self.pid = "starting", pid
         self.last = self.facts = None
         self._window.clear()
 
     def reported(self, status: Status, now_s: float) -> None:
-        """Record a status report of the process."""
         if self.state != "stopping":
             self.state = status.state
         self.last, self.heard_s = status, now_s
@@ -58,11 +52,9 @@ class WorkerStatus:
             self._window.pop(0)
 
     def told(self, facts: WorkerSnapshot) -> None:
-        """Record a metrics snapshot of the process."""
         self.facts = facts
 
     def view(self) -> WorkerView:
-        """Return a snapshot of the worker's status."""
         return WorkerView(
             index=self.index,
             state=self.state,
@@ -72,7 +64,6 @@ class WorkerStatus:
         )
 
     def ended(self, outcome: str) -> None:
-        """Record the end of the process."""
         self.state, self.pid = outcome, None
         self.last = None
         self._window.clear()
@@ -82,18 +73,15 @@ class WorkerStatus:
         return self._rate([status.processed for status in self._window], now_s)
 
     def commits_per_s(self, now_s: float) -> float:
-        """Return commits per second; 0 if the last report is too old."""
         return self._rate([status.commits for status in self._window], now_s)
 
     @property
     def restored_percent(self) -> int | None:
-        """Progress of the current restores in percent; None without a restore."""
         if self.last is None or not self.last.to_restore:
             return None
         return 100 * self.last.restored // self.last.to_restore
 
     def commit_age_s(self, now_s: float) -> float | None:
-        """Return the age of the last commit in seconds; None if no commit is known."""
         if self.last is None or self.last.commit_age_s is None:
             return None
         return self.last.commit_age_s + max(0.0, now_s - self.heard_s)
@@ -121,7 +109,6 @@ class LoggedStatus:
         self._next_s: float | None = None
 
     def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
-        """Log the status if a report is due."""
         if self._next_s is None:
             self._next_s = now_s + self._every_s
         if not self._every_s or now_s < self._next_s:
@@ -132,7 +119,6 @@ class LoggedStatus:
 
 
 def fields(worker: WorkerStatus, now_s: float) -> dict[str, object]:
-    """Return the log fields of a worker; unknown fields are omitted."""
     facts: dict[str, object] = {"state": worker.view().state_at(now_s), "pid": worker.pid}
     if worker.last is not None:
         facts |= {
@@ -169,7 +155,6 @@ class StatusLine:
         self._next_s: float | None = None
 
     def show(self, workers: Sequence[WorkerStatus], now_s: float) -> None:
-        """Draw the table if a refresh is due."""
         if self._next_s is not None and now_s < self._next_s:
             return
         with suppress(OSError):
@@ -184,20 +169,16 @@ class StatusLine:
             self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     def write(self, text: str, /) -> int:
-        """Print lines above the table."""
         for line in text.splitlines():
             self.print(line)
         return len(text)
 
-    def flush(self) -> None:
-        """Do nothing: writes are not buffered."""
+    def flush(self) -> None: ...
 
     def isatty(self) -> bool:
-        """Return True: the output is a terminal."""
         return True
 
     def close(self) -> None:
-        """Remove the table and restore the terminal."""
         with suppress(OSError):
             self._live.stop()
         if isinstance(self._terminal, BoundedWriter):
@@ -205,7 +186,6 @@ class StatusLine:
 
 
 def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:
-    """Render a table with a row for each worker."""
     found = Table(box=None, pad_edge=False)
     for heading in ("worker", "pid", "state"):
         found.add_column(heading, no_wrap=True)
@@ -217,7 +197,6 @@ def table(workers: Sequence[WorkerStatus], now_s: float) -> Table:
 
 
 def cells(worker: WorkerStatus, now_s: float) -> list[str]:
-    """Return the cells of a worker's row."""
     age_s, percent = worker.commit_age_s(now_s), worker.restored_percent
     return [
         str(worker.index),

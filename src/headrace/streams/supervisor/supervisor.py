@@ -240,14 +240,7 @@ class Supervisor:
         self.board = self._board(now_s)
 
     def run(self, wait: Callable[[], None]) -> ExitCode:
-        """Run until all workers have ended.
-
-        Args:
-            wait: returns when a worker reported, or after a short time.
-
-        Returns:
-            The exit code of the process.
-        """
+        """Run until all workers have ended; `wait` returns after a report or a short time."""
         while not self.turn():
             wait()
         code = ExitCode.STOPPED if self._code is None else self._code
@@ -452,11 +445,7 @@ class Supervisor:
     # -- commands ------------------------------------------------------------------------------
 
     def ask(self, wish: Callable[[Supervisor], str]) -> Future[str]:
-        """Queue a command for the next turn. Thread-safe.
-
-        Args:
-            wish: called with the supervisor; its result or error becomes the future's.
-        """
+        """Queue a command for the next turn; the future gets its result or error. Thread-safe."""
         answer: Future[str] = Future()
         self._wishes.put((wish, answer))
         return answer
@@ -473,14 +462,7 @@ class Supervisor:
                 answer.set_exception(error)
 
     def scale(self, workers: int) -> str:
-        """Change the number of workers; return a message about the effect.
-
-        Surplus workers, with the highest numbers, commit, close and leave the group; the others get
-        their tasks.
-
-        Raises:
-            RefusedError: the supervisor is stopping, or the number is out of range.
-        """
+        """Change the number of workers; the highest numbers leave. Return a message about it."""
         if self._code is not None:
             raise RefusedError("all workers are being stopped")
         if not 1 <= workers <= WORKERS_MAX:
@@ -513,7 +495,6 @@ class Supervisor:
         )
 
     def change_log_level(self, level: str) -> str:
-        """Change the log level here and in all workers; return a message about the effect."""
         self.set_log_level(level)
         self._level = level
         for slot in self._slots:

@@ -6,7 +6,6 @@ from headrace.streams.states import rare_collections
 
 
 def main() -> None:
-    """Import the worker's modules and run the worker."""
     with rare_collections():
         from headrace.streams.supervisor.worker_process import main as work
 

@@ -51,11 +51,8 @@ class Launch:
     """Start parameters of all workers.
 
     Args:
-        target: the application, as for `headrace.streams.supervisor.app_loader.load_app`.
-        settings: settings that override the application's own.
         origins: origin of each setting, if `settings` does not contain it.
         again: command-line options that reproduce these settings.
-        terminal: whether the log is shown on a terminal.
         endpoint: endpoint of this host's stores, unless the settings contain it.
     """
 
@@ -129,16 +126,13 @@ class LiveProcess:
 
     @property
     def pid(self) -> int:
-        """Process ID."""
         return self._process.pid
 
     @property
     def files(self) -> list[int]:
-        """File descriptors to wait for."""
         return [file for file, lines in self._readers.items() if not lines.ended]
 
     def poll(self) -> int | None:
-        """Return its exit code, or None while it runs."""
         return self._process.poll()
 
     def reports(self) -> Iterator[Report]:
@@ -153,27 +147,21 @@ class LiveProcess:
                     self._output(line.decode(errors="replace"))
 
     def last_words(self) -> list[str]:
-        """Return the last lines of its standard error before it could log."""
         return list(self._last_words)
 
     def stop(self) -> None:
-        """Request a clean stop."""
         self._tell(STOP)
 
     def leave(self) -> None:
-        """Request a clean stop that leaves the group."""
         self._tell(LEAVE)
 
     def set_log_level(self, level: str) -> None:
-        """Change its log level."""
         self._tell(LEVEL + level.encode() + b"\n")
 
     def kill(self) -> None:
-        """Kill it."""
         self._process.kill()
 
     def close(self) -> None:
-        """Close the pipes."""
         self.questions.close()
         for file in (self._control, *self._readers):
             os.close(file)
@@ -205,7 +193,6 @@ class Processes:
         self._started: list[LiveProcess] = []
 
     def start(self, index: int) -> LiveProcess:
-        """Start the worker with an index."""
         launch = replace(self._launch, endpoint=self.endpoint)
         process = LiveProcess(launch, index, output=self._output)
         self._started.append(process)
@@ -233,7 +220,6 @@ class LineReader:
         os.set_blocking(file, False)
 
     def read(self) -> list[bytes]:
-        """Return the whole lines received since the last call."""
         while not self.ended:
             try:
                 chunk = os.read(self._file, _READ_BYTES)

@@ -62,18 +62,13 @@ class StopSwitch:
         self._close: Callable[[bool | None], None] | None = None
 
     def stop(self, *, leave: bool | None = None) -> None:
-        """Stop the application now, or as soon as it is attached.
-
-        Args:
-            leave: whether it leaves the group; None follows the application's settings.
-        """
+        """Stop now, or as soon as attached; `leave` None follows the application's settings."""
         self._leave = leave
         self._asked.set()
         if self._close is not None:
             self._close(leave)
 
     def attach(self, close: Callable[[bool | None], None]) -> None:
-        """Set the function that stops the application, given whether to leave the group."""
         self._close = close
         if self._asked.is_set():
             close(self._leave)
@@ -111,7 +106,6 @@ class _Leash(threading.Thread):
 
 
 def _load(launch: Launch, index: int, activity: Activity, reports: ReportSender) -> KafkaStreams:
-    """Load the application with the command's settings and with this worker's identity."""
     settings = Given(launch.settings, launch.origins)
     app = load_app(launch.target, settings)
     worker_id = settings.get("worker.id", app.config.worker_id)
@@ -222,7 +216,6 @@ def _first_line(file: int) -> bytes:
 
 
 def main() -> None:
-    """Run a worker, and exit with its exit code."""
     target, *numbers = sys.argv[1:]
     index, control, reports, errors, questions = map(int, numbers)
     for file in (control, reports, questions):

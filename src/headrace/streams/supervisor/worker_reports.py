@@ -88,7 +88,6 @@ class Failed:
         return made
 
     def failure(self) -> Failure:
-        """Return the failure."""
         return Failure(**asdict(self))
 
 
@@ -126,7 +125,6 @@ _TOLD = b'{"told": '
 
 
 def encode(report: Report) -> bytes:
-    """Encode a report as a line."""
     if isinstance(report, Told):
         return b"%s%s}\n" % (_TOLD, to_json(report.facts))
     kind = next(name for name, kind in _KINDS.items() if isinstance(report, kind))
@@ -136,9 +134,8 @@ def encode(report: Report) -> bytes:
 def decode(line: bytes) -> Report:
     """Decode a line.
 
-    Example:
-        >>> decode(encode(Loaded("word-count", 30_000)))  # doctest: +ELLIPSIS
-        Loaded(application='word-count', shutdown_timeout_ms=30000, ..., picture=None)
+    >>> decode(encode(Loaded("word-count", 30_000)))  # doctest: +ELLIPSIS
+    Loaded(application='word-count', shutdown_timeout_ms=30000, ..., picture=None)
     """
     if line.startswith(_TOLD):
         # Decoded by msgspec because it is long with many tasks and sent several times per second.
@@ -164,11 +161,6 @@ class Activity:
         self._last_commit_s: float | None = None
 
     def status(self, state: str, processed: int) -> Status:
-        """Return the status of the worker.
-
-        Args:
-            processed: records since the start.
-        """
         now_s = self._clock.monotonic_s()
         last_s = self._last_commit_s
         restoring = list(self._restoring.copy().values())
@@ -190,26 +182,21 @@ class Activity:
         self._restoring = {p: r for p, r in self._restoring.items() if p.partition in here}
 
     def on_running(self) -> None:
-        """Handle that all tasks process records."""
         self._restoring = {}
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
-        """Handle a completed commit."""
         self._commits += 1
         self._last_commit_s = self._clock.monotonic_s()
 
     def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:  # noqa: ARG002
-        """Handle the start of a store's restore."""
         self._restoring[tp] = (begin, begin, end)
 
     def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:  # noqa: ARG002
-        """Handle restored records."""
         if tp in self._restoring:
             begin, _, end = self._restoring[tp]
             self._restoring[tp] = (begin, min(offset, end), end)
 
     def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:  # noqa: ARG002
-        """Handle the end of a store's restore."""
         self._restoring.pop(tp, None)
 
 
@@ -269,7 +256,6 @@ class ReportSender:
             return not self._rest
 
     def _write(self) -> bool:
-        """Write as much as fits into the buffer; return whether the supervisor may still read."""
         try:
             while self._rest:
                 self._rest = self._rest[os.write(self._file, self._rest) :]
