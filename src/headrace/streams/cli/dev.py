@@ -54,7 +54,6 @@ class Changes:
         return len(self._seen)
 
     def since(self) -> list[Path]:
-        """Return the files that were saved, created or removed since the last call."""
         now = self._look()
         before, self._seen = self._seen, now
         return sorted(p for p in before.keys() | now.keys() if before.get(p) != now.get(p))
@@ -178,21 +177,17 @@ class Child:
             self._say(line.rstrip("\n"))
 
     def has_said(self) -> bool:
-        """Return whether it has written any output."""
         return bool(self._said)
 
     def poll(self) -> int | None:
-        """Return its exit code, or None while it runs."""
         return self._process.poll()
 
     def wait(self) -> int:
-        """Wait until it exits; return the exit code."""
         code = self._process.wait()
         self._reader.join()
         return code
 
     def stop(self) -> None:
-        """Stop it with SIGTERM, and kill it if it does not exit in time."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
@@ -206,12 +201,7 @@ class Child:
 
 @contextmanager
 def tidied(settings: Path, broker: Path | None) -> Iterator[None]:
-    """Start a process that cleans up if this process is killed; else the caller cleans up.
-
-    Args:
-        settings: the directory of the settings file.
-        broker: the directory of the broker that this process starts.
-    """
+    """Start a process that cleans up if this process is killed; else the caller cleans up."""
     leash, ours = os.pipe()
     brokers = [] if broker is None else [str(broker)]
     try:
@@ -264,16 +254,13 @@ class Page:
 
     @property
     def url(self) -> str:
-        """URL for a browser."""
         return f"http://{_HOST}:{self._port}/"
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options of `headrace run` that serve the dashboard."""
         return ("--http", f"{_HOST}:{self._port}", "--queries")
 
     def open_soon(self, show: Callable[[str], object] = webbrowser.open) -> None:
-        """Open the dashboard in a browser as soon as it answers."""
         threading.Thread(target=self._open, args=(show,), daemon=True).start()
 
     def _open(self, show: Callable[[str], object]) -> None:
@@ -400,7 +387,6 @@ class Session:
         self._page = page
 
     def run(self) -> None:
-        """Run and restart the application until Ctrl-C."""
         while True:
             with ExitStack() as children:
                 self._start(children)
@@ -456,11 +442,7 @@ def _shown(path: Path) -> str:
 
 @contextmanager
 def _broker(directory: Path, port: int, home: Path) -> Iterator[str]:
-    """Run a local broker and yield its address; stop it afterwards if it was started here.
-
-    Before it starts, a cleanup process is started that also removes `home` if this process is
-    killed.
-    """
+    """Run a local broker and yield its address; stop it afterwards if it was started here."""
     with ExitStack() as stack:
         try:
             status = DevBroker(directory).status()

@@ -17,7 +17,6 @@ _LASTING = frozenset({"dev", "feed", "mirror"})
 
 
 def main() -> None:
-    """Run the command line `headrace`."""
     if sys.argv[1:2] == ["run"] or (sys.argv[1:2] == ["mirror"] and sys.argv[2:3] != ["offsets"]):
         _stop_cleanly_at_once()
     with rare_collections():

@@ -33,7 +33,6 @@ app_option = click.option(
 
 
 def serde_options(command: _Command) -> _Command:
-    """Add the options for serdes by name, which override the application's serdes."""
     names = click.Choice(list(SERDES))
     key = click.option("--key", "key", type=names, help="What keys are.  [default: string]")
     value = click.option("--value", type=names, help="What values are.  [default: string]")
@@ -65,27 +64,17 @@ class Known:
 
     @classmethod
     def of(cls, target: str | None, settings: Mapping[str, Any]) -> Known:
-        """Load the application, if a target is given.
-
-        Raises:
-            StreamsError: the application does not exist, or its settings are invalid.
-        """
         if target is None:
             return cls(StreamsConfig.parse(over(_DEFAULTS, settings)))
         return cls.by(load(target, settings))
 
     @classmethod
     def by(cls, app: KafkaStreams) -> Known:
-        """Return the settings and topics of an application."""
         names = Names(app.plans, app.config, app.global_plans)
         return cls(app.config, names, _tables(app))
 
     def reach(self) -> dict[str, Any]:
-        """Check that the cluster answers; return the settings of an admin client.
-
-        Raises:
-            FatalClientError: the cluster does not answer.
-        """
+        """Check that the cluster answers; return the settings of an admin client."""
         config = self.config.admin_config()
         try:
             reach(config)
@@ -97,7 +86,6 @@ class Known:
         return config
 
     def admin(self) -> GroupAdmin:
-        """Create an admin client after the cluster has answered (see `reach`)."""
         return GroupAdmin(self.reach(), timeout_s=self.config.task_timeout_ms / 1000)
 
     @property
@@ -115,11 +103,7 @@ class Known:
         return found
 
     def full_name(self, name: str) -> str:
-        """Return the full name of a topic; an internal topic may be named by its store or operator.
-
-        Raises:
-            UsageError: the name is ambiguous, or the application has no such topic.
-        """
+        """Return the full name of a topic; an internal topic may be named by store or operator."""
         if self.names is None or name in self.own:
             return name
         meant = [full for full in self.names.internal if name in self._short(full)]
@@ -208,11 +192,6 @@ def _how_made(name: str) -> str:
 
 
 def counts_of(admin: GroupAdmin, names: Iterable[str]) -> dict[str, int]:
-    """Return the partition count of each topic.
-
-    Raises:
-        MissingTopicError: a topic does not exist.
-    """
     wanted = list(names)
     counts = admin.partition_counts(wanted)
     for name in wanted:

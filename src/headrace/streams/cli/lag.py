@@ -32,18 +32,13 @@ if TYPE_CHECKING:
 
 
 def said_missing(found: Overview) -> Iterator[str]:
-    """Yield a line for each missing topic."""
     for name in found.missing:
         yet = " yet; the next start makes it" if name in found.unmade else ""
         yield f"There is no topic {name}{yet}."
 
 
 def require_topics(lost: Iterable[str]) -> None:
-    """Raise if topics were missing; called after the rest of the output.
-
-    Raises:
-        MissingTopicError: a topic was missing.
-    """
+    """Raise if topics were missing; to be called after the rest of the output."""
     names = tuple(lost)
     if names:
         raise MissingTopicError(

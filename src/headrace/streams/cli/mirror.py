@@ -25,7 +25,6 @@ _SIDES = ("from", "to")
 
 
 def sides_options(command: _Command) -> _Command:
-    """Add the options that name the two clusters and their settings."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
     source = click.option(
         "--from", "source_file", type=file, metavar="FILE", help="TOML with the source's settings."
@@ -54,11 +53,6 @@ def sides_options(command: _Command) -> _Command:
 
 
 def names_of(source: Path | None, target: Path | None, named: str | None) -> tuple[str, str]:
-    """Return the names of the two clusters.
-
-    Raises:
-        UsageError: a file is missing, or both names are equal.
-    """
     if source is None or target is None:
         raise click.UsageError("give --from and --to, a file of settings each")
     parts = [source.stem, target.stem] if named is None else named.split(",")
@@ -72,11 +66,6 @@ def names_of(source: Path | None, target: Path | None, named: str | None) -> tup
 def settings_of_sides(
     source: Path, target: Path, given: tuple[str, ...], environ: Mapping[str, str] = os.environ
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the source and of the target.
-
-    Raises:
-        ConfigError: a file cannot be read, or a setting does not name its cluster.
-    """
     lines = {side: _of_line(side, given) for side in _SIDES}
     variables = _of_environment(environ)
     found = [

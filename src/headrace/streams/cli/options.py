@@ -37,7 +37,6 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def columns(*names: str, numbers: Iterable[str] = ()) -> Table:
-    """Create a table without borders; columns in `numbers` are right-aligned."""
     table = Table(box=None, pad_edge=False)
     for name in names:
         table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
@@ -61,11 +60,7 @@ _ASSIGNED = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
 
 
 def read_settings(path: Path) -> Given:
-    """Read the settings of a TOML file, each with its line as origin.
-
-    Raises:
-        ConfigError: the file cannot be read as TOML.
-    """
+    """Read the settings of a TOML file, each with its line as origin."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -146,7 +141,6 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
 
 
 def _beside(context: click.Context) -> dict[str, Any]:
-    """Return the settings of the file, overridden by the environment."""
     return over(_of_file(context.meta.get(_FILE)), settings_of(os.environ))
 
 
@@ -170,7 +164,6 @@ target_argument = click.argument("target", metavar="MODULE:APP")
 
 
 def settings_option(command: _Command) -> _Command:
-    """Add the options for settings: a file, the environment, and single overriding settings."""
     single = click.option(
         "--set",
         "settings",
@@ -223,24 +216,12 @@ def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
-    """Import the application that a command names, with settings that override its own.
-
-    Raises:
-        ApplicationError: the application does not exist.
-        ConfigError: the settings are invalid.
-    """
+    """Import the application that a command names, with settings that override its own."""
     return _loaded(target, settings, settings)
 
 
 def load_alone(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
-    """Import an application as `load` does, for commands that connect to no broker.
-
-    Settings that only name the cluster may be missing.
-
-    Raises:
-        ApplicationError: the application does not exist.
-        ConfigError: the settings are invalid.
-    """
+    """Import an application as `load` does; settings that name the cluster may be missing."""
     return _loaded(target, settings, over(_NO_CLUSTER, settings))
 
 
@@ -296,12 +277,6 @@ def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | N
 
 
 def confirm() -> None:
-    """Ask for confirmation of the printed plan.
-
-    Raises:
-        ClickException: standard input is not a terminal.
-        Abort: the answer is no.
-    """
     if not sys.stdin.isatty():
         raise click.ClickException("nothing was done; run it again with --yes to do it")
     click.confirm("Do this?", abort=True)
@@ -309,11 +284,7 @@ def confirm() -> None:
 
 @contextmanager
 def said_errors(code_of: Callable[[BaseException], int] | None = None) -> Iterator[None]:
-    """Print an error of the command's own work and exit with the error's exit code.
-
-    Args:
-        code_of: returns the exit code of an error; None uses the exit codes of `headrace run`.
-    """
+    """Print an error, and exit with its code by `code_of`, or as `headrace run` does."""
     try:
         yield
     except (StreamsError, TopologyError, RegistryError) as error:

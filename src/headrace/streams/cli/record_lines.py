@@ -63,23 +63,14 @@ def read_records(
 ) -> Iterator[LineRecord]:
     """Yield the records of a file; empty lines are ignored.
 
-    Args:
-        lines: the lines of the file.
-        file: its name, for errors.
-        key: serde of the topic's keys.
-        value: serde of its values. For text values, a line that is not a record is the value
-            itself.
+    For text values, a line that is not a record is the value itself.
 
-    Raises:
-        LineError: a line is not a valid record of the topic.
-
-    Example:
-        >>> from headrace import serdes
-        >>> lines = ['{"id": 1}', '{"key": "a", "value": {"id": 2}, "timestamp": 5}']
-        >>> for record in read_records(lines, "x", key=serdes.string, value=serdes.json):
-        ...     print(record.key, record.value, record.timestamp)
-        None b'{"id":1}' None
-        b'a' b'{"id":2}' 5
+    >>> from headrace import serdes
+    >>> lines = ['{"id": 1}', '{"key": "a", "value": {"id": 2}, "timestamp": 5}']
+    >>> for record in read_records(lines, "x", key=serdes.string, value=serdes.json):
+    ...     print(record.key, record.value, record.timestamp)
+    None b'{"id":1}' None
+    b'a' b'{"id":2}' 5
     """
     for number, line in enumerate(lines, 1):
         text = line.rstrip("\r\n")
@@ -196,21 +187,12 @@ def record_line(
     more: Mapping[str, object] | None = None,
     error: str | None = None,
 ) -> str:
-    """Format a record as a line of JSON.
+    """Format a record as a line of JSON; fields that are None or empty are omitted.
 
-    Args:
-        key: deserialized key.
-        value: deserialized value.
-        timestamp: milliseconds since 1970; fields that are None are omitted.
-        partition: the record's partition.
-        offset: the record's offset.
-        headers: omitted if empty.
-        more: fields that precede the key, such as the topic.
-        error: why the key or the value could not be deserialized.
+    `more` precedes the key; `error` is why a part could not be deserialized.
 
-    Example:
-        >>> record_line("the", 2, timestamp=5, partition=0)
-        '{"key":"the","value":2,"timestamp":5,"partition":0}'
+    >>> record_line("the", 2, timestamp=5, partition=0)
+    '{"key":"the","value":2,"timestamp":5,"partition":0}'
     """
     fields: dict[str, object] = {
         **(more or {}),

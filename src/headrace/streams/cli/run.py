@@ -93,19 +93,7 @@ def served(
     *,
     advertise: Callable[[str], None] = lambda _: None,
 ) -> Iterator[None]:
-    """Serve metrics, health and stores until the block ends.
-
-    Args:
-        http: options of the server; None serves nothing.
-        board: returns the current health snapshot.
-        log: logs the start.
-        set_level: changes the log level.
-        queries: returns the interactive queries of the application.
-        advertise: called with the endpoint for other hosts, before the first query is answered.
-
-    Raises:
-        ClickException: the address is invalid or cannot be bound; nothing was started.
-    """
+    """Serve metrics, health and stores; `advertise` is called before the first query's answer."""
     if http is None:
         yield
         return
@@ -266,7 +254,6 @@ def run(
 
 
 def _places(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return where settings that override the application's own were given, as a log field."""
     origins = origins_of(settings)
     return {"settings_from": origins} if origins else {}
 

@@ -51,12 +51,6 @@ class LoadedQueries:
         """Endpoint of this host's stores, if the setting application.server is not given."""
 
     def __call__(self) -> Queries:
-        """Return the interactive queries, loading the application on the first call.
-
-        Raises:
-            StreamsError: the application cannot be loaded, or rejects its settings.
-            TopologyError: its topology cannot run.
-        """
         from headrace.streams.queries.queries import Queries
 
         with self._lock:
@@ -128,7 +122,6 @@ def _said_errors() -> Iterator[None]:
 
 @contextmanager
 def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) -> Iterator[Queries]:
-    """Open the interactive queries of the application that a command names."""
     if state_dir is not None:
         settings = over(settings, given_by({"state.dir": str(state_dir)}, "--state-dir"))
     with _said_errors(), LoadedQueries(target, settings)() as queries:
@@ -170,7 +163,6 @@ class Where:
 
     @contextmanager
     def opened(self) -> Iterator[Source]:
-        """Open the row source; errors in the block become a single message."""
         self._require_one()
         with _said_errors():
             age = self._age()
@@ -183,7 +175,6 @@ class Where:
 
     @contextmanager
     def followed(self) -> Iterator[Queries | Asker]:
-        """Open the source of changes: the application's cluster, or its HTTP server."""
         self._require_one()
         with _said_errors():
             if self.url is not None:

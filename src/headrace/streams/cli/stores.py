@@ -34,7 +34,6 @@ class TakesNegativeKeys(click.Command):
     """Command whose arguments may be negative numbers; unknown options are still rejected."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line."""
         given = args[: args.index("--")] if "--" in args else list(args)
         ctx.ignore_unknown_options = True
         left = super().parse_args(ctx, args)
@@ -87,12 +86,10 @@ def _takes_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def takes_application(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select the application; the command gets a `Where`."""
     return _takes_place(settings_option(command))
 
 
 def takes_where(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select the application, and the maximum age of rows."""
     with_age = click.option("--max-age", metavar="SPAN",
                             help="Refuse rows that may lack changes of a longer time, such as 10s "
                             "or 24h. Unless given, what a task that moved away has left behind for "

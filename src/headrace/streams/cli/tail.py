@@ -126,12 +126,7 @@ def _ends(
 def line_of(
     message: Message, form: Form, fields: frozenset[str], *, names_topic: bool = False
 ) -> str:
-    """Format a record as a line; add partition and offset if a serde rejects it.
-
-    Args:
-        fields: fields to print in addition to key and value.
-        names_topic: whether to print the topic.
-    """
+    """Format a record as a line; add partition and offset if a serde rejects it."""
     headers: Any = message.headers() or ()
     data = message.value()
     refused: list[str] = []

@@ -77,10 +77,7 @@ class ServedLook:
     at_s: float
 
     def rates(self, before: ServedLook | None) -> dict[str, float]:
-        """Return committed records per second since an earlier snapshot, by task.
-
-        Tasks that have moved since, or whose worker has restarted, are omitted.
-        """
+        """Return records per second by task, without moved tasks and restarted workers."""
         if before is None:
             return {}
         then = {task.id: (before.at_s - task.told_s_ago, task) for task in before.tasks}
@@ -121,11 +118,6 @@ class Served:
             self._headers["Authorization"] = f"Bearer {token.reveal()}"
 
     def look(self) -> ServedLook:
-        """Read a snapshot.
-
-        Raises:
-            ServedError: the server does not answer, or its answer has another format.
-        """
         application, tasks = self._get("/api/application"), self._get("/api/tasks")
         try:
             return ServedLook(
@@ -237,12 +229,10 @@ class Look:
 
     @property
     def reached(self) -> dict[TopicPartition, int]:
-        """Committed offset of each input partition."""
         inputs = self.found.inputs
         return {one.place: one.committed for one in inputs if one.committed is not None}
 
     def rates(self, before: Look | None) -> Mapping[TopicPartition, float]:
-        """Return committed offsets per second since an earlier snapshot, for partitions in both."""
         if before is None or self.at_s <= before.at_s:
             return {}
         span_s, then = self.at_s - before.at_s, before.reached
@@ -342,7 +332,6 @@ def _go_on(
 
 
 def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
-    """Render a snapshot as a table of at most `rows_max` tasks, largest lag first."""
     found, rates = seen.found, seen.rates(before)
     count = len(found.group.members)
     head = (

@@ -37,7 +37,6 @@ class Given:
 
     @contextmanager
     def opened(self) -> Iterator[IO[str]]:
-        """Open the file as text."""
         from headrace.streams.cli.record_lines import text_of
 
         if self.file == STANDARD_INPUT:
@@ -142,11 +141,6 @@ class Trial:
     """Files and lines by timestamp, which derived records inherit."""
 
     def check(self, inputs: Sequence[Given]) -> None:
-        """Check that the application has the input topics.
-
-        Raises:
-            UsageError: it does not read a topic, or no input is given.
-        """
         sources = self.driver.input_topics
         for given in inputs:
             _refuse_unknown(given.topic, sources, "reads")
@@ -155,20 +149,11 @@ class Trial:
             raise click.UsageError(f"there is nothing to read; give: {options}")
 
     def check_shown(self, shown: Sequence[str]) -> None:
-        """Check that the application has written the topics; dynamic topics are known by now.
-
-        Raises:
-            UsageError: it did not write a topic.
-        """
+        """Check that the application has written the topics; dynamic topics are known by now."""
         for topic in shown:
             _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
     def fill(self, inputs: Iterable[Given]) -> None:
-        """Write the files to their topics.
-
-        Raises:
-            LineError: a line is not a valid record of its topic.
-        """
         from headrace.streams.cli.record_lines import LineError, read_records
 
         for given in inputs:
@@ -194,11 +179,6 @@ class Trial:
                     self._lines_of_time.setdefault(self._time_of(*at), []).append(where)
 
     def run(self) -> None:
-        """Process all records.
-
-        Raises:
-            StreamsError: the error that stopped the application.
-        """
         try:
             self.driver.commit()
         except RecordError as error:
@@ -241,7 +221,6 @@ class Trial:
                 )
 
     def summary(self) -> Iterator[str]:
-        """Yield messages about skipped and dropped records, with reasons."""
         skipped = [e for e in self.driver.events if e["event"] == "record_skipped"]
         for event in skipped[:SKIPPED_MAX]:
             yield f"Left out: {self._told(event)}"
