@@ -62,7 +62,6 @@ _ATTEMPTS = 1_000
 
 
 def why_taken(port: int) -> str | None:
-    """Return why no server can listen on this port now, or None if the port is free."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -78,12 +77,10 @@ def why_taken(port: int) -> str | None:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server can listen on this port now."""
     return why_taken(port) is None
 
 
 def choose_base(count: int) -> int:
-    """Return the first of `count` consecutive free ports."""
     for _ in range(_ATTEMPTS):
         base = random.randrange(_LOWEST, _HIGHEST)  # noqa: S311 - no secret
         if all(is_free(base + step) for step in range(count)):
@@ -92,7 +89,6 @@ def choose_base(count: int) -> int:
 
 
 def choose_ports(count: int, *, avoiding: Collection[int]) -> list[int]:
-    """Return `count` distinct free ports, none of `avoiding`."""
     chosen: list[int] = []
     while len(chosen) < count:
         port = choose_base(1)
@@ -156,7 +152,6 @@ class NodeRecord:
 
     @property
     def endpoint(self) -> str:
-        """Endpoint of this node for clients."""
         return f"localhost:{self.port}"
 
 
@@ -172,20 +167,15 @@ class ClusterRecord:
 
     @property
     def bootstrap(self) -> str:
-        """Endpoints of all nodes, for `bootstrap.servers`."""
         return ",".join(node.endpoint for node in self.nodes)
 
     def with_node(self, node: NodeRecord) -> ClusterRecord:
-        """Return this record with a node replaced."""
         nodes = tuple(node if old.id == node.id else old for old in self.nodes)
         return replace(self, nodes=nodes)
 
 
 def load(directory: Path) -> ClusterRecord | None:
-    """Read the record; return None if the directory is missing or empty.
-
-    Raises `DirectoryRefusedError` if it has other content, or data of another version.
-    """
+    """Read the record, or return None if the directory is empty; refuse other content."""
     path = directory / _RECORD_NAME
     if not path.exists():
         _refuse_foreign_content(directory)
@@ -210,7 +200,6 @@ def load(directory: Path) -> ClusterRecord | None:
 
 
 def save(directory: Path, record: ClusterRecord) -> None:
-    """Replace the record atomically."""
     draft = directory / f"{_RECORD_NAME}.new"
     draft.write_text(json.dumps(asdict(record), indent=2) + "\n")
     os.replace(draft, directory / _RECORD_NAME)
@@ -218,7 +207,6 @@ def save(directory: Path, record: ClusterRecord) -> None:
 
 @contextmanager
 def locked(directory: Path, *, report: Callable[[str], None]) -> Iterator[None]:
-    """Lock the directory against concurrent starts and stops by other processes."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / _LOCK_NAME).open("w") as lock:
         try:
@@ -309,7 +297,6 @@ def _between_controllers(security: Security | None) -> str:
 
 
 def _guard(security: Security) -> str:
-    """Return the settings for TLS, passwords and ACLs; nodes are super users."""
     login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
     return f"""\
 sasl.enabled.mechanisms={MECHANISM}
@@ -368,7 +355,6 @@ class Runtime:
     jars: Path
 
     def command(self, main_class: str, *options: str) -> list[str]:
-        """Return the command line up to and including the main class."""
         classpath = f"{self.jars}/*"
         log4j = "-Dlog4j2.configurationFile=log4j2.xml"
         return [str(self.java.executable), *options, log4j, "-cp", classpath, main_class]
@@ -377,10 +363,7 @@ class Runtime:
 def format_node(
     directory: Path, cluster: ClusterRecord, node: NodeRecord, *, runtime: Runtime
 ) -> None:
-    """Write the node's settings, and format its data directory if that was not done yet.
-
-    Raises `NodeFailedError` with the output of Kafka's tool.
-    """
+    """Write the node's settings, and format its data directory if that was not done yet."""
     home = _home(directory, node)
     home.joinpath("logs").mkdir(parents=True, exist_ok=True)
     security = Security(directory) if cluster.secure else None
@@ -417,11 +400,7 @@ def launch_node(
     runtime: Runtime,
     recorded: Callable[[NodeRecord], None],
 ) -> None:
-    """Start the node's process.
-
-    Args:
-        recorded: called with the node and its process, before Kafka starts.
-    """
+    """Start the node's process; `recorded` is called with it before Kafka starts."""
     home = _home(directory, node)
     token = secrets.token_hex(16)
     options = ["-Xmx512m", "-Djava.awt.headless=true", f"-Dheadrace.broker.token={token}"]
@@ -437,12 +416,10 @@ def launch_node(
 
 
 def log_directory(directory: Path, node: NodeRecord) -> Path:
-    """Return the directory of the node's log files."""
     return _home(directory, node) / "logs"
 
 
 def log_tail(directory: Path, node: NodeRecord) -> str:
-    """Return the last lines of the node's log and console output, for an error message."""
     shown: list[str] = []
     for name in (LOG_NAME, _CONSOLE_NAME):
         path = log_directory(directory, node) / name
@@ -456,17 +433,12 @@ def log_tail(directory: Path, node: NodeRecord) -> str:
 
 
 def log_size(directory: Path, node: NodeRecord) -> int:
-    """Return the size of the node's log in bytes."""
     path = log_directory(directory, node) / LOG_NAME
     return path.stat().st_size if path.exists() else 0
 
 
 def logged_errors(directory: Path, node: NodeRecord, *, since: int) -> list[str]:
-    """Return the first errors in the node's log and console output, with their causes.
-
-    Args:
-        since: number of bytes of the log that belong to earlier starts.
-    """
+    """Return the first errors in the node's log from byte `since` on, and in its output."""
     found: list[str] = []
     for name, begin in ((LOG_NAME, since), (_CONSOLE_NAME, 0)):
         path = log_directory(directory, node) / name
@@ -560,7 +532,6 @@ class ClusterStatus:
 
     @property
     def serving(self) -> bool:
-        """Whether every node answers its clients."""
         return bool(self.nodes) and all(node.state is NodeState.RUNNING for node in self.nodes)
 
 
@@ -596,16 +567,13 @@ class DevBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Bootstrap servers of the broker in this directory; `DevBrokerError` without a broker."""
         return self._started().bootstrap
 
     @property
     def is_secure(self) -> bool:
-        """Whether the broker in this directory requires clients to authenticate."""
         return self._started().secure
 
     def settings(self, user: str = ADMIN) -> dict[str, str]:
-        """Return the client settings to reach the broker, for a user if it is secured."""
         record = self._started()
         if not record.secure:
             return {"bootstrap.servers": record.bootstrap}
@@ -629,7 +597,6 @@ class DevBroker:
         users.grant(user, rights)
 
     def revoke(self, user: str, rights: Iterable[Right]) -> None:
-        """Delete ACLs of a user; the broker must run."""
         self._users().revoke(user, rights)
 
     def _users(self) -> Users:
@@ -649,11 +616,7 @@ class DevBroker:
         return record
 
     def start(self) -> str:
-        """Start all stopped nodes, wait until all nodes serve, and return the bootstrap servers.
-
-        Raises a `DevBrokerError` that contains the next step; nodes started by this call are then
-        stopped again.
-        """
+        """Start the stopped nodes, and wait until all serve; on an error, stop them again."""
         load(self.directory)  # refuses a foreign directory before anything is written there
         with locked(self.directory, report=self._report):
             record = load(self.directory)
@@ -665,10 +628,7 @@ class DevBroker:
             return self._start_missing(record).bootstrap
 
     def stop(self, *, timeout: timedelta = _STOP_TIMEOUT) -> bool:
-        """Stop every node cleanly; kill nodes that take longer than `timeout`.
-
-        Returns whether any node ran.
-        """
+        """Stop every node, killing it after `timeout`; return whether any node ran."""
         if load(self.directory) is None:
             return False
         with locked(self.directory, report=self._report):
@@ -678,14 +638,12 @@ class DevBroker:
             return bool(running)
 
     def status(self) -> ClusterStatus:
-        """Check each node: its process, and whether it answers."""
         record = load(self.directory)
         if record is None:
             return ClusterStatus(nodes=())
         return ClusterStatus(tuple(self._status_of(record, node) for node in record.nodes))
 
     def kill(self, node: int) -> None:
-        """Kill a node immediately, as in a power failure; `start` restarts it."""
         record = self._signal(node, signal.SIGKILL)
         if record.process and not wait_gone(record.process, timeout=_KILL_TIMEOUT):
             raise NodeFailedError(f"node {node} (process {record.process.pid}) survived SIGKILL")
@@ -698,7 +656,6 @@ class DevBroker:
             raise NodeFailedError(f"node {node} (process {process.pid}) does not pause")
 
     def resume(self, node: int) -> None:
-        """Resume a paused node."""
         self._signal(node, signal.SIGCONT)
 
     def __enter__(self) -> DevBroker:
@@ -823,7 +780,6 @@ class DevBroker:
                 raise self._failed(node, "ended")
 
     def _failed(self, node: NodeRecord, how: str) -> DevBrokerError:
-        """Return an error with the reason from the node's logs."""
         logged = logged_errors(self.directory, node, since=self._log_ends.get(node.id, 0))
         what = f"node {node.id} at {node.endpoint} {how}"
         if not logged:

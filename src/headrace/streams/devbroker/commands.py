@@ -152,7 +152,6 @@ def status(nodes: str | None, port: int | None, directory: Path) -> None:
 def _check_shape(
     seen: ClusterStatus, directory: Path, *, nodes: str | None, port: int | None
 ) -> None:
-    """Raise if the broker in the directory does not match the options."""
     if not seen.nodes:
         return
     first = seen.nodes[0].endpoint
@@ -164,7 +163,6 @@ def _check_shape(
 
 @contextmanager
 def _errors_told() -> Iterator[None]:
-    """Convert errors of the broker to a message on standard error and exit status 1."""
     try:
         yield
     except DevBrokerError as error:

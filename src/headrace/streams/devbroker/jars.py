@@ -31,10 +31,7 @@ _MAGIC, _VERSION, _TRUSTED_CERTIFICATE = 0xFEEDFEED, 2, 2
 
 
 def trust_options(directory: Path) -> list[str]:
-    """Write the trust store to `directory`; return the Java options that use it.
-
-    Returns no options if Python trusts no authorities: then Java's own list is better.
-    """
+    """Write a trust store; return Java's options for it, none if Python trusts no authority."""
     certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
     if not certificates:
         return []
@@ -75,10 +72,7 @@ class Library:
     """Jars that are downloaded together.
 
     Args:
-        title: display name.
         directory: directory in the cache, without the version.
-        version: version.
-        megabytes: download size.
         artifacts: group, name and version of each requested jar, whose dependencies are included.
     """
 
@@ -103,17 +97,14 @@ KAFKA = Library(
 
 
 def kafka_jars(java: Java, *, report: Report) -> Path:
-    """Return the directory of the broker's jars: see `jars_of`."""
     return jars_of(KAFKA, java, report=report)
 
 
 def jars_of(library: Library, java: Java, *, report: Report) -> Path:
     """Return the directory of a library's jars, downloading them if it is missing.
 
-    A download goes to a temporary directory that is renamed when it is complete, under a lock, so
-    that neither an interruption nor a second process leaves an incomplete set.
-
-    Raises `JarsUnavailableError` if no tool is available or none succeeds.
+    A download is renamed when it is complete, under a lock, so that neither an interruption nor a
+    second process leaves an incomplete set.
     """
     target = cache_home() / "headrace" / f"{library.directory}-{library.version}"
     if target.is_dir():
@@ -126,7 +117,6 @@ def jars_of(library: Library, java: Java, *, report: Report) -> Path:
 
 
 def cache_home() -> Path:
-    """Return the user's cache directory."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification requires that relative paths are ignored.
     return Path(configured) if os.path.isabs(configured) else Path.home() / ".cache"

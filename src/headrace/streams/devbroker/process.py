@@ -41,13 +41,10 @@ def launch(
     output: Path,
     recorded: Callable[[Identity], None],
 ) -> Identity:
-    """Start `command`, which must contain `token`, in a new session.
+    """Start `command`, which must contain `token`, in a new session without a pipe to it.
 
-    The process has no pipe to this process: it reads nothing and writes to the file `output`.
-
-    Args:
-        recorded: stores the identity before the command starts, so that no unknown process runs,
-            even if this process is killed in between.
+    `recorded` stores the identity before the command starts, so that no unknown process runs, even
+    if this process is killed in between.
     """
     assert any(token in word for word in command), "the command line must carry the token"
     with output.open("wb") as sink:
@@ -81,7 +78,6 @@ def is_alive(identity: Identity) -> bool:
 
 
 def is_paused(identity: Identity) -> bool:
-    """Return whether exactly this process is stopped by a signal."""
     return is_alive(identity) and _state(identity.pid) == "T"
 
 
@@ -110,12 +106,10 @@ def send(identity: Identity, signum: signal.Signals) -> bool:
 
 
 def wait_gone(identity: Identity, *, timeout: timedelta) -> bool:
-    """Wait until exactly this process has ended; return False after `timeout`."""
     return wait_until(lambda: not is_alive(identity), timeout=timeout)
 
 
 def wait_until(condition: Callable[[], bool], *, timeout: timedelta) -> bool:
-    """Wait until `condition` is true; return False after `timeout`."""
     deadline = time.monotonic() + timeout.total_seconds()
     while not condition():
         if time.monotonic() >= deadline:
@@ -164,7 +158,6 @@ def _proc_stat(pid: int) -> list[str]:
 
 
 def _ps(pid: int, column: str) -> str:
-    """Return a column of ps, for systems without /proc."""
     command = ["ps", "-ww", "-o", f"{column}=", "-p", str(pid)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return result.stdout.strip()

@@ -36,7 +36,6 @@ class Security:
 
     @property
     def authority(self) -> Path:
-        """Path of the certificate that clients trust."""
         return self.home / _DIRECTORY / _AUTHORITY
 
     @property
@@ -45,11 +44,6 @@ class Security:
         return self.home / _DIRECTORY / _NODE
 
     def prepare(self) -> None:
-        """Create missing files.
-
-        Raises:
-            CertificatesUnavailableError: the package for certificates is not installed.
-        """
         if not self.node.exists():
             _need_certificates()  # before anything is created
         self.authority.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,11 +59,9 @@ class Security:
         return path.read_text()
 
     def knows(self, user: str) -> bool:
-        """Return whether the user exists."""
         return self._password_file(user).exists()
 
     def client_settings(self, user: str, bootstrap: str) -> dict[str, str]:
-        """Return the client settings of a user."""
         return {
             "bootstrap.servers": bootstrap,
             "security.protocol": "SASL_SSL",
@@ -80,7 +72,6 @@ class Security:
         }
 
     def write_settings(self, user: str, bootstrap: str) -> Path:
-        """Write the client settings to a file for `--config`; return its path."""
         path = self.home / f"{user}.toml"
         _write_private(path, _toml(self.client_settings(user, bootstrap)).encode())
         return path

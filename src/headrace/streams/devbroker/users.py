@@ -42,12 +42,10 @@ class Users:
         _wait(self._client.alter_user_scram_credentials([credential]), "make the user")
 
     def grant(self, name: str, rights: Iterable[Right]) -> None:
-        """Create ACLs of a user; existing ACLs are kept."""
         bindings = [_binding(_kafka.AclBinding, name, right) for right in rights]
         _wait(self._client.create_acls(bindings) if bindings else {}, "grant rights")
 
     def revoke(self, name: str, rights: Iterable[Right]) -> None:
-        """Delete ACLs of a user."""
         filters = [_binding(_kafka.AclBindingFilter, name, right) for right in rights]
         _wait(self._client.delete_acls(filters) if filters else {}, "take rights away")
 
