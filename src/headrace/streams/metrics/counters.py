@@ -72,12 +72,10 @@ class Histogram:
         self.counts = [0] * (len(self.bounds_s) + 1)
 
     def add(self, seconds: float) -> None:
-        """Add a value."""
         self.counts[bisect_left(self.bounds_s, seconds)] += 1
         self.sum_s += seconds
 
     def distribution(self) -> Distribution:
-        """Return a snapshot."""
         return Distribution(self.bounds_s, tuple(self.counts), self.sum_s)
 
 
@@ -98,7 +96,6 @@ class OwnNumbers:
         self._is_full = False
 
     def add(self, node: str, name: str, n: float) -> None:
-        """Add to a metric of a node."""
         key = (node, name)
         before = self.values.get(key)
         if before is not None:
@@ -139,12 +136,7 @@ class TaskCounters:
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """Commit with an unknown outcome.
-
-    Args:
-        commit_id: its id.
-        records: records of each task.
-    """
+    """Commit with an unknown outcome, with the records of each task."""
 
     commit_id: int
     began: Began
@@ -194,20 +186,14 @@ class Counters:
 
     @property
     def undecided_commits(self) -> int:
-        """Number of commits with an unknown outcome."""
         return len(self._doubts)
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether any commit has an unknown outcome."""
         return bool(self._doubts)
 
     def ran(self, task: TaskId, records: int, *, oldest_ms: int) -> None:
-        """Count a processed batch of a task.
-
-        Args:
-            oldest_ms: timestamp of the batch's first record; negative if unknown.
-        """
+        """Count a processed batch of a task; `oldest_ms` is negative if unknown."""
         own = self.tasks.get(task)
         if own is None:
             own = self.tasks[task] = TaskCounters()
@@ -219,16 +205,10 @@ class Counters:
             own.oldest_ms = oldest_ms
 
     def ending(self, commit_id: int, began: Callable[[], Began]) -> None:
-        """Record that a commit was requested and may complete from now on.
-
-        Args:
-            commit_id: its id.
-            began: returns the commits that its tasks started at; called if the outcome is unknown.
-        """
+        """Record that a commit was requested; `began` is called if its outcome is unknown."""
         self._ending = (commit_id, began)
 
     def committed(self, tasks: Iterable[TaskId], *, now_ms: int) -> None:
-        """Count a completed commit of these tasks."""
         self.commits += 1
         self._ending = None
         for task in tasks:
@@ -244,11 +224,7 @@ class Counters:
                 own.oldest_ms = None
 
     def in_doubt(self) -> bool:
-        """Record that the outcome of the open transaction is unknown.
-
-        Returns:
-            Whether it may have been committed.
-        """
+        """Record an unknown outcome; return whether the transaction may have been committed."""
         if self._ending is None:
             return False
         commit_id, began = self._ending[0], self._ending[1]()
@@ -258,11 +234,7 @@ class Counters:
         return True
 
     def began(self, task: TaskId, commit_id: int | None) -> None:
-        """Record the start of a task at the offsets of a commit, which may resolve a doubt.
-
-        Args:
-            commit_id: the commit's id; None if the offsets contain none.
-        """
+        """Record the start of a task at the offsets of a commit, which may resolve a doubt."""
         for doubt in [doubt for doubt in self._doubts if task in doubt.began]:
             if commit_id == doubt.commit_id:
                 # A transaction contains the work of all tasks.
@@ -283,7 +255,6 @@ class Counters:
             own.open, own.oldest_ms = 0, None
 
     def reacted(self, how: str) -> None:
-        """Count a reaction to an error."""
         self.reactions[how] = self.reactions.get(how, 0) + 1
 
     def _latency_of(self, task: TaskId) -> Histogram:

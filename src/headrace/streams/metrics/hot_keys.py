@@ -52,7 +52,6 @@ class Sketch:
         self._step = 0
 
     def add(self, keys: Collection[bytes]) -> None:
-        """Count the distinct keys of a commit."""
         every = -(-len(keys) // LOOKED_MAX)
         self._step += 1
         looked = keys if every == 1 else islice(keys, self._step % every, None, every)
@@ -82,7 +81,6 @@ class Sketch:
         heapreplace(heap, (least + weight, key))
 
     def halve(self) -> None:
-        """Halve all weights."""
         self._commits /= 2
         self._counts = {
             key: (count / 2, over / 2)
@@ -93,7 +91,6 @@ class Sketch:
         heapify(self._heap)
 
     def most(self, number: int) -> tuple[HotKey, ...]:
-        """Return the most frequently written keys."""
         found = sorted(self._counts.items(), key=lambda one: (-one[1][0], one[0]))[:number]
         commits = max(self._commits, 1.0)
         return tuple(
@@ -128,7 +125,6 @@ class HotKeys:
     def written(
         self, deltas: Iterable[tuple[TaskId, Mapping[str, Sequence[tuple[bytes, object, int]]]]]
     ) -> None:
-        """Count the rows that a commit has written."""
         if not self._most:
             return
         now_s = self._monotonic_s()
@@ -152,12 +148,10 @@ class HotKeys:
         return kept.sketch
 
     def keep_to(self, tasks: Collection[TaskId]) -> None:
-        """Delete the sketches of tasks that are not in a collection."""
         for task, store in [one for one in self._kept if one[0] not in tasks]:
             del self._kept[task, store]
 
     def of(self, task: TaskId, store: str) -> tuple[HotKey, ...]:
-        """Return the hot keys of a store."""
         kept = self._kept.get((task, store))
         return () if kept is None else kept.sketch.most(self._most)
 

@@ -91,15 +91,10 @@ class SentRecords:
         self._decode = msgspec.json.Decoder(_Statistics).decode
 
     def totals(self) -> Mapping[str, int]:
-        """Return the current totals."""
         return _sum(self._before, self._present)
 
     def hearing(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of the next producer, with a callback for its statistics.
-
-        Args:
-            settings: its other settings. Its own statistics callback is called, too.
-        """
+        """Return the settings of the next producer; its own statistics callback is called, too."""
         self._before, self._present = _sum(self._before, self._present), {}
         told: Callable[[str], object] | None = settings.get("stats_cb")
 

@@ -62,7 +62,6 @@ class NodeTimes:
         self._busy: dict[str, float] = {}
 
     def times(self) -> Times:
-        """Return the approximate time by location until now."""
         return Times(self._nodes.copy(), self._busy.copy())
 
     @contextmanager
@@ -90,11 +89,7 @@ class NodeTimes:
             last_s = now_s
 
     def look(self, frame: FrameType | None, seconds: float) -> None:
-        """Add seconds to the current location of a thread.
-
-        Args:
-            frame: its innermost frame; None for a thread that has ended.
-        """
+        """Add seconds to the current location of a thread; `frame` is None after its end."""
         inward: list[FrameType] = []
         while frame is not None:
             program = self._programs.get(frame.f_code.co_filename)

@@ -46,11 +46,9 @@ class OtelTracer:
 
     @property
     def samples(self) -> bool:
-        """Whether another link may be added."""
         return len(self._parents) < LINKS_MAX
 
     def sample(self, records: Iterable[ReceivedMessage]) -> None:
-        """Collect the traces of records."""
         for record in records:
             for name, value in record.headers() or ():
                 if name == HEADER and self.samples:
@@ -65,10 +63,7 @@ class OtelTracer:
 
     @contextmanager
     def committing(self, tasks: Sequence[str], records: int) -> Iterator[None]:
-        """Create the span of a commit.
-
-        An error is recorded by its class name, because its text may quote a record.
-        """
+        """Create a commit's span; an error is recorded by class, as its text may quote a record."""
         links = [
             self._trace.Link(
                 self._trace.SpanContext(t, s, is_remote=True, trace_flags=self._trace.TraceFlags(f))
@@ -92,5 +87,4 @@ class OtelTracer:
                 raise
 
     def forget(self) -> None:
-        """Clear the collected traces."""
         self._parents.clear()

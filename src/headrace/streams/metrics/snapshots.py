@@ -324,21 +324,13 @@ class WorkerView:
     facts: WorkerSnapshot | None
 
     def state_at(self, now_s: float) -> str:
-        """Return its state, or "silent" if it was active and has not reported for `SILENT_S`.
-
-        Args:
-            now_s: the current time of the clock of `facts.at_s`.
-        """
+        """Return its state, or "silent" if it was active and has not reported for `SILENT_S`."""
         if self.pid is None or self.facts is None or self.state not in _AT_WORK:
             return self.state
         return SILENT if self.facts.age_s(now_s) > SILENT_S else self.state
 
     def at(self, now_s: float) -> WorkerView:
-        """Return the view at a time: rates and task states of an unresponsive worker are unknown.
-
-        Args:
-            now_s: the current time of the clock of `facts.at_s`.
-        """
+        """Return the view at a time; rates and task states of an unresponsive worker are reset."""
         state = self.state_at(now_s)
         if state != SILENT or self.facts is None:
             return self
@@ -414,7 +406,6 @@ class HealthSnapshot:
 
 
 def digest_of(plans: Sequence[SubPlan]) -> str:
-    """Return a digest of the topology's version, computed from its generated code."""
     digest = hashlib.sha256()
     for plan in plans:
         digest.update(plan.program.source_code.encode())
@@ -428,7 +419,6 @@ def embedded(
     facts: WorkerSnapshot | None,
     added: Sequence[WorkerView] = (),
 ) -> ApplicationSnapshot:
-    """Return the snapshot of the application with its own worker and added workers."""
     own = WorkerView(index=0, state=state, pid=os.getpid(), restarts=0, facts=facts)
     return ApplicationSnapshot(
         application=application, version=__version__, topology=digest, workers=(own, *added)
@@ -501,15 +491,11 @@ def to_json(facts: object) -> bytes:
 
 
 def to_plain(facts: object) -> Any:
-    """Return a snapshot as dictionaries, lists and numbers."""
     return msgspec.to_builtins(facts)
 
 
 def worker_of(text: bytes) -> WorkerSnapshot:
-    """Parse a worker's snapshot from the result of `to_json`.
-
-    Raises:
-        ValueError: the snapshot is from another version.
+    """Parse the result of `to_json`; raise ValueError if it is of another version.
 
     >>> worker_of(b'{"id": "w"}')
     Traceback (most recent call last):
