@@ -21,22 +21,17 @@ from headrace.streams.plan.topic_identity import changelog_number, without_chang
 def changelog_numbers(ids: Mapping[str, str]) -> dict[str, int]:
     """Return the numbers to commit for changelogs.
 
-    Example:
-        >>> numbers = changelog_numbers({"app-counts-changelog": "mIZ3c7IdTReMqgcwdmKasA"})
-        >>> lost_changelogs(numbers, {"app-counts-changelog": "mIZ3c7IdTReMqgcwdmKasA"})
-        []
-        >>> lost_changelogs(numbers, {"app-counts-changelog": "TaV9E4cwSRaMmdzz6DDvkg"})
-        ['app-counts-changelog']
+    >>> numbers = changelog_numbers({"app-counts-changelog": "mIZ3c7IdTReMqgcwdmKasA"})
+    >>> lost_changelogs(numbers, {"app-counts-changelog": "mIZ3c7IdTReMqgcwdmKasA"})
+    []
+    >>> lost_changelogs(numbers, {"app-counts-changelog": "TaV9E4cwSRaMmdzz6DDvkg"})
+    ['app-counts-changelog']
     """
     return dict(changelog_number(topic, topic_id) for topic, topic_id in sorted(ids.items()))
 
 
 def lost_changelogs(committed: Mapping[str, int], found: Mapping[str, str]) -> list[str]:
-    """Return the changelogs whose topic id differs from the committed number.
-
-    Args:
-        committed: the numbers in an offset's metadata; a changelog without a number is not lost.
-    """
+    """Return the changelogs with another id than the committed number, if there is a number."""
     now = changelog_numbers(found)
     names = {topic: changelog_number(topic, topic_id)[0] for topic, topic_id in found.items()}
     return [t for t, name in names.items() if committed.get(name, now[name]) != now[name]]
@@ -45,17 +40,7 @@ def lost_changelogs(committed: Mapping[str, int], found: Mapping[str, str]) -> l
 def require_same_changelogs(
     task: object, stores: Mapping[str, str], start: Offsets, found: Mapping[str, str]
 ) -> dict[str, str]:
-    """Check that a task's changelogs are the topics that its rows were written to.
-
-    Args:
-        stores: the changelog of each logged store.
-
-    Returns:
-        The topic id of each changelog of the task that exists.
-
-    Raises:
-        ChangelogLostError: a changelog was deleted and re-created.
-    """
+    """Return the ids of the changelogs in `stores` (by store); raise if any was re-created."""
     ids = {topic: found[topic] for topic in stores.values() if topic in found}
     committed = [OffsetMetadata.decode(offset.metadata).values for offset in start.values()]
     others = {topic for values in committed for topic in lost_changelogs(values, ids)}
@@ -72,24 +57,17 @@ def committed_numbers(texts: Iterable[str]) -> list[Mapping[str, int]]:
 
 
 def known_changelogs(committed: Iterable[Mapping[str, int]], topics: Iterable[str]) -> list[str]:
-    """Return the topics that have a committed changelog number."""
     names = {name for values in committed for name in values}
     return [topic for topic in topics if changelog_number(topic, "")[0] in names]
 
 
 def numbers_that_fit(values: Mapping[str, int], numbers: Mapping[str, int]) -> dict[str, int]:
-    """Return the changelog numbers that fit into an offset's metadata beside its other numbers.
+    """Return the changelog numbers that fit into an offset's metadata with `values` and any mark.
 
-    Room is left for the longest mark.
-
-    Args:
-        values: the other numbers, with the largest values that may still be added.
-
-    Example:
-        >>> numbers = changelog_numbers({f"app-{n}-changelog": str(n) for n in range(200)})
-        >>> fitting = numbers_that_fit({}, numbers)
-        >>> 80 < len(fitting) < 90, numbers_that_fit({}, fitting) == fitting
-        (True, True)
+    >>> numbers = changelog_numbers({f"app-{n}-changelog": str(n) for n in range(200)})
+    >>> fitting = numbers_that_fit({}, numbers)
+    >>> 80 < len(fitting) < 90, numbers_that_fit({}, fitting) == fitting
+    (True, True)
     """
     fitting: dict[str, int] = {}
     for name, number in numbers.items():

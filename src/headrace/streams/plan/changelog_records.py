@@ -21,16 +21,11 @@ Row = tuple[bytes, "bytes | None", int]
 
 
 def commit_header(commit_id: int) -> Headers:
-    """Return the headers of the last record that a commit writes to a changelog."""
     return [(COMMIT_ID, b"%d" % commit_id)]
 
 
 def last_written(rows: Sequence[Row], end: int, commit_id: int) -> LastRecord:
-    """Return offset and digest of the last record that a commit wrote to a changelog.
-
-    Args:
-        end: the offset after it.
-    """
+    """Identify the last record that a commit wrote; `end` is the offset after it."""
     key, value, _ = rows[-1]
     return LastRecord(end - 1, _digest(key, value, b"%d" % commit_id))
 
@@ -38,11 +33,10 @@ def last_written(rows: Sequence[Row], end: int, commit_id: int) -> LastRecord:
 def last_restored(record: ReceivedMessage) -> LastRecord:
     """Return offset and digest of a changelog record that a restore has read.
 
-    Example:
-        >>> from confluent_kafka import Message
-        >>> record = Message(offset=7, key=b"k", value=b"v", headers=commit_header(5))
-        >>> last_restored(record) == last_written([(b"k", b"v", 0)], 8, 5)
-        True
+    >>> from confluent_kafka import Message
+    >>> record = Message(offset=7, key=b"k", value=b"v", headers=commit_header(5))
+    >>> last_restored(record) == last_written([(b"k", b"v", 0)], 8, 5)
+    True
     """
     headers = dict(record.headers() or ())
     commit = headers.get(COMMIT_ID)
@@ -51,11 +45,7 @@ def last_restored(record: ReceivedMessage) -> LastRecord:
 
 
 def last_read(record: ReceivedMessage) -> LastRecord:
-    """Return offset and digest of a record of an input topic.
-
-    The digest contains the timestamp instead of a header, because the headers of an input belong to
-    its producers and may not be readable.
-    """
+    """Identify an input's record by its timestamp: its headers belong to its producers."""
     received = record.received if isinstance(record, Stamped) else record
     time = b"%d" % received.timestamp()[1]
     return LastRecord(record.offset(), _digest(record.key(), record.value(), time))

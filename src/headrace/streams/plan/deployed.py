@@ -77,7 +77,6 @@ class Groups(GroupOffsets, Protocol):
 
 
 def topology_group(application_id: str) -> str:
-    """Return the name of the group that stores an application's description."""
     return application_id + TOPOLOGY_ENDING
 
 
@@ -131,18 +130,15 @@ class DeployedTopology:
 
     @property
     def present(self) -> Deployment:
-        """The description of the program."""
         return self._present
 
     def describe_subscriptions(
         self, plans: Sequence[SubPlan], partitions: Mapping[str, int]
     ) -> None:
-        """Add the subscribed topics of the sub-topologies to the program's description."""
         self._partitions = dict(partitions)
         self._present = self._present.with_subs(plans, partitions, self._config)
 
     def read(self) -> Deployment | None:
-        """Return the description written by the last started version, or None if it is unknown."""
         return self._read().deployment
 
     def _read(self) -> _Kept:
@@ -153,11 +149,7 @@ class DeployedTopology:
         return max(found, key=lambda one: one.number, default=_Kept())
 
     def check(self) -> None:
-        """Compare the program with the deployed topology, before any topic is created.
-
-        Raises:
-            TopologyChangedError: state would be lost or misread, and the change is not accepted.
-        """
+        """Raise TopologyChangedError if state would be lost or misread; call it before creation."""
         try:
             before = self.before = self.read()
         except GroupDeniedError as error:
@@ -206,7 +198,7 @@ class DeployedTopology:
         )
 
     def _uncommitted(self, topics: Iterable[str]) -> frozenset[str]:
-        """Return the topics that have a partition without a committed offset."""
+        """Return the topics with any partition without a committed offset."""
         tps = [TopicPartition(t, p) for t in topics for p in range(self._partitions[t])]
         if not tps:
             return frozenset()
@@ -225,7 +217,6 @@ class DeployedTopology:
         self._is_running.set()
 
     def kept_every(self, seconds: float) -> Self:
-        """Return the context manager that writes the description at an interval in seconds."""
         self._keep_every_s = seconds
         return self
 

@@ -44,7 +44,6 @@ def filler_of(sub: SubTopology, store: str) -> Node | None:
 
 
 def row_kind_of(node: Node | None, store: Store) -> RowKind:
-    """Return the properties of a store's rows, from the store and the node that writes it."""
     told = RowKind("") if node is None else node.row_kind
     spans, fixed = dict(told.spans), told.fixed
     if isinstance(store.face, VersionedFace):
@@ -66,16 +65,12 @@ _END = "."
 
 @dataclass(frozen=True, slots=True)
 class DeployedStore:
-    """Store of a deployed topology.
+    """Store of a deployed topology; `key` and `value` are the names of its serdes.
 
     Args:
         name: its name, without the application id.
         sub: the number of its sub-topology, as in its task ids.
         op: the operator that writes it.
-        key: the name of the key serde.
-        value: the name of the value serde.
-        kind: the kind of storage.
-        logged: whether it has a changelog.
         reads: the topics that its sub-topology reads.
         source: whether it is restored from its source topic instead of a changelog.
         layout: the format of its rows on disk and in its changelog.
@@ -108,18 +103,15 @@ class DeployedStore:
 
     @property
     def shape(self) -> tuple[str, str, str]:
-        """The properties that a renamed store keeps: operator, key serde and value serde."""
+        """The properties that a renamed store keeps."""
         return self.op, self.key, self.value
 
 
 @dataclass(frozen=True, slots=True)
 class DeployedTopic:
-    """Repartition topic of a deployed topology.
+    """Repartition topic of a deployed topology, with the fields of `DeployedStore`.
 
     Args:
-        name: its name, without the application id.
-        key: the name of the key serde.
-        value: the name of the value serde.
         reads: the topics that the sub-topology reads which writes it; empty if an older release
             described it.
     """
@@ -134,7 +126,6 @@ class DeployedTopic:
 
     @property
     def shape(self) -> tuple[str, str]:
-        """The properties that a renamed topic keeps: key serde and value serde."""
         return self.key, self.value
 
 
@@ -188,12 +179,11 @@ class Deployment:
 
     @property
     def reads(self) -> frozenset[str]:
-        """The full names of all topics that it reads; empty if an older release described it."""
+        """Full names; empty if an older release described it."""
         return frozenset(topic for sub in self.subs for topic in sub.reads)
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], config: StreamsConfig) -> Deployment:
-        """Describe the application of a program."""
         subs = [plan.program.sub_topology for plan in plans]
         return cls(
             tuple(store for sub in subs for store in _stores(sub, config)),
@@ -208,7 +198,6 @@ class Deployment:
     def with_subs(
         self, plans: Sequence[SubPlan], partitions: Mapping[str, int], config: StreamsConfig
     ) -> Deployment:
-        """Return a copy with the sub-topologies and settings that decide partition ownership."""
         return replace(
             self,
             subs=tuple(
@@ -222,11 +211,7 @@ class Deployment:
         )
 
     def encode(self) -> str:
-        """Return the text to store as offset metadata; see `fitting` for a large description.
-
-        Raises:
-            ValueError: the text exceeds the broker's limit for offset metadata.
-        """
+        """Raise ValueError if the text exceeds the broker's limit; `fitting` reduces it."""
         text = self._text()
         if len(text) > MAX_BYTES:
             raise ValueError(f"takes {len(text)} bytes of offset metadata, of {MAX_BYTES}")
@@ -251,10 +236,8 @@ class Deployment:
     def fitting(self) -> Deployment:
         """Return the description, reduced until its text fits into an offset's metadata.
 
-        First the largest schemas are replaced by digests, which show that a schema has changed but
-        not whether the change matters. If that is not enough, schemas, operator kinds, spans and
-        the inputs of repartition topics are removed. Everything that decides partition ownership
-        stays.
+        The largest schemas become digests first; then all schemas, kinds and spans are removed.
+        Everything that decides partition ownership stays.
         """
         fitting = self
         described: list[DeployedStore | DeployedTopic] = [*self.stores, *self.topics]
@@ -273,8 +256,6 @@ class Deployment:
         )
 
     def _changed(self, instead: Mapping[str, str]) -> Deployment:
-        """Return a copy with some schemas replaced."""
-
         def changed(one: D) -> D:
             key, value = one.key_schema, one.value_schema
             return replace(
@@ -288,11 +269,10 @@ class Deployment:
     def decode(cls, text: str) -> Deployment | None:
         """Decode a stored description; return None if the text has another format.
 
-        Example:
-            >>> Deployment.decode(Deployment().encode())
-            Deployment(stores=(), topics=())
-            >>> Deployment.decode("something else") is None
-            True
+        >>> Deployment.decode(Deployment().encode())
+        Deployment(stores=(), topics=())
+        >>> Deployment.decode("something else") is None
+        True
         """
         try:
             # Older versions write no terminator.
@@ -337,17 +317,14 @@ def is_accepted(setting: str | None, code: str) -> bool:
 
 
 def digest(schema: str) -> str:
-    """Return the digest that replaces a schema that is too large to store."""
     return f"#{hashlib.sha256(schema.encode()).hexdigest()[:8]}"
 
 
 def is_digest(schema: str) -> bool:
-    """Return whether a stored schema is only a digest."""
     return schema.startswith("#")
 
 
 def _plain(one: DeployedStore | DeployedTopic) -> dict[str, Any]:
-    """Return the fields that differ from their default."""
     kept = (f for f in fields(one) if f.name not in _KNOWN_HERE)
     return {f.name: value for f in kept if (value := getattr(one, f.name)) != f.default}
 

@@ -52,7 +52,7 @@ class JoinStores:
 
     @property
     def kind(self) -> str:
-        """The kind of the join with its article: "an inner", "a left" or "an outer"."""
+        """The kind with its article: "an inner", "a left" or "an outer"."""
         if any(re.search("-outer-this-join-store$|-OUTERTHIS-", name) for name in self.names):
             return "an outer"
         if any(re.search("-outer-other-join-store$|-OUTEROTHER-", name) for name in self.names):
@@ -80,7 +80,6 @@ def join_of(store: DeployedStore) -> tuple[str | None, int] | None:
 def changed_joins(
     before: Sequence[DeployedStore], after: Sequence[DeployedStore]
 ) -> Iterator[tuple[JoinStores, JoinStores]]:
-    """Yield the joins that keep their name or number and change their kind."""
     old, new = _joins(before), _joins(after)
     for join, was in old.items():
         now = new.get(join)
@@ -126,21 +125,12 @@ class Change:
 def changes(
     before: Deployment, after: Deployment, *, application_id: str = "<application.id>"
 ) -> list[Change]:
-    """Compare the deployed topology with the topology about to start.
+    """Compare the deployed topology with the topology about to start; refused changes come first.
 
-    Args:
-        before: the description stored by the last started version.
-        after: the description of the program.
-        application_id: the prefix of its internal topics.
-
-    Returns:
-        The differences, refused changes first.
-
-    Example:
-        >>> from headrace.streams.plan.deployment import DeployedTopic, Deployment
-        >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
-        >>> print(*changes(one, Deployment()))
-        repartition topic <application.id>-by-word-repartition is not read any more, and records \
+    >>> from headrace.streams.plan.deployment import DeployedTopic, Deployment
+    >>> one = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
+    >>> print(*changes(one, Deployment()))
+    repartition topic <application.id>-by-word-repartition is not read any more, and records \
 that are still in it are lost: let the deployed version read it to its end, with its input \
 stopped, and accept the change then
     """
@@ -187,11 +177,7 @@ def _changelog(store: DeployedStore, application_id: str) -> str:
 
 
 def _or_with_older(store: DeployedStore, application_id: str) -> str:
-    """Return a note that a new store may be restored from a changelog that an older version left.
-
-    The description covers only the last version, so a changelog of an older version may still
-    exist.
-    """
+    """Return a note that rows may come from a changelog that an older version has left."""
     if not store.logged or store.source:
         return ""
     topic = _changelog(store, application_id)
@@ -309,10 +295,7 @@ def _topic_changes(
 def _filling_changes(
     before: Deployment, after: Deployment, application_id: str
 ) -> Iterator[Change]:
-    """Yield a change for each store whose old input topic is now read by another operator only.
-
-    This happens if two operators share a repartition topic in one version and not in the other.
-    """
+    """Yield a change for each store whose old input topic is now read by another operator only."""
     topics = {topic.name for topic in before.topics}
     kept = topics & {topic.name for topic in after.topics}
     now = {store.name: store for store in after.stores}
@@ -359,7 +342,6 @@ def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator
 def _serde_changes(
     where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic, else_: str
 ) -> Iterator[Change]:
-    """Yield a change for each renamed serde; refuse serdes that cannot read each other's bytes."""
     for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
         if one == other:
             continue
@@ -379,7 +361,6 @@ _ANEW = "name the store anew, or reset the application"
 
 
 def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
-    """Yield the effects of another kind of operator, or of other spans, on existing rows."""
     before, after = _kind(old), _kind(new)
     if before and after and before != after and old.layout == new.layout:
         yield Change(
@@ -430,7 +411,6 @@ def _span_change(store: DeployedStore, span: str, before: int | None, after: int
 def _schema_changes(
     where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic
 ) -> Iterator[Change]:
-    """Yield a change for each part of the old keys and values that the new serdes cannot read."""
     parts = (
         ("keys", old.key_schema, new.key_schema),
         ("values", old.value_schema, new.value_schema),

@@ -25,11 +25,7 @@ class Flow:
 
 
 def flow_of(plans: Sequence[SubPlan]) -> Flow:
-    """Follow the repartition topics of an application.
-
-    Topics that are part of a cycle, as in foreign-key joins, are left out: a task that waited for
-    its readers there could wait for itself.
-    """
+    """Leave out topics of a cycle, as in foreign-key joins: a task could wait for itself."""
     readers: dict[str, list[int]] = {}
     for plan in plans:
         for topic in plan.topics.repartition_sources:
@@ -61,11 +57,7 @@ def flow_of(plans: Sequence[SubPlan]) -> Flow:
 
 
 def reached(behind: Mapping[int, Collection[int]], sub: int) -> set[int]:
-    """Return all sub-topologies downstream of a sub-topology.
-
-    Args:
-        behind: the direct readers of each sub-topology.
-    """
+    """Return all sub-topologies downstream of `sub`; `behind` has the direct readers of each."""
     found: set[int] = set()
     waiting = list(behind[sub])
     while waiting:

@@ -40,14 +40,13 @@ class GlobalPlan:
 def plan_global_tables(topology: Topology, config: StreamsConfig) -> tuple[GlobalPlan, ...]:
     """Return the global tables of a topology.
 
-    Example:
-        >>> from headrace import StreamsBuilder, serdes
-        >>> builder = StreamsBuilder()
-        >>> table = builder.global_table("countries", value=serdes.string, store="countries")
-        >>> settings = {"application.id": "a", "bootstrap.servers": "localhost:9092"}
-        >>> (plan,) = plan_global_tables(builder.build(), StreamsConfig.parse(settings))
-        >>> plan.topic, plan.store.name, plan.topics.changelogs
-        ('countries', 'countries', ())
+    >>> from headrace import StreamsBuilder, serdes
+    >>> builder = StreamsBuilder()
+    >>> table = builder.global_table("countries", value=serdes.string, store="countries")
+    >>> settings = {"application.id": "a", "bootstrap.servers": "localhost:9092"}
+    >>> (plan,) = plan_global_tables(builder.build(), StreamsConfig.parse(settings))
+    >>> plan.topic, plan.store.name, plan.topics.changelogs
+    ('countries', 'countries', ())
     """
     if not topology.global_stores:
         return ()

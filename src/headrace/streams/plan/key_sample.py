@@ -26,12 +26,10 @@ from headrace.topology.topology import Topology
 
 
 def meetings_of(topology: Topology, config: StreamsConfig) -> Iterator[KeyMeeting]:
-    """Yield the places where keys are matched that may be encoded differently."""
     return key_meetings(optimized(topology, config), config.default_key_serde)
 
 
 def unnamed_keys_of(topology: Topology, config: StreamsConfig) -> Iterator[UnnamedKey]:
-    """Yield the places where new keys are written with the default serde because none was given."""
     return unnamed_keys(optimized(topology, config), config.default_key_serde)
 
 
@@ -46,7 +44,6 @@ def folds_as_run(topology: Topology, config: StreamsConfig) -> Iterator[FoldSeen
 
 
 def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
-    """Log keys that may not match, and mergers that have no effect, at the start."""
     for meeting in meetings_of(topology, config):
         log.warning("keys_may_not_meet", store=meeting.store, reason=str(meeting))
     for seen in folds_as_run(topology, config):
@@ -56,11 +53,7 @@ def log_plan_notes(topology: Topology, config: StreamsConfig, log: Log) -> None:
 
 
 def warn_of_keys(topology: Topology, config: StreamsConfig, *, above: int) -> None:
-    """Warn a test of keys that may not match, and of keys written without an explicit serde.
-
-    Args:
-        above: the number of stack frames between this function and the test.
-    """
+    """Warn of keys; `above` is the number of stack frames between this function and the test."""
     for found in (*meetings_of(topology, config), *unnamed_keys_of(topology, config)):
         warnings.warn(str(found), KeySerdeWarning, stacklevel=above + 2)
 
@@ -81,7 +74,6 @@ class KeySample:
         self._log = log
 
     def look(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        """Check the keys of records that a task receives, until the sample is complete."""
         topic, partition = tp
         if topic not in self._topics:
             return

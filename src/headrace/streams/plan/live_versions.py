@@ -56,12 +56,7 @@ _ADVICE = (
 
 
 class LiveVersions:
-    """Check that two versions of a topology never own the same partitions.
-
-    Args:
-        plans: the sub-topologies of this version.
-        deployed: the description on the cluster.
-    """
+    """Check that two versions of a topology never own the same partitions."""
 
     def __init__(
         self,
@@ -90,16 +85,10 @@ class LiveVersions:
 
     @property
     def version(self) -> str:
-        """The version that this worker reports to the group."""
         return self._own.version
 
     def settle(self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]) -> None:
-        """Choose the subscribed topics, and wait until no member conflicts with them.
-
-        Raises:
-            VersionConflictError: members of a conflicting version remain.
-            StopRequestedError: the application was asked to stop meanwhile.
-        """
+        """Choose the subscribed topics; wait until no member conflicts, or raise if it remains."""
         self._admin = admin
         partitions = {name: found.partitions for name, found in facts.items()}
         partitions |= {topic.name: topic.partitions for topic in plan.create}
@@ -118,14 +107,10 @@ class LiveVersions:
         self._waits_since_s = None
 
     def take(self, identity: str) -> None:
-        """Wait until the group has no member with this identity that runs another version.
+        """Wait until no member with this identity runs another version, or raise if it remains.
 
         Otherwise the broker would give this worker the old member's assignment, which may contain
         topics that this version does not subscribe to, and would still report the old version.
-
-        Raises:
-            VersionConflictError: such a member remains.
-            StopRequestedError: the application was asked to stop meanwhile.
         """
         self._identity = identity
         while self._reported(self._state()) not in (None, self.version):
@@ -134,7 +119,6 @@ class LiveVersions:
         self._waits_since_s = None
 
     def _reported(self, state: GroupState) -> str | None:
-        """Return the reported version of the member with this worker's identity, or None."""
         own = (_version(member) for member in state.members if member.id == self._identity)
         return next(own, None)
 
@@ -160,11 +144,7 @@ class LiveVersions:
             raise conflict
 
     def may_begin(self) -> bool:
-        """Return whether tasks may start, now that this worker is a member; if not, call again.
-
-        Raises:
-            VersionConflictError: a conflict was not resolved in time.
-        """
+        """Return whether tasks may start, now that this worker is a member; if not, call again."""
         state = self._state()
         if self._reported(state) != self.version:
             self._wait_to_be_reported()
@@ -195,11 +175,7 @@ class LiveVersions:
             )
 
     def refuse_older(self) -> None:
-        """Raise if a member of an older release conflicts: it does not compare versions itself.
-
-        Raises:
-            VersionConflictError: such a member conflicts.
-        """
+        """Raise if a member of an older release conflicts: it does not compare versions itself."""
         try:
             state = self._state()
         except FatalClientError as error:
@@ -219,7 +195,7 @@ class LiveVersions:
         return VersionConflictError(self._group, members, list(reasons))
 
     def _conflicts(self, state: GroupState) -> dict[str, list[str]]:
-        """Return the conflicts with this version, by the version of live members."""
+        """Return the conflicts by the version of live members."""
         others = {_version(member) for member in state.members} - {self.version}
         others -= self._deployed.alongside - {OLDER_RELEASE}
         if not others:
@@ -233,7 +209,6 @@ class LiveVersions:
         return {other: reasons for other, reasons in found.items() if reasons}
 
     def _compare(self, version: str, described: Deployment | None, state: GroupState) -> list[str]:
-        """Return the conflicts with another version, according to the deployed description."""
         if described is None:
             return [_UNKNOWN]
         if not described.subs:
@@ -263,7 +238,6 @@ class LiveVersions:
 
 
 def _are_known(found: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a conflicting version has a description."""
     return any(some not in ([_UNKNOWN], [_UNSETTLED]) for some in found.values())
 
 

@@ -41,7 +41,7 @@ class Ownership:
 
     @classmethod
     def of(cls, deployment: Deployment, application_id: str) -> Ownership:
-        """Return the ownership of a described version; the description must have sub-topologies."""
+        """Read a description, which must have sub-topologies."""
         by_id = {sub.id: sub.subscribed for sub in deployment.subs}
         by_topic = {topic: sub.subscribed for sub in deployment.subs for topic in sub.reads}
         return cls(
@@ -65,7 +65,6 @@ class Ownership:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def conflicts(self, other: Ownership) -> list[str]:
-        """Return everything that would have two owners while both versions have members."""
         kinds = (
             ("topic", self.subscribed, other.subscribed),
             ("changelog", self.stores, other.stores),
@@ -123,7 +122,7 @@ class OlderOwnership:
         assigned: AbstractSet[str],
         partitions: Mapping[str, int],
     ) -> OlderOwnership:
-        """Derive a version's ownership; `older_reads` returns the topics to count partitions of."""
+        """Derive the ownership; `partitions` has the topics that `older_reads` returns."""
         subscribed: dict[str, str] = {}
         for reads in older_reads(deployment, application_id):
             there = [topic for topic in reads if topic in partitions]
@@ -138,7 +137,6 @@ class OlderOwnership:
         return cls(Ownership(subscribed, stores, {}, {}), assigned, partitions)
 
     def conflicts(self, own: Ownership) -> list[str]:
-        """Return everything that has or may have two owners while both versions have members."""
         found = own.conflicts(self.known)
         for topic, lead in sorted(own.subscribed.items()):
             others = set(self._may_be_assigned_by(topic)) - {lead}
@@ -161,7 +159,6 @@ class OlderOwnership:
 
 
 def older_reads(deployment: Deployment, application_id: str) -> set[tuple[str, ...]]:
-    """Return the full names of the inputs of each sub-topology that an older release described."""
     described: list[tuple[str, ...]] = [
         *(store.reads for store in deployment.stores),
         *(topic.reads for topic in deployment.topics),

@@ -34,7 +34,6 @@ from headrace.topology.topology import Topology
 
 
 def unknown_partitions(topic: str) -> int:
-    """Raise an error because partition counts of topics are unknown."""
     raise LookupError(f"the partition count of {topic} is not known here")
 
 
@@ -179,11 +178,6 @@ class SubPlan:
 
 
 def refuse_other_than_topology(given: object) -> None:
-    """Raise if the argument is not a topology.
-
-    Raises:
-        TopologyError: the argument has another type; the message says how to correct the call.
-    """
     if isinstance(given, Topology):
         return
     name = getattr(given, "__name__", "the function")
@@ -201,12 +195,7 @@ def refuse_other_than_topology(given: object) -> None:
 
 
 def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan, ...]:
-    """Compile a topology and name its topics.
-
-    Raises:
-        TopologyError: the topology reads no topic, joins keys that are encoded differently, or
-            writes to its own changelog or repartition topic.
-    """
+    """Compile a topology and name its topics."""
     refuse_other_than_topology(topology)
     refuse_loops(topology.nodes)
     if not topology.sub_topologies:
@@ -230,12 +219,7 @@ def plan_application(topology: Topology, config: StreamsConfig) -> tuple[SubPlan
 
 
 def _refuse_lost_letters(topology: Topology, config: StreamsConfig) -> None:
-    """Refuse dead letters without a topic, and a dead-letter topic that is never written to.
-
-    Raises:
-        TopologyError: an operator writes dead letters, and no topic is set.
-        ConfigError: a topic is set, and no handler or operator writes to it.
-    """
+    """Refuse dead letters without a topic, and a dead-letter topic that is never written to."""
     asking = [node.name for node in topology.nodes if node.answer == "dead_letter"]
     sources = [source for node in topology.nodes if (source := node.as_source) is not None]
     for source in sources:
@@ -272,16 +256,7 @@ def _require_committed_reads(topology: Topology, config: StreamsConfig) -> None:
 def _refuse_own_topics(plans: Sequence[SubPlan], dead_letters: str | None) -> None:
     """Refuse sinks that write to a changelog or repartition topic of the same application.
 
-    A foreign record in a changelog becomes a row of the store at the next restore, and a foreign
-    record in a repartition topic is processed like the application's own records. Neither raises an
-    error.
-
-    Args:
-        dead_letters: the dead-letter topic, or None.
-
-    Raises:
-        TopologyError: a sink writes to such a topic.
-        ConfigError: the dead-letter topic is such a topic.
+    A foreign record there becomes a row at the next restore, or is processed, without an error.
     """
     own = _own(plans)
     for plan in plans:
@@ -316,7 +291,6 @@ def optimized(topology: Topology, config: StreamsConfig) -> Topology:
 
 
 def _outputs(sub: SubTopology) -> Iterator[str]:
-    """Yield the external topics that are written under a constant name."""
     for sink in sub.sinks:
         if isinstance(sink.topic, str) and not sink.internal:
             yield sink.topic

@@ -43,7 +43,6 @@ def left_out(values: Mapping[str, int]) -> list[int]:
 
 
 def left_out_values(offsets: Iterable[int]) -> dict[str, int]:
-    """Return the numbers to commit for offsets of records to skip."""
     return {f"{_PREFIX}{number}": offset for number, offset in enumerate(sorted(offsets))}
 
 
@@ -108,15 +107,10 @@ class OffsetMetadata:
 
     @property
     def event_time(self) -> int:
-        """The watermark of the partition, or its partition time if it has no watermark."""
         return self.values.get(WATERMARK, self.partition_time)
 
     def encode(self) -> str:
-        """Return the text to commit.
-
-        Raises:
-            ValueError: the text exceeds the broker's limit.
-        """
+        """Raise ValueError if the text exceeds the broker's limit."""
         parts = [_HEAD.pack(MAGIC, self.partition_time)]
         if self.values:
             parts.append(_INT.pack(len(self.values)))
@@ -133,27 +127,19 @@ class OffsetMetadata:
 
     @classmethod
     def decode(cls, text: str) -> OffsetMetadata:
-        """Decode committed metadata; text of another format decodes to empty metadata.
-
-        Raises:
-            ResetUnfinishedError: the offset has the mark of an unfinished reset.
-            ChangelogUnfinishedError: the offset has the mark of an unfinished changelog rewrite.
-        """
+        """Decode text of another format to empty metadata; raise the errors of `parse`."""
         return cls.parse(text) or cls()
 
     @classmethod
     def parse(cls, text: str) -> OffsetMetadata | None:
         """Decode committed metadata; return None for text of another format.
 
-        Raises:
-            ResetUnfinishedError: the offset has the mark of an unfinished reset.
-            ChangelogUnfinishedError: the offset has the mark of an unfinished changelog rewrite.
+        Raise ResetUnfinishedError or ChangelogUnfinishedError if it has the mark of such a command.
 
-        Example:
-            >>> OffsetMetadata.parse(OffsetMetadata(5).encode() + "\x7f?")
-            OffsetMetadata(partition_time=5, values={})
-            >>> OffsetMetadata.parse("") is None
-            True
+        >>> OffsetMetadata.parse(OffsetMetadata(5).encode() + "\x7f?")
+        OffsetMetadata(partition_time=5, values={})
+        >>> OffsetMetadata.parse("") is None
+        True
         """
         if text.startswith(RESET_MARK):
             raise ResetUnfinishedError(
@@ -193,7 +179,6 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _numbers(data: bytes) -> dict[str, int]:
-    """Decode the map of names to numbers, which is empty if no bytes follow."""
     values: dict[str, int] = {}
     if not data:
         return values
@@ -212,18 +197,14 @@ def _numbers(data: bytes) -> dict[str, int]:
 
 
 def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
-    """Return offset metadata with the id of the offset's topic added.
+    """Add the id of the offset's topic to the result of `OffsetMetadata.encode`; None adds nothing.
 
-    Args:
-        text: the result of `OffsetMetadata.encode`.
-        topic_id: the topic's id, or None to add nothing. Bytes after the end of the text are
-            removed.
+    Bytes after the end of the text are removed.
 
-    Example:
-        >>> from headrace.streams.plan.topic_identity import committed_id
-        >>> text = with_topic_id(OffsetMetadata(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
-        >>> committed_id("orders", OffsetMetadata.decode(text).values)
-        'mIZ3c7IdTReMqgcwdmKasA'
+    >>> from headrace.streams.plan.topic_identity import committed_id
+    >>> text = with_topic_id(OffsetMetadata(5).encode(), "orders", "mIZ3c7IdTReMqgcwdmKasA")
+    >>> committed_id("orders", OffsetMetadata.decode(text).values)
+    'mIZ3c7IdTReMqgcwdmKasA'
     """
     progress = OffsetMetadata.decode(text)
     if topic_id is None:
@@ -236,15 +217,13 @@ def with_topic_id(text: str, topic: str, topic_id: str | None) -> str:
 def inputs_number(topics: Iterable[str]) -> int:
     """Return a number that identifies a set of topics.
 
-    Example:
-        >>> inputs_number(["b", "a"]) == inputs_number(["a", "b"]) != inputs_number(["a"])
-        True
+    >>> inputs_number(["b", "a"]) == inputs_number(["a", "b"]) != inputs_number(["a"])
+    True
     """
     named = "\n".join(sorted(set(topics))).encode()
     return int.from_bytes(hashlib.sha256(named).digest()[:8], signed=True)
 
 
 def committed_commit_id(offsets: Offsets) -> int | None:
-    """Return the largest commit id in the metadata of offsets, or None."""
     ids = {OffsetMetadata.decode(c.metadata).values.get(COMMIT_ID) for c in offsets.values()}
     return max((i for i in ids if i is not None), default=None)

@@ -34,11 +34,7 @@ class SourceRows:
     skips_undecodable: bool
 
     def changes(self, records: Iterable[ReceivedMessage]) -> Changes:
-        """Return the key, the value or None, and the timestamp of each row.
-
-        Raises:
-            ValueError: a record cannot be decoded that was decoded before.
-        """
+        """Raise ValueError if a record cannot be decoded that was decoded before."""
         changes: Changes = []
         for record in records:
             key, timestamp = record.key(), record.timestamp()[1]
@@ -69,7 +65,6 @@ class SourceRows:
 
 
 def source_rows(store: Store, sub: SubTopology, options: CompileOptions) -> SourceRows:
-    """Return the conversion from a store's source topic to its rows."""
     assert store.source_topic is not None, store
     source = next(s for s in sub.sources if store.source_topic in s.topics)
     return SourceRows(

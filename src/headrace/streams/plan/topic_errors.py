@@ -108,11 +108,7 @@ of the same names, as task 0_1 has met'
 
 
 def require_same(known: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Compare the ids of topics; ignore topics that are not known.
-
-    Raises:
-        TopicReplacedError: a topic has another id.
-    """
+    """Raise TopicReplacedError if a known topic has another id."""
     for topic, now in found.items():
         before = known.get(topic)
         if before is not None and not same_topic(before, now):

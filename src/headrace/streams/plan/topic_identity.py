@@ -25,12 +25,11 @@ _CHANGELOG = re.compile(re.escape(PREFIX) + "[0-9a-f]{8}")
 def id_values(topic: str, topic_id: str) -> dict[str, int]:
     """Return the numbers to commit for a topic.
 
-    Example:
-        >>> values = id_values("orders", "mIZ3c7IdTReMqgcwdmKasA")
-        >>> len(values), committed_id("orders", values)
-        (2, 'mIZ3c7IdTReMqgcwdmKasA')
-        >>> committed_id("customers", values) is None
-        True
+    >>> values = id_values("orders", "mIZ3c7IdTReMqgcwdmKasA")
+    >>> len(values), committed_id("orders", values)
+    (2, 'mIZ3c7IdTReMqgcwdmKasA')
+    >>> committed_id("customers", values) is None
+    True
     """
     high, low = _LONGS.unpack(_bytes(topic_id))
     first, second = _names(topic)
@@ -38,7 +37,6 @@ def id_values(topic: str, topic_id: str) -> dict[str, int]:
 
 
 def committed_id(topic: str, values: Mapping[str, int]) -> str | None:
-    """Return the committed id of a topic in Kafka's format, or None."""
     first, second = _names(topic)
     if first not in values or second not in values:
         return None
@@ -51,10 +49,7 @@ def without_ids(values: Mapping[str, int]) -> dict[str, int]:
 
 
 def changelog_number(topic: str, topic_id: str) -> tuple[str, int]:
-    """Return the name and the number to commit for a changelog.
-
-    See `headrace.streams.plan.changelog_identity`.
-    """
+    """Return the name and the number to commit (see `changelog_identity`)."""
     return _digest(topic), _LONGS.unpack(_bytes(topic_id))[0]
 
 

@@ -34,14 +34,9 @@ VERSIONS_MORE_MS = 86_400_000
 def changelog_config(spec: StoreSpec, additional_retention_ms: int) -> Mapping[str, str]:
     """Return the configs of a store's changelog that differ from the default.
 
-    Args:
-        additional_retention_ms: additional retention of windows in the topic, compared to the
-            store.
-
-    Example:
-        >>> spec = StoreSpec("w", layout="window", retention_ms=60_000)
-        >>> changelog_config(spec, 86_400_000)
-        {'cleanup.policy': 'compact,delete', 'retention.ms': '86460000'}
+    >>> spec = StoreSpec("w", layout="window", retention_ms=60_000)
+    >>> changelog_config(spec, 86_400_000)
+    {'cleanup.policy': 'compact,delete', 'retention.ms': '86460000'}
     """
     own = dict(spec.topic_config)
     if spec.layout == "versioned" and spec.retention_ms is not None:
@@ -121,7 +116,6 @@ class TopicPlan:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all topics of the application."""
         names = (*self.sources, *(topic.name for topic in self.internal), *self.sinks)
         return tuple(dict.fromkeys(names))
 
@@ -144,25 +138,16 @@ def plan_internal_topics(
     topic_configs: Mapping[str, str] | None = None,
     names: Iterable[str] = (),
 ) -> TopicPlan:
-    """Determine the partition counts and configs of internal topics, and check existing topics.
+    """Determine partition counts and configs of internal topics, and check existing topics.
 
-    Args:
-        existing: the facts of the topics of `topic_names` that exist.
-        replication_factor: replicas of new topics; -1 is the brokers' default.
-        topic_configs: configs of new topics; a store's own configs override them.
-        names: all topics of the cluster, for suggestions.
+    `existing` has the topics of `topic_names`, and `names` all topics, for suggestions. A store's
+    own configs override `topic_configs`.
 
-    Raises:
-        MissingTopicError: a source or an output topic does not exist.
-        MisconfiguredTopicError: topics do not fit each other or the topology.
-        ConfigError: an internal topic would have a name that Kafka refuses.
-
-    Example:
-        >>> word_count = SubTopologyTopics(0, ("lines",), changelogs=(ChangelogTopic("counts"),))
-        >>> lines = TopicFacts("lines", 6, "id-1")
-        >>> plan = plan_internal_topics([word_count], {"lines": lines})
-        >>> [(topic.name, topic.partitions) for topic in plan.create]
-        [('counts', 6)]
+    >>> word_count = SubTopologyTopics(0, ("lines",), changelogs=(ChangelogTopic("counts"),))
+    >>> lines = TopicFacts("lines", 6, "id-1")
+    >>> plan = plan_internal_topics([word_count], {"lines": lines})
+    >>> [(topic.name, topic.partitions) for topic in plan.create]
+    [('counts', 6)]
     """
     _require_external(sub_topologies, existing, names)
     _require_rows_to_stay(sub_topologies, existing)
@@ -182,11 +167,7 @@ def plan_internal_topics(
 
 
 def check_internal_topics(plan: TopicPlan, existing: Mapping[str, TopicFacts]) -> None:
-    """Compare the existing internal topics with the plan.
-
-    Raises:
-        MisconfiguredTopicError: topics differ; the message contains each difference and its fix.
-    """
+    """Raise MisconfiguredTopicError with each difference from the plan and its fix."""
     problems = [
         problem
         for topic in plan.internal
@@ -202,7 +183,6 @@ def _require_external(
     existing: Mapping[str, TopicFacts],
     names: Iterable[str],
 ) -> None:
-    """Require that the external topics which the application reads and writes exist."""
     sources = dict.fromkeys(name for sub in sub_topologies for name in sub.sources)
     sinks = dict.fromkeys(name for sub in sub_topologies for name in sub.sinks)
     kinds = {"source": sources, "output": [name for name in sinks if name not in sources]}
@@ -273,11 +253,7 @@ class _Counts:
         self.because[name] = because
 
     def _derive(self, sub_topologies: Sequence[SubTopologyTopics]) -> None:
-        """Propagate the largest count along the repartition topics until nothing changes.
-
-        A sub-topology may read its own output, so there is no order in which one round would
-        suffice.
-        """
+        """Propagate the largest count until nothing changes: output may be read by its writer."""
         open_names = [name for name in self._repartition if name not in self.of]
         self.of.update(dict.fromkeys(open_names, 0))
         changed = True
@@ -308,7 +284,6 @@ class _Counts:
                 self._settle(name, self.of[settled[0]], f"co-partitioned with {settled[0]}")
 
     def _is_free(self, name: str) -> bool:
-        """Return whether the topic is a repartition topic without a requested partition count."""
         topic = self._repartition.get(name)
         return topic is not None and topic.partitions is None
 
@@ -373,7 +348,6 @@ def _check_names(topics: Iterable[NewTopic]) -> None:
 
 
 def _differences(topic: NewTopic, found: TopicFacts) -> Iterator[str]:
-    """Yield each difference between an existing internal topic and the plan, with its fix."""
     if found.partitions != topic.partitions:
         advice = _other_changelog if topic.changelog else _other_repartition
         yield advice(topic, found)

@@ -44,15 +44,9 @@ from headrace.topology.naming import is_legal_topic
 
 
 def known_topics_alone(send: Send, find: Callable[[str], object]) -> Send:
-    """Wrap a send function so that it checks each topic before the first record.
+    """Wrap a send function so that `find` raises before the first record of a missing topic.
 
-    A client would queue records for a topic that does not exist without reporting an error.
-
-    Args:
-        find: raises an error if the topic does not exist.
-
-    Raises:
-        NoTopicError: a user function returned something that is not a topic name.
+    A client would queue its records without reporting an error.
     """
     known: set[str] = set()
 
@@ -136,10 +130,7 @@ class TopicAdmin(Protocol):
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return a group's committed offsets, without waiting for open transactions.
-
-        Partitions without a committed offset are left out.
-        """
+        """Return committed offsets, also while transactions are open; leave out missing offsets."""
 
 
 def prepare_topics(
@@ -153,19 +144,8 @@ def prepare_topics(
 ) -> dict[str, TopicFacts]:
     """Check the external topics and create the internal topics, before the first record is read.
 
-    Args:
-        timeout_s: the maximum time in seconds until new topics appear.
-        before_create: called with the plan, even if it creates nothing, and with the facts of the
-            topology's existing topics; it may raise.
-
-    Returns:
-        The facts of each topic of the application that has a constant name.
-
-    Raises:
-        MissingTopicError: a source or an output topic does not exist.
-        MisconfiguredTopicError: topics do not fit each other or the topology.
-        ConfigError: an internal topic cannot be created with these settings.
-        FatalClientError: the cluster does not respond, or denies access.
+    `before_create` is called with the plan, even if it creates nothing, and with the facts of the
+    topology's existing topics; it may raise. The result has all topics with a constant name.
     """
     given = {name for sub in sub_topologies for name in (*sub.sources, *sub.sinks)}
     sinks = {name for sub in sub_topologies for name in sub.sinks}
@@ -182,12 +162,7 @@ def prepare_topics(
 
 
 def ensure_topics(admin: TopicAdmin, plan: TopicPlan, *, timeout_s: float) -> dict[str, TopicFacts]:
-    """Create the missing topics of a plan, and return the facts of all its topics.
-
-    Raises:
-        MisconfiguredTopicError: another client has created a topic differently in the meantime.
-        FatalClientError: a new topic did not appear in time.
-    """
+    """Create missing topics, wait until they appear, check all, and return the facts of all."""
     if plan.create:
         admin.create(plan.create)
         for topic in plan.create:
@@ -216,19 +191,8 @@ def recheck_topics(
 ) -> dict[str, TopicFacts]:
     """Check the topics of a running application; nothing is created.
 
-    Args:
-        admin: the admin client; its time-out should be short, because processing waits.
-        before: the result of `prepare_topics` or of the last call.
-
-    Returns:
-        The current facts; the partition count of a source without state may have grown.
-
-    Raises:
-        MissingTopicError: a source topic or an output topic was deleted.
-        TopicReplacedError: a source topic was deleted and re-created.
-        MisconfiguredTopicError: an internal topic was deleted, or deleted and re-created, or a
-            source has more partitions than its changelog.
-        FatalClientError: the cluster does not respond.
+    The admin client's time-out should be short, because processing waits. The partition count of a
+    source without state may have grown.
     """
     names = (*topic_names(sub_topologies), *before)
     read = {name for sub in sub_topologies for name in sub.all_sources}
@@ -266,13 +230,7 @@ def recheck_topics(
 def recheck_global_topics(
     admin: TopicAdmin, names: Sequence[str], before: Mapping[str, TopicFacts]
 ) -> dict[str, TopicFacts]:
-    """Check the topics of global tables; their partition counts may have grown.
-
-    Raises:
-        MissingTopicError: a topic was deleted.
-        GlobalTableLostError: a topic was deleted and re-created.
-        FatalClientError: the cluster does not respond.
-    """
+    """Check the topics of global tables; their partition counts may have grown."""
     facts = admin.describe(names) if names else {}
     if len(facts) < len(names):
         time.sleep(_SECOND_LOOK_S)
@@ -297,18 +255,7 @@ def describe_twice(
     *,
     written: AbstractSet[str] = frozenset(),
 ) -> dict[str, TopicFacts]:
-    """Describe topics, and retry once before an expected topic counts as missing.
-
-    The broker that responds may learn of a new topic later than other brokers.
-
-    Args:
-        expected: the topics that must exist.
-        written: the topics that are written and not read: if access is denied, the Write ACL is
-            missing.
-
-    Raises:
-        AccessError: access is denied (see `describe_as`).
-    """
+    """Describe topics, with a retry for expected topics: a broker may learn of a topic later."""
     asked = tuple(dict.fromkeys(names))
     facts = describe_as(admin, asked, written=written)
     if expected <= facts.keys():
@@ -327,11 +274,7 @@ class _Describes(Protocol):
 def describe_as(
     admin: _Describes, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
 ) -> dict[str, TopicFacts]:
-    """Describe topics; if access is denied, name the ACL that is missing.
-
-    Raises:
-        AccessError: access is denied; it names Write for topics in `written`, otherwise Read.
-    """
+    """Describe topics; name the ACL if it is denied: Write for topics in `written`, else Read."""
     try:
         return admin.describe(names)
     except AccessError as error:

@@ -34,7 +34,6 @@ class Writers:
     name: str
 
     def inputs(self, partitions: Mapping[str, int]) -> tuple[TopicPartition, ...]:
-        """Return the partitions of their input topics."""
         return tuple(
             TopicPartition(topic, partition)
             for topic in self.topics
@@ -42,17 +41,13 @@ class Writers:
         )
 
     def are_many(self, partitions: Mapping[str, int]) -> bool:
-        """Return whether several tasks write the topic; the output of a single task is in order."""
+        """Return whether several tasks write it; the output of a single task is in order."""
         return sum(max(partitions[t] for t in topics) for topics in self.all_topics) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Inputs whose tasks bound stream time after a repartition topic.
-
-    Args:
-        writers: the tasks that write each repartition topic.
-    """
+    """Inputs whose tasks bound stream time after a repartition topic, by that topic."""
 
     writers: Mapping[str, Writers] = field(default_factory=dict)
 
@@ -62,12 +57,10 @@ class Upstream:
         return frozenset(sub for writers in self.writers.values() for sub in writers.holders)
 
     def written(self, sub: int) -> Mapping[str, Writers]:
-        """Return the bounded repartition topics that a sub-topology writes."""
         return {topic: w for topic, w in self.writers.items() if sub in w.holders}
 
 
 def upstream_of(plans: Sequence[SubPlan]) -> Upstream:
-    """Determine the writers of the repartition topics whose readers depend on stream time."""
     by_id = {plan.id: plan for plan in plans}
     downstream = _downstream(plans)
     followed = {
