@@ -81,17 +81,14 @@ class BackfillNote:
 
     @property
     def is_open(self) -> bool:
-        """Whether the note prevents the application from running."""
         return self.state in ("open", "dropping")
 
     def encode(self) -> str:
-        """Return the offset metadata of the note."""
         where = f"{self.index}/{self.count}"
         return f"{_MAGIC} {self.state} {self.id} {self.digest} {where} {self.part}{_END}"
 
     @classmethod
     def decode(cls, text: str) -> BackfillNote | None:
-        """Parse the result of `encode`; return None for any other text."""
         found = _TEXT.match(text)
         if found is None or found[1] not in _STATES:
             return None
@@ -114,11 +111,7 @@ class _Placed(_Group, Protocol):
 
 
 def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
-    """Return the first note of the open backfill, or None.
-
-    Raises:
-        GroupDeniedError: this client may not read the group.
-    """
+    """Return the first note of the open backfill; raise GroupDeniedError if unreadable."""
     found = cluster.committed(backfill_group(application_id), decided=False)
     return _open_head(_notes(found).values())
 
@@ -153,21 +146,13 @@ class BackfillGate:
         self._seen: frozenset[TopicPartition] = frozenset()
 
     def check(self) -> None:
-        """Check all topics for an open backfill.
-
-        Raises:
-            BackfillOpenError: a backfill is open.
-        """
+        """Check all topics; raise BackfillOpenError if a backfill is open."""
         found = self._ask(lambda: self._cluster.committed(self._group, decided=False))
         self._seen = frozenset(found)
         self._refuse(found)
 
     def check_at(self, topics: Iterable[str]) -> None:
-        """Check again: all topics of a small cluster, else given topics and earlier notes.
-
-        Raises:
-            BackfillOpenError: a backfill is open.
-        """
+        """Check again: all topics of a small cluster, else given topics and earlier notes."""
         tps = sorted({*(TopicPartition(name, 0) for name in topics), *self._seen})
         self._refuse(
             self._ask(

@@ -48,7 +48,7 @@ class Undecided:
     """Partitions and offsets that open transactions hold back.
 
     Args:
-        tps: partitions, with the last stable offset and the end offset.
+        places: partitions, with the last stable offset and the end offset.
         offsets: partitions with a pending offset of the group.
     """
 
@@ -57,7 +57,6 @@ class Undecided:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether no transaction is open."""
         return not self.places and not self.offsets
 
     def is_less_than(self, before: Undecided) -> bool:
@@ -69,12 +68,7 @@ class Undecided:
 def find_undecided(
     cluster: Cluster, group: str, topics: Iterable[str], *, inputs: Iterable[str]
 ) -> Undecided:
-    """Find the partitions and offsets that open transactions hold back.
-
-    Args:
-        topics: topics whose records are checked; missing topics are ignored.
-        inputs: topics for whose partitions the group has offsets.
-    """
+    """Ignore missing topics; the group has offsets for the partitions of `inputs`."""
     looked, read = frozenset(topics), frozenset(inputs)
     counts = cluster.partition_counts(looked | read)
     known = [TopicPartition(name, n) for name, count in counts.items() for n in range(count)]
@@ -93,16 +87,9 @@ def end_transactions(
     member: Mapping[str, Any],
     timeout_s: float,
 ) -> None:
-    """Abort the open transactions of a worker; a running worker with this identity is fenced.
+    """Abort a worker's open transactions; a running worker with this identity is fenced.
 
-    Args:
-        settings: settings of the worker's producer.
-        undecided: the partitions and offsets that are held back.
-        member: settings of a consumer of the group, which it does not join.
-        timeout_s: time limit of each call, in seconds.
-
-    Raises:
-        FatalClientError: the brokers reject it, or do not answer.
+    `member` configures a consumer of the group, which it does not join.
     """
     offsets = [confluent_kafka.TopicPartition(*tp, 0) for tp in undecided.offsets]
     failed: list[KafkaError] = []

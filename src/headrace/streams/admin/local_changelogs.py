@@ -102,12 +102,10 @@ class ChangelogPlan:
 
     @property
     def here(self) -> tuple[TaskRows, ...]:
-        """Tasks whose rows are on this host."""
         return tuple(task for task in self.tasks if task.refusal is None)
 
     @property
     def elsewhere(self) -> tuple[TaskRows, ...]:
-        """Tasks whose rows are not on this host."""
         return tuple(task for task in self.tasks if task.refusal is not None)
 
     @property
@@ -116,11 +114,7 @@ class ChangelogPlan:
         return {p: _marked(self.committed[p]) for task in self.tasks for p in self._of(task)}
 
     def finals(self, ids: Mapping[str, str]) -> Offsets:
-        """Return the offsets to commit last: the original offsets of the written tasks.
-
-        Args:
-            ids: topic ids of the new changelogs, by name.
-        """
+        """The original offsets of written tasks with the `ids` of changelogs, committed last."""
         return {
             p: _of_changelogs(
                 unmarked(self.committed[p]), {name: ids[name] for name in t.changelogs}
@@ -141,18 +135,13 @@ def missing_rows(
 ) -> str | None:
     """Return the reason why a task's rows cannot be taken from this host, or None.
 
-    Args:
-        found: local positions of its stores; None if it has no local state.
-        lost: stores whose rows are required.
-        volatile: in-memory stores, whose rows are lost.
-        commit_id: id of the commit that the offsets belong to, if they contain it.
+    `found` is None without local state, and `volatile` has in-memory stores.
 
-    Example:
-        >>> found = {"counts": Position("id", 5, 7, 0), "sums": Position("id", 5, 6, 0)}
-        >>> missing_rows(found, ["counts"], [], 7) is None
-        True
-        >>> missing_rows(found, ["counts", "sums"], [], 7)
-        'the rows here are of another commit than the offsets'
+    >>> found = {"counts": Position("id", 5, 7, 0), "sums": Position("id", 5, 6, 0)}
+    >>> missing_rows(found, ["counts"], [], 7) is None
+    True
+    >>> missing_rows(found, ["counts", "sums"], [], 7)
+    'the rows here are of another commit than the offsets'
     """
     if volatile:
         return f"the rows of {', '.join(volatile)} were in memory alone"
@@ -166,7 +155,6 @@ def missing_rows(
 
 
 def unmarked(committed: CommittedOffset) -> CommittedOffset:
-    """Return an offset without its mark."""
     text = committed.metadata.removeprefix(CHANGELOG_MARK)
     # The client may append bytes to the metadata; encode only the parsed part.
     progress = OffsetMetadata.parse(text)
@@ -174,7 +162,6 @@ def unmarked(committed: CommittedOffset) -> CommittedOffset:
 
 
 def _of_changelogs(committed: CommittedOffset, ids: Mapping[str, str]) -> CommittedOffset:
-    """Return an offset with the topic ids of its task's changelogs, if it has metadata."""
     text = committed.metadata
     return CommittedOffset(committed.offset, with_changelogs(text, ids) if text else text)
 
@@ -184,7 +171,6 @@ def _marked(committed: CommittedOffset) -> CommittedOffset:
 
 
 def lines(plan: ChangelogPlan) -> Iterator[str]:
-    """Yield the lines that describe a plan."""
     if not plan.tasks:
         yield f"No changelog of {plan.group} lacks rows."
         return
@@ -235,14 +221,7 @@ class LocalChangelogs:
         self._probe = probe
 
     def plan(self) -> ChangelogPlan:
-        """Find the changelogs to write, and their rows on this host; nothing is changed.
-
-        Raises:
-            MissingTopicError: a topic that the application does not create does not exist.
-            MisconfiguredTopicError: topics do not match the topology.
-            ResetRefusedError: a process of this host holds the state, or a reset is not finished.
-            LocalStateError: the local state cannot be read.
-        """
+        """Find the changelogs to write, and their rows on this host; nothing is changed."""
         with self._locked() as held:
             return self._look(held)
 
@@ -286,7 +265,7 @@ class LocalChangelogs:
         committed: Offsets,
         held: Mapping[TaskId, TaskDirectory],
     ) -> TaskRows | None:
-        """Return the rows of a task to write; None if its changelogs lack none."""
+        """Return None if its changelogs lack no rows."""
         task_id = TaskId(plan.id, partition)
         inputs = tuple(plan.inputs(partition, counts))
         offsets = {tp: committed[tp] for tp in inputs if tp in committed}
@@ -326,12 +305,7 @@ class LocalChangelogs:
     # -- execution -----------------------------------------------------------------------------
 
     def carry_out(self, plan: ChangelogPlan) -> None:
-        """Write the changelogs whose rows are on this host.
-
-        Raises:
-            ResetRefusedError: the application runs, or the cluster has changed since the plan.
-            FatalClientError: the brokers reject the rows.
-        """
+        """Write the changelogs whose rows are here; raise if the plan has changed."""
         with self._locked() as held:
             if self._look(held) != plan:
                 raise ResetRefusedError(

@@ -70,7 +70,6 @@ class Input:
 
     @property
     def is_marked(self) -> bool:
-        """Whether an unfinished reset or changelog restore has marked the offset."""
         return self.committed is not None and self.committed.metadata.startswith(
             (RESET_MARK, CHANGELOG_MARK)
         )
@@ -95,10 +94,9 @@ class Input:
         return self.committed.offset
 
     def at(self, offset: int) -> CommittedOffset:
-        """Return the commit for a new offset, which keeps the offset's metadata.
+        """Keep the offset's metadata: it has the partition time, so windows stay closed.
 
-        The metadata contains the partition time, so windows stay closed. Without metadata none is
-        added, because it would look like a task that has run.
+        Without metadata none is added, because it would look like a task that has run.
         """
         text = "" if self.committed is None else self.committed.metadata
         if (OffsetMetadata.parse(text) or OffsetMetadata()) == OffsetMetadata():
@@ -107,7 +105,6 @@ class Input:
 
     @property
     def note(self) -> str:
-        """Warning about the offset; empty if it has no problem."""
         if self.is_marked:
             return "a reset, or restore-from-local, is not finished"
         if self.is_of_another_topic:
@@ -124,7 +121,6 @@ class GroupOffsets:
     """Input offsets of an application at a point in time.
 
     Args:
-        exactly_once: whether the application uses exactly-once processing.
         missing: inputs that do not exist.
         backfill: the first note of an open backfill.
     """
@@ -137,14 +133,7 @@ class GroupOffsets:
     backfill: BackfillNote | None = None
 
     def chosen(self, topic: str, partitions: Sequence[int] = ()) -> list[TopicPartition]:
-        """Return the partitions of an input.
-
-        Args:
-            partitions: the chosen partitions; empty for all of them.
-
-        Raises:
-            ConfigError: the application does not read the topic or a partition.
-        """
+        """Return the given partitions of an input, or all if none is given."""
         there = [tp for tp in self.inputs if tp.topic == topic]
         if not there:
             known = sorted({tp.topic for tp in self.inputs})
@@ -162,11 +151,7 @@ class GroupOffsets:
         return wanted
 
     def refuse_changes(self) -> None:
-        """Raise if an unfinished operation owns these offsets.
-
-        Raises:
-            ResetRefusedError: a reset, a changelog restore or a backfill is unfinished.
-        """
+        """Raise if an unfinished reset, changelog restore or backfill owns these offsets."""
         marked = sorted(tp for tp, found in self.inputs.items() if found.is_marked)
         if marked:
             raise ResetRefusedError(
@@ -252,14 +237,7 @@ class MovePlan:
     def of(
         cls, found: GroupOffsets, wanted: Wanted, since: Mapping[TopicPartition, int]
     ) -> MovePlan:
-        """Plan the moves.
-
-        Args:
-            since: the first offset at or after the requested time, for each partition with a time.
-
-        Raises:
-            ConfigError: an offset is outside of its partition, or the partition does not exist.
-        """
+        """Plan the moves; `since` has the first offset at or after each requested time."""
         unknown = sorted(wanted.keys() - found.inputs.keys())
         if unknown:
             found.chosen(unknown[0].topic, [unknown[0].partition])
@@ -278,7 +256,6 @@ class MovePlan:
 
     @property
     def offsets(self) -> Offsets:
-        """Offsets to commit."""
         return {move.input.place: move.input.at(move.target) for move in self.moves}
 
     @property
@@ -298,15 +275,7 @@ class MovePlan:
         return self.found.members, self.found.backfill, inputs
 
     def refuse_unasked(self, *, again: bool, left_out: bool) -> None:
-        """Raise if exactly-once processing would count records twice or skip them without consent.
-
-        Args:
-            again: whether the user accepts that records are processed again.
-            left_out: whether the user accepts that records are never processed.
-
-        Raises:
-            ResetRefusedError: the plan has such an effect without consent.
-        """
+        """Raise if exactly-once would count records twice or skip them without consent."""
         if not self.found.exactly_once:
             return
         repeated = [str(m.input.place) for m in self.moves if m.again or m.may_repeat]
@@ -326,7 +295,6 @@ class MovePlan:
 
 
 def lines(plan: MovePlan) -> Iterator[str]:
-    """Yield the lines that describe a plan."""
     yield f"Offsets of the group {plan.found.group}:"
     for move in plan.moves:
         yield f"  {move}"
@@ -337,7 +305,6 @@ def lines(plan: MovePlan) -> Iterator[str]:
 
 
 def listing(found: GroupOffsets) -> Iterator[str]:
-    """Yield the lines of a table of the input offsets."""
     members = len(found.members)
     yield f"Group {found.group}, {members or 'no'} member{'' if members == 1 else 's'}"
     rows = [("task", "partition", "committed", "begin", "end", "left", "")]
@@ -368,12 +335,8 @@ _HEADER = ["topic", "partition", "offset"]
 def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
     """Parse lines ``topic,partition,offset``, with an optional header line of these names.
 
-    Raises:
-        ConfigError: a line is malformed; the message contains its number.
-
-    Example:
-        >>> read_offsets(["lines,0,1500"])
-        {TopicPartition(topic='lines', partition=0): Target(kind='offset', number=1500)}
+    >>> read_offsets(["lines,0,1500"])
+    {TopicPartition(topic='lines', partition=0): Target(kind='offset', number=1500)}
     """
     found: dict[TopicPartition, Target] = {}
     for number, line in enumerate(text, 1):
@@ -419,11 +382,7 @@ class OffsetsCluster(Groups, Protocol):
 
 
 class InputOffsets:
-    """Input offsets of an application on its cluster.
-
-    Args:
-        exactly_once: whether the application uses exactly-once processing.
-    """
+    """Input offsets of an application on its cluster."""
 
     def __init__(
         self,
@@ -439,11 +398,7 @@ class InputOffsets:
         self._exactly_once = exactly_once
 
     def look(self) -> GroupOffsets:
-        """Read the current input offsets; nothing is changed.
-
-        Raises:
-            ResetRefusedError: a transaction of a dead worker stays open.
-        """
+        """Read the offsets; raise ResetRefusedError if a dead worker's transaction stays open."""
         members = self._cluster.members(self._group)
         # Running workers always have open transactions; nothing can be set then anyway.
         committed = self._cluster.committed(self._group, decided=not members)
@@ -489,15 +444,7 @@ class InputOffsets:
         return None
 
     def plan(self, choose: Callable[[GroupOffsets], Wanted]) -> MovePlan:
-        """Plan offset changes; nothing is changed.
-
-        Args:
-            choose: returns the target positions, given the current offsets.
-
-        Raises:
-            ConfigError: a target is outside of its partition.
-            ResetRefusedError: a transaction of a dead worker stays open.
-        """
+        """Plan changes to the targets that `choose` returns; nothing is changed."""
         found = self.look()
         wanted = choose(found)
         times = {target for target in wanted.values() if target.kind == "time"}
@@ -508,15 +455,7 @@ class InputOffsets:
         return MovePlan.of(found, wanted, since)
 
     def carry_out(self, plan: MovePlan, look_again: Callable[[], MovePlan]) -> None:
-        """Set the offsets of a plan.
-
-        Args:
-            plan: the confirmed plan.
-            look_again: creates the plan again, to detect changes.
-
-        Raises:
-            ResetRefusedError: the application runs, or the state has changed.
-        """
+        """Set the offsets of a confirmed plan; `look_again` plans again, to detect changes."""
         later = look_again()
         refuse_members(self._group, later.found.members)
         later.found.refuse_changes()
@@ -528,11 +467,7 @@ class InputOffsets:
         self.commit(plan.offsets)
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets of a group without members, and check that they were not overwritten.
-
-        Raises:
-            ResetRefusedError: a worker has committed offsets, too.
-        """
+        """Commit without members; raise ResetRefusedError if a worker has overwritten offsets."""
         self._cluster.set_offsets(self._group, offsets)
         over = without_mark(offsets, self._cluster.committed(self._group, decided=True))
         if over:

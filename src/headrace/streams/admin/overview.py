@@ -66,7 +66,6 @@ class TaskView:
 
     @property
     def lag(self) -> int:
-        """Lag of all inputs of the task, in offsets."""
         return sum(one.lag for one in self.inputs)
 
     @property
@@ -103,12 +102,10 @@ class Overview:
 
     @property
     def lag(self) -> int:
-        """Lag of all tasks, in offsets."""
         return sum(task.lag for task in self.tasks)
 
     @property
     def inputs(self) -> list[InputLag]:
-        """All input partitions, by sub-topology and topic."""
         found = [one for task in self.tasks for one in task.inputs]
         return sorted(found, key=lambda one: (one.task.sub_topology, one.place))
 
@@ -127,7 +124,6 @@ class Overview:
         return found
 
     def without_worker(self) -> list[TaskId]:
-        """Return the unassigned tasks."""
         return [task.id for task in self.tasks if task.member is None]
 
 
@@ -173,11 +169,7 @@ def leads_of(
     partitions: Mapping[str, int],
     members: Mapping[Member, Sequence[TopicPartition]],
 ) -> dict[int, str]:
-    """Return the subscribed topic of each sub-topology, preferring an assigned topic.
-
-    After a rolling upgrade the group keeps the subscribed topic of the previous version, which a
-    fresh start might not choose.
-    """
+    """Prefer an assigned topic: after a rolling upgrade the group keeps the previous version's."""
     assigned = {tp.topic for tps in members.values() for tp in tps}
     found = {}
     for plan in plans:
@@ -190,12 +182,7 @@ def leads_of(
 def owner_of(
     leads: Mapping[int, str], members: Mapping[Member, Sequence[TopicPartition]]
 ) -> dict[TaskId, Member]:
-    """Return the worker of each task: the group assigns the subscribed topic of each sub-topology.
-
-    Args:
-        leads: the subscribed topic of each sub-topology.
-        members: the assigned partitions of each member.
-    """
+    """Return each task's worker: the group assigns the subscribed topic of each sub-topology."""
     owners = {tp: member for member, tps in members.items() for tp in tps}
     return {
         TaskId(sub_topology, tp.partition): member
@@ -230,17 +217,7 @@ class ViewedCluster(Protocol):
 
 
 def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) -> Overview:
-    """Read the assignment and the lag of each task.
-
-    Committed offsets are read before the ends of the topics, so that no lag is negative.
-
-    Args:
-        application_id: the application, which is also the group's name.
-        plans: its sub-topologies.
-
-    Raises:
-        StreamsError: the cluster does not answer, or rejects a request.
-    """
+    """Read the lag of each task: committed offsets first, so that no lag is negative."""
     names = dict.fromkeys(name for plan in plans for name in plan.topics.all_sources)
     facts = describe_as(cluster, names)
     counts = {name: fact.partitions for name, fact in facts.items()}
@@ -267,7 +244,6 @@ def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) 
 
 
 def unmade_of(plans: Sequence[SubPlan], missing: Iterable[str]) -> tuple[str, ...]:
-    """Return the missing topics that the application creates itself."""
     own = {topic.name for plan in plans for topic in plan.topics.repartition_sources}
     return tuple(name for name in missing if name in own)
 

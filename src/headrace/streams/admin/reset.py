@@ -130,7 +130,6 @@ def _owners(nodes: Iterable[Node]) -> Mapping[str, str]:
 
 
 def _filled(node: Node, owners: Mapping[str, str]) -> Iterable[str]:
-    """Yield the stores and the repartition topic that a node writes."""
     if node.internal and node.as_sink is not None and node.writes_topic is not None:
         yield node.writes_topic
     for store in node.stores:
@@ -170,16 +169,7 @@ def _use(
 def refuse_missing_rows(
     uses: Mapping[str, InputUse], chosen: AbstractSet[str], target: Target
 ) -> None:
-    """Raise if a reset would leave a store without rows of an input that is not read again.
-
-    Args:
-        uses: the stores and repartition topics that each input fills.
-        chosen: the inputs that are reset; other inputs keep their offsets.
-        target: the position that they are reset to.
-
-    Raises:
-        ResetRefusedError: a store would lack rows.
-    """
+    """Raise if a store would lack rows of an input that is not `chosen`, so not read again."""
     for topic, use in uses.items():
         if topic not in chosen and use.streamed and not use.is_table:
             raise ResetRefusedError(
@@ -232,7 +222,6 @@ class OutsideTable:
 
     @classmethod
     def all_of(cls, application_id: str, plans: Sequence[SubPlan]) -> tuple[OutsideTable, ...]:
-        """Return the external sinks of an application."""
         found = []
         for plan in plans:
             node = plan.outside
@@ -271,11 +260,10 @@ def _shown(sink: ExternalSink) -> str:
 def table_lines(tables: Sequence[OutsideTable]) -> Iterator[str]:
     """Yield the lines about external sinks; none without sinks.
 
-    Example:
-        >>> for line in table_lines([OutsideTable("keep", "SqliteSink('a.db', 't')", "shop/keep")]):
-        ...     print(line[:70])
-        Tables outside of Kafka, which are not touched now:
-          keep: SqliteSink('a.db', 't'): results are written again, behind the
+    >>> for line in table_lines([OutsideTable("keep", "SqliteSink('a.db', 't')", "shop/keep")]):
+    ...     print(line[:70])
+    Tables outside of Kafka, which are not touched now:
+      keep: SqliteSink('a.db', 't'): results are written again, behind the
     """
     if tables:
         yield "Tables outside of Kafka, which are not touched now:"
@@ -308,7 +296,6 @@ class Move:
 
     @property
     def mark(self) -> CommittedOffset:
-        """Offset to commit during the reset; its metadata contains the previous offset."""
         assert self.target is not None
         text = f"{RESET_MARK} {json.dumps({'was': self.committed})}"
         return CommittedOffset(self.target, text)
@@ -334,7 +321,6 @@ class ApplicationTopics:
 
     @classmethod
     def of(cls, plans: Sequence[SubPlan], global_topics: Iterable[str] = ()) -> ApplicationTopics:
-        """Collect the topics of the application's sub-topologies and global tables."""
         topics = [plan.topics for plan in plans]
         repartitions = _each(topic.name for subs in topics for topic in subs.repartition_sources)
         changelogs = _each(topic.name for subs in topics for topic in subs.changelogs)
@@ -352,7 +338,6 @@ class ApplicationTopics:
 
     @property
     def internal(self) -> tuple[str, ...]:
-        """Topics that are deleted."""
         return self.repartitions + self.changelogs
 
     def leftovers(self, application_id: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -367,11 +352,7 @@ class ApplicationTopics:
         )
 
     def chosen(self, wanted: Sequence[str]) -> frozenset[str]:
-        """Return the inputs to reset: the given topics, or all inputs.
-
-        Raises:
-            ConfigError: a topic is not an input.
-        """
+        """Return the given topics, or all inputs if none is given."""
         unknown = [name for name in wanted if name not in self.inputs]
         if unknown:
             raise ConfigError(
@@ -420,7 +401,6 @@ class ResetPlan:
 
     @property
     def doomed(self) -> tuple[str, ...]:
-        """All topics that are deleted."""
         return self.internal + (self.leftovers if self.deletes_leftovers else ())
 
     @property
@@ -432,7 +412,6 @@ class ResetPlan:
 
     @property
     def finals(self) -> Offsets:
-        """Offsets that are committed last."""
         return {m.place: CommittedOffset(m.target) for m in self.moves if m.target is not None}
 
     def is_still(self, later: ResetPlan) -> bool:
@@ -448,13 +427,12 @@ class ResetPlan:
 def committed_before(offset: CommittedOffset | None) -> int | None:
     """Return the offset that the application committed, even if an unfinished reset has marked it.
 
-    Example:
-        >>> committed_before(Move(TopicPartition("in", 0), 7, 0).mark)
-        7
-        >>> committed_before(CommittedOffset(5))
-        5
-        >>> committed_before(CommittedOffset(0, 'headrace.reset {"was": 7}\x7f\x01'))
-        7
+    >>> committed_before(Move(TopicPartition("in", 0), 7, 0).mark)
+    7
+    >>> committed_before(CommittedOffset(5))
+    5
+    >>> committed_before(CommittedOffset(0, 'headrace.reset {"was": 7}\x7f\x01'))
+    7
     """
     if offset is None:
         return None
@@ -490,9 +468,8 @@ def _skipped(offset: CommittedOffset | None) -> tuple[int, ...]:
 def backfill_in_the_way(group: str, note: BackfillNote) -> str:
     """Return the reason why an open backfill prevents a reset, with advice.
 
-    Example:
-        >>> print(backfill_in_the_way("shop", BackfillNote("dropping", "bf-1", "0f")))
-        backfill bf-1 of shop is being dropped; finish that with `headrace backfill ... --drop \
+    >>> print(backfill_in_the_way("shop", BackfillNote("dropping", "bf-1", "0f")))
+    backfill bf-1 of shop is being dropped; finish that with `headrace backfill ... --drop \
 --id bf-1`, then reset
     """
     drop = f"`headrace backfill ... --drop --id {note.id}`"
@@ -508,7 +485,6 @@ def backfill_in_the_way(group: str, note: BackfillNote) -> str:
 
 
 def lines(plan: ResetPlan) -> Iterator[str]:
-    """Yield the lines that describe a plan."""
     if plan.backfill is not None:
         yield f"Refused for now: {backfill_in_the_way(plan.group, plan.backfill)}"
     if plan.unfinished:
@@ -645,15 +621,8 @@ class Reset:
     ) -> ResetPlan:
         """Plan a reset; nothing is changed.
 
-        Args:
-            inputs: the inputs to reset; empty for all. Other inputs keep their offsets, except
-                tables, which are always read from the beginning.
-            all_internal: whether to delete topics that only look like the application's, too.
-
-        Raises:
-            ConfigError: a topic of `inputs` is not an input.
-            ResetRefusedError: stores would lack records of an input that is not reset, or a
-                transaction of a dead worker stays open.
+        Empty `inputs` chooses all. Other inputs keep their offsets, except tables, which are always
+        read from the beginning. `all_internal` adds topics that only look like the application's.
         """
         chosen = self._topics.chosen(inputs)
         tables = {topic for topic, use in self._uses.items() if use.is_table}
@@ -694,16 +663,7 @@ class Reset:
         return None
 
     def carry_out(self, plan: ResetPlan, look_again: Callable[[], ResetPlan]) -> None:
-        """Carry out a plan, in the order that the module describes.
-
-        Args:
-            look_again: creates the plan again, to detect changes.
-
-        Raises:
-            ResetRefusedError: the application runs, or the state has changed; nothing was done
-                unless the message states it.
-            LocalStateError: the local state cannot be removed.
-        """
+        """Carry out a plan in the module's order; `look_again` plans again, to detect changes."""
         with locked_state(self._state_dir, self._group) as held:
             refuse_members(self._group, self._cluster.members(self._group))
             refuse_backfill(self._group, self._open_backfill())
@@ -766,11 +726,6 @@ class Reset:
 
 
 def refuse_members(group: str, members: Sequence[Member]) -> None:
-    """Raise if the application runs.
-
-    Raises:
-        ResetRefusedError: the group has members; the message lists them and how to stop them.
-    """
     if members:
         raise ResetRefusedError(
             f"the application {group} runs: its group has the members "
@@ -781,11 +736,7 @@ def refuse_members(group: str, members: Sequence[Member]) -> None:
 
 
 def refuse_backfill(group: str, note: BackfillNote | None) -> None:
-    """Raise if a backfill is open: its parts are rows that a reset would delete.
-
-    Raises:
-        ResetRefusedError: a backfill is open; the message describes how to finish or drop it.
-    """
+    """Raise if a backfill is open: its parts are rows that a reset would delete."""
     if note is not None:
         raise ResetRefusedError(f"{backfill_in_the_way(group, note)}; nothing was done")
 
@@ -797,11 +748,7 @@ def _places(facts: Mapping[str, TopicFacts], name: str) -> list[TopicPartition]:
 
 @contextmanager
 def locked_state(state_dir: Path, group: str) -> Iterator[list[TaskDirectory]]:
-    """Lock all local state of an application on this host, if it has any.
-
-    Raises:
-        ResetRefusedError: another process holds some of it; the message names the process.
-    """
+    """Lock all local state on this host; raise ResetRefusedError if a process holds some."""
     held: list[TaskDirectory] = []
     try:
         with local_errors():

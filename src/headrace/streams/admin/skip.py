@@ -39,12 +39,10 @@ class SkipPlan:
 
     @property
     def is_next(self) -> bool:
-        """Whether it is the next record that would be read."""
         return self.next_offset == self.offset
 
     @property
     def committed(self) -> CommittedOffset:
-        """Offset to commit."""
         before = self.input.committed
         assert before is not None, "refused by `plan_skip`"
         if self.is_next:
@@ -74,15 +72,7 @@ def plan_skip(
     offset: int,
     first_from: Callable[[TopicPartition, int], int | None],
 ) -> SkipPlan:
-    """Plan the skip of a record; nothing is changed.
-
-    Args:
-        first_from: returns the offset of the first record at or after an offset; None for none.
-
-    Raises:
-        ConfigError: the application does not read the partition, or it has no record at the offset.
-        ResetRefusedError: the record is already processed, or it is unknown whether it is.
-    """
+    """Plan the skip; `first_from` returns the first record at or after an offset."""
     found = work.look()
     found.chosen(tp.topic, [tp.partition])
     there = found.inputs[tp]
@@ -129,15 +119,7 @@ def _require_room(plan: SkipPlan) -> None:
 
 
 def carry_out(work: InputOffsets, plan: SkipPlan, later: SkipPlan) -> None:
-    """Commit the offset of a plan.
-
-    Args:
-        plan: the confirmed plan.
-        later: the plan created again, to detect changes.
-
-    Raises:
-        ResetRefusedError: the application runs, or the offset has changed.
-    """
+    """Commit a confirmed plan if `later`, which was planned again, is the same."""
     refuse_members(plan.found.group, later.found.members)
     if (plan.committed, plan.input.committed) != (later.committed, later.input.committed):
         raise ResetRefusedError(

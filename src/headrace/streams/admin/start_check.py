@@ -89,11 +89,7 @@ class CommittedRecords:
         self._clock.sleep(_PAUSE_S)
 
     def among(self, admin: TopicAdmin, tps: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions that contain a committed record now.
-
-        Raises:
-            FatalClientError: the brokers did not return their records.
-        """
+        """Return the partitions that contain a committed record now."""
         left = sorted(set(tps))
         for _ in range(_TRIES):
             ends, starts = admin.stable_offsets(left), admin.start_offsets(left)
@@ -168,11 +164,7 @@ class OffsetsAt(Protocol):
     def committed_at(
         self, group: str, tps: Iterable[TopicPartition], *, decided: bool = ...
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets of a group at given partitions.
-
-        With `decided`, wait for open transactions that may change them; else ignore open
-        transactions.
-        """
+        """Return the offsets; if `decided`, wait for open transactions that may change them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,7 +195,6 @@ class _Shown:
     subs: frozenset[int]
 
     def of(self, tasks: Iterable[_Task], found: Found) -> list[_Task]:
-        """Return the tasks that have committed, given the offsets that exist."""
         silent = {t.plan.id for t in tasks if not _has_progress(t.plan, found)}
         return [t for t in tasks if t in self.tasks or t.plan.id in silent & self.subs]
 
@@ -236,14 +227,7 @@ class LostGroup:
     def __call__(
         self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
-        """Check all tasks.
-
-        Returns:
-            The inputs without offsets that were logged.
-
-        Raises:
-            StateWithoutOffsetsError: under exactly-once, if records would be counted twice.
-        """
+        """Return inputs without offsets that were logged; raise under exactly-once."""
         if not any(self._counted.values()):
             return frozenset()
         counts = {topic.name: topic.partitions for topic in plan.internal}
@@ -286,7 +270,6 @@ class LostGroup:
     def _shown(
         self, admin: TopicAdmin, lost: Lost, found: Found, facts: Mapping[str, TopicFacts]
     ) -> _Shown:
-        """Return the stateful tasks and sub-topologies that are proven to have committed."""
         tasks = [task for task in lost if self._counted[task.plan.id]]
         shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
         written = {
@@ -310,7 +293,6 @@ class LostGroup:
 
     @staticmethod
     def _written(sub: SubPlan, facts: Mapping[str, TopicFacts]) -> list[TopicPartition]:
-        """Return the partitions of repartition topics that only this sub-topology writes."""
         return [
             TopicPartition(topic, partition)
             for topic in sub.topics.repartition_sinks
@@ -389,10 +371,7 @@ def _at(tps: Iterable[TopicPartition], found: Found) -> Iterator[CommittedOffset
 
 
 def _has_read(offset: CommittedOffset) -> bool:
-    """Return whether an offset is past a record, and not only past transaction markers.
-
-    An offset that was set manually, without metadata, counts as past a record.
-    """
+    """Return whether it is past a record, as is any offset set manually, without metadata."""
     progress = OffsetMetadata.parse(offset.metadata)
     return offset.offset > 0 and (progress is None or progress.partition_time >= 0)
 
@@ -408,14 +387,7 @@ def _has_read(offset: CommittedOffset) -> bool:
 def require_own_topics(
     application_id: str, topics: Iterable[str], groups: Set[str], described: GroupOffsets
 ) -> None:
-    """Raise if another application's description contains an internal topic of this application.
-
-    Args:
-        groups: all groups of the cluster.
-
-    Raises:
-        MisconfiguredTopicError: the topic belongs to both.
-    """
+    """Raise if another application's description has an internal topic of this application."""
     by_owner: dict[str, list[str]] = {}
     for topic in topics:
         for owner in possible_owners(topic):
@@ -437,16 +409,14 @@ def require_own_topics(
 def possible_owners(topic: str) -> list[str]:
     """Return the ids of applications that may own an internal topic, according to its name.
 
-    Example:
-        >>> possible_owners("orders-eu-counts-changelog")
-        ['orders', 'orders-eu', 'orders-eu-counts']
+    >>> possible_owners("orders-eu-counts-changelog")
+    ['orders', 'orders-eu', 'orders-eu-counts']
     """
     parts = topic.split("-")
     return ["-".join(parts[:count]) for count in range(1, len(parts)) if any(parts[:count])]
 
 
 def _internal_topics(application_id: str, described: GroupOffsets) -> dict[str, str]:
-    """Return the internal topics in an application's description, each with a text for messages."""
     kept = described.committed(topology_group(application_id), decided=False).values()
     last = max(kept, key=lambda committed: committed.offset, default=None)
     deployment = None if last is None else Deployment.decode(last.metadata)
@@ -492,18 +462,7 @@ class StartCheck:
     def begin(
         self, admin: TopicAdmin, plan: TopicPlan, facts: Mapping[str, TopicFacts]
     ) -> frozenset[TopicPartition]:
-        """Run all checks before a worker starts.
-
-        Returns:
-            The inputs without offsets that were logged.
-
-        Raises:
-            StateWithoutOffsetsError: the group's offsets are lost (see `LostGroup`).
-            ChangelogLostError: see `__call__`.
-            TopologyChangedError: see `__call__`.
-            MisconfiguredTopicError: another application owns an internal topic (see
-                `require_own_topics`).
-        """
+        """Run all checks; return the inputs without offsets that were logged."""
         if self._described is not None:
             internal = [topic.name for topic in plan.internal]
             require_own_topics(self._group, internal, admin.groups(), self._described)
@@ -513,12 +472,7 @@ class StartCheck:
         return told
 
     def __call__(self, admin: TopicAdmin, plan: TopicPlan) -> None:
-        """Check the topics to create.
-
-        Raises:
-            ChangelogLostError: changelogs were deleted.
-            TopologyChangedError: internal topics of an unknown other topology exist.
-        """
+        """Raise if topics to create were deleted, or if an unknown topology's topics exist."""
         new = [topic.name for topic in plan.create]
         texts = self._texts_of_what_was_read(admin)
         read = [sub for sub in self._plans if texts.keys() & set(sub.topics.all_sources)]
@@ -541,13 +495,7 @@ class StartCheck:
             raise ChangelogLostError(lost, code=code)
 
     def require_same(self, admin: TopicAdmin, facts: Mapping[str, TopicFacts]) -> None:
-        """Check that existing changelogs are the topics that rows were written to.
-
-        Tasks also check this when they start.
-
-        Raises:
-            ChangelogLostError: changelogs were deleted and re-created.
-        """
+        """Raise if changelogs were re-created; tasks also check this when they start."""
         texts = self._texts_of_what_was_read(admin)
         lost: dict[str, str] = {}
         for sub in self._plans:
@@ -559,7 +507,6 @@ class StartCheck:
             raise ChangelogLostError(lost, stores=lost.values())
 
     def _texts_of_what_was_read(self, admin: TopicAdmin) -> dict[str, list[str]]:
-        """Return the metadata of the committed offsets of each input that was read."""
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
         tps = [TopicPartition(n, p) for n, f in facts.items() for p in range(f.partitions)]
@@ -617,7 +564,6 @@ class StartCheck:
 
 
 def _of(sub: SubPlan, texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the offset metadata of a sub-topology's inputs."""
     return [text for topic in sub.topics.all_sources for text in texts.get(topic, ())]
 
 
@@ -635,5 +581,4 @@ def is_topic_of(application_id: str, topic: str) -> bool:
 
 
 def _code(kind: str, names: Iterable[str]) -> str:
-    """Return the code for a setting that accepts exactly this change."""
     return hashlib.sha256("\n".join((kind, *names)).encode()).hexdigest()[:8]
