@@ -33,31 +33,17 @@ class Cluster(GroupAdmin):
     """Source or target cluster (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
 
     def cluster_id(self) -> str:
-        """Return the cluster's id.
-
-        Raises:
-            FatalClientError: the brokers do not return it.
-        """
         found = self._answer("say which cluster it is", self._client.describe_cluster)
         return str(found.cluster_id)
 
     def topic_names(self) -> frozenset[str]:
-        """Return all topics that this client may describe.
-
-        Raises:
-            FatalClientError: the brokers do not list them.
-        """
         try:
             return frozenset(self._client.list_topics(timeout=self._request_s).topics)
         except KafkaException as error:
             raise FatalClientError(f"cannot list the topics: {error.args[0].str()}") from error
 
     def own_configs(self, topic: str) -> dict[str, str]:
-        """Return a topic's explicitly set configs that apply to another cluster as well.
-
-        Raises:
-            AccessError: this client may not read them.
-        """
+        """Return a topic's explicitly set configs that apply to another cluster as well."""
 
         of_topic = _kafka.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
         return {
@@ -82,14 +68,7 @@ class Cluster(GroupAdmin):
         return found
 
     def create_fitting(self, topic: NewTopic) -> dict[str, str]:
-        """Create a topic, without configs that this cluster rejects.
-
-        Returns:
-            The rejected configs, each with the reason.
-
-        Raises:
-            ConfigError: the topic cannot be created without them either.
-        """
+        """Create a topic without configs that this cluster rejects; return these with reasons."""
         try:
             self.create([topic])
         except ConfigError:
@@ -111,7 +90,6 @@ class Cluster(GroupAdmin):
         return refused
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Increase the number of partitions of a topic."""
         self._ask(
             "add partitions to",
             [topic],
@@ -123,7 +101,6 @@ class Cluster(GroupAdmin):
         )
 
     def replicas(self, topic: str) -> int:
-        """Return the smallest replica count of a topic's partitions."""
         return min(len(one.replicas) for one in self.layout(topic))
 
     def _refused(self, topic: NewTopic) -> dict[str, str]:

@@ -117,17 +117,7 @@ class Mirror:
         )
 
     def run(self, *, once: bool = False, stop: threading.Event | None = None) -> int:
-        """Copy existing and new records until `stop` is set.
-
-        Args:
-            once: whether to stop at the current ends of the topics.
-
-        Returns:
-            The number of copied records.
-
-        Raises:
-            StreamsError: an error that requires a manual fix, which the message contains.
-        """
+        """Copy records until `stop` is set, or with `once` to the current ends; return how many."""
         stop = stop or threading.Event()
         try:
             for config in (self._source, self._target):
@@ -192,11 +182,7 @@ class Mirror:
             stop.wait(_AGAIN_S)
 
     def _await_brokers(self, stop: threading.Event) -> bool:
-        """Wait until both clusters answer; return whether any of them was unavailable.
-
-        Raises:
-            StopRequestedError: `stop` was set meanwhile.
-        """
+        """Wait until both clusters answer; return whether any of them was unavailable."""
         waited, wait_s = False, _AGAIN_S
         while True:
             try:
@@ -245,21 +231,12 @@ class Mirror:
 
 
 def config_of(name: str, settings: Mapping[str, Any]) -> StreamsConfig:
-    """Return the validated settings of a cluster.
-
-    Raises:
-        ConfigError: they are invalid.
-    """
     require_name(name)
     return StreamsConfig.parse(over(settings, {"application.id": f"mirror.{name}"}))
 
 
 def side_of(config: StreamsConfig, name: str, **limits: Any) -> Side:
-    """Return a cluster with its name and id.
-
-    Args:
-        limits: keyword arguments of `Cluster`.
-    """
+    """Return a cluster with its name and id; `limits` are keyword arguments of `Cluster`."""
     cluster = Cluster(config.admin_config(), **limits)
     return Side(name, cluster.cluster_id(), cluster, config.restore_config())
 
@@ -267,11 +244,7 @@ def side_of(config: StreamsConfig, name: str, **limits: Any) -> Side:
 def sides(
     configs: tuple[StreamsConfig, StreamsConfig], names: tuple[str, str], **limits: Any
 ) -> tuple[Side, Side]:
-    """Return source and target.
-
-    Raises:
-        ConfigError: both are the same cluster.
-    """
+    """Return source and target; raise ConfigError if both are the same cluster."""
     source, target = (side_of(c, n, **limits) for c, n in zip(configs, names, strict=True))
     if source.id == target.id:
         raise ConfigError(

@@ -29,12 +29,7 @@ EVERY_S = 2.0
 
 
 class GroupWatch:
-    """Positions of the source cluster's consumer groups, polled in a background thread.
-
-    Args:
-        config: librdkafka's settings, without a group.
-        groups: names of the groups.
-    """
+    """Positions of the source cluster's consumer groups, polled in a background thread."""
 
     def __init__(self, config: Mapping[str, Any], groups: Iterable[str]) -> None:
         self._config = config
@@ -52,12 +47,10 @@ class GroupWatch:
             self._thread.start()
 
     def found(self) -> dict[tuple[str, TopicPartition], int]:
-        """Return the most recent offsets."""
         with self._lock:
             return dict(self._found)
 
     def close(self) -> None:
-        """Stop polling."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(2 * EVERY_S)
@@ -87,7 +80,7 @@ class Moved:
     """Partition of a group with its translated offset.
 
     Args:
-        tp: the partition on the group's current cluster.
+        place: the partition on the group's current cluster.
         offset: its next offset to read.
         there: the same partition on the new cluster.
         to: the next offset to read there; None if it is unknown.
@@ -128,17 +121,12 @@ class GroupMove:
     is_last_known: bool
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that describe the move."""
         noted = ", as the mirror has noted them" if self.is_last_known else ""
         yield f"Group {self.group}, from {self.source} to {self.target}{noted}:"
         yield from (f"  {move}" for move in self.moves)
 
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets to set.
-
-        Raises:
-            ResetRefusedError: the group has read records that are not copied.
-        """
+        """Raise ResetRefusedError if the group has read records that are not copied."""
         ahead = [move for move in self.moves if move.to is None]
         if ahead:
             raise ResetRefusedError(
@@ -153,10 +141,8 @@ class Mover:
     """Planner and executor of a group's move.
 
     Args:
-        name: name of the mirror.
         source: the mirror's source; None if it is lost.
         target: the mirror's target, which has the table.
-        source_name: display name of the source.
         back: whether to move a group from the target to the source.
     """
 
@@ -170,12 +156,7 @@ class Mover:
         self._back = back
 
     def plan(self, group: str) -> GroupMove:
-        """Translate the offsets of a group; nothing is changed.
-
-        Raises:
-            ResetRefusedError: the group has members, or no known offsets.
-            StreamsError: a cluster does not answer.
-        """
+        """Translate the offsets of a group; nothing is changed."""
         table = require_table(self._target, self._name)
         topics = {m.target if self._back else t: t for t, m in table.topics.items()}
         committed = self._committed(group, table, topics)
@@ -195,11 +176,6 @@ class Mover:
         return GroupMove(group, *self._names, tuple(moves), self._source is None)
 
     def carry_out(self, move: GroupMove) -> None:
-        """Set the offsets of a move.
-
-        Raises:
-            ResetRefusedError: the group has members on the new cluster.
-        """
         there = self._source if self._back else self._target
         assert there is not None
         _refuse_members(there, move.group)

@@ -118,14 +118,7 @@ one ends; give each its own --name
         """Whether this id was written to the table."""
 
     def require(self, owner: str | None) -> None:
-        """Raise if another process has started since this process did.
-
-        Args:
-            owner: the id in the table now.
-
-        Raises:
-            IdentityError: another process has started.
-        """
+        """Raise IdentityError if `owner`, in the table now, is a process that started later."""
         if not self._is_known:
             self._is_known, self._before = True, owner
         if owner != self.id and (self.has_begun or owner != self._before):
@@ -143,11 +136,6 @@ SAME = "{topic}"
 
 
 def require_name(name: str) -> None:
-    """Check that a mirror's name is valid.
-
-    Raises:
-        ConfigError: it is invalid.
-    """
     if not _LEGAL.fullmatch(table_of(name)):
         raise ConfigError(
             f"--name {name!r} is no name of a mirror: a topic and a group are named after it; take "
@@ -189,12 +177,8 @@ class Selection:
     def of(cls, given: Iterable[str]) -> Selection:
         """Parse names and patterns, which may be separated by commas.
 
-        Raises:
-            ConfigError: a text is neither a name nor a pattern.
-
-        Example:
-            >>> Selection.of(["orders,clicks", "eu-*"])
-            Selection(names=('orders', 'clicks'), patterns=('eu-*',))
+        >>> Selection.of(["orders,clicks", "eu-*"])
+        Selection(names=('orders', 'clicks'), patterns=('eu-*',))
         """
         words = [word.strip() for text in given for word in text.split(",") if word.strip()]
         if not words:
@@ -257,11 +241,7 @@ class Naming:
         self.at_target("a")
 
     def at_target(self, topic: str) -> str:
-        """Return the name of a topic at the target.
-
-        Raises:
-            ConfigError: the name is not a valid topic name.
-        """
+        """Raise ConfigError if the name is not a valid topic name."""
         name = self.template.replace("{cluster}", self.cluster).replace("{topic}", topic)
         if not _LEGAL.fullmatch(name):
             raise ConfigError(

@@ -61,15 +61,7 @@ Places = Mapping[TopicPartition, TopicPartition]
 def begins_of(
     side: Side, blocks: Mapping[TopicPartition, Blocks], *, skip_lost: bool
 ) -> dict[TopicPartition, int]:
-    """Return the source offsets at which to continue.
-
-    Args:
-        blocks: state of the copy, by partition that is started.
-        skip_lost: whether to skip records that were deleted before they were copied.
-
-    Raises:
-        RecordsLostError: records were deleted before they were copied.
-    """
+    """Return the source offsets at which to continue; raise RecordsLostError if they are gone."""
     starts, ends = side.cluster.start_offsets(blocks), side.cluster.end_offsets(blocks)
     found = {}
     for tp, copied in blocks.items():
@@ -88,11 +80,7 @@ def begins_of(
 def ends_of(
     side: Side, tps: Places, blocks: Mapping[TopicPartition, Blocks], *, mirror: str
 ) -> dict[TopicPartition, int]:
-    """Return the target offsets that the next records will have.
-
-    Raises:
-        MisconfiguredTopicError: another producer has written there, or copied records are lost.
-    """
+    """Return the target's ends; raise if another producer has written, or if records are lost."""
     ends = side.cluster.end_offsets(tps.values())
     starts = side.cluster.start_offsets(tps.values())
     begins = {}
@@ -164,19 +152,13 @@ class SourceReader:
         """Next offset of each partition: all committed records before it were returned."""
 
     def add(self, begins: Mapping[TopicPartition, int]) -> None:
-        """Start reading partitions at offsets."""
         self.positions.update(begins)
         self._client.incremental_assign(
             [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in begins.items()]
         )
 
     def poll(self, records_max: int, timeout_s: float) -> Batches:
-        """Return the available records by partition, or the first record within the time-out.
-
-        Raises:
-            OffsetLostError: the next record of a partition does not exist any more.
-            StreamsError: the brokers do not allow this client to read.
-        """
+        """Return the available records by partition, or the first record within the time-out."""
         messages = self._client.consume(records_max, 0)
         if not messages and timeout_s > 0:
             first = self._client.poll(timeout_s)
@@ -207,12 +189,10 @@ class SourceReader:
         return found
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the metadata for committing offsets of the group, which has no members."""
         metadata: GroupMetadata = self._client.consumer_group_metadata()
         return metadata
 
     def close(self) -> None:
-        """Close the consumer."""
         self._client.close()
 
 
@@ -242,12 +222,7 @@ _LAGS_MAX = 20
 
 @dataclass(slots=True)
 class Counts:
-    """Counters of a mirror.
-
-    Args:
-        records: number of committed records.
-        transactions: number of committed transactions, including transactions without records.
-    """
+    """Counters of a mirror: committed records, and transactions, including empty transactions."""
 
     records: int = 0
     transactions: int = 0
@@ -324,11 +299,7 @@ class Session:
         self._said_records = 0
 
     def run(self, stop: threading.Event, *, once: bool) -> None:
-        """Mirror until `stop` is set, or with `once` to the current ends of the topics.
-
-        Raises:
-            StreamsError: the error that ended the session.
-        """
+        """Mirror until `stop` is set, or with `once` to the current ends of the topics."""
         # The producer's configuration depends on the size limits of the topics.
         table = read_table(self._target, self._table_topic)
         self._owner.require(table.owner)  # before init would fence a newer process
@@ -449,11 +420,10 @@ class Session:
         self._counts.transactions += 1
 
     def _require_alone(self, tp: TopicPartition, span: tuple[int, int], count: int) -> None:
-        """Check that no other producer has written to the target.
+        """Raise AbortableError if another producer may have written to the target.
 
-        Raises:
-            AbortableError: the offsets do not match. The next session reads the records there: the
-                cause may also be a late response of the brokers about an earlier transaction.
+        The next session reads the records there: the cause may also be a late response of the
+        brokers about an earlier transaction.
         """
         first, last = span
         expected = self._expected[tp]
@@ -510,7 +480,6 @@ class Session:
     # -- topics --------------------------------------------------------------------------------
 
     def _look_again(self) -> None:
-        """Check for new topics and partitions, if the clusters answer."""
         if self._counts.transactions == self._looked_transactions:
             # A write detects another mirror with the same name.
             self._write_alone([owner_row(self._owner.id)])
@@ -543,11 +512,7 @@ class Session:
         self._looked_transactions = self._counts.transactions
 
     def _register(self, new: list[Pair], *, is_first: bool) -> None:
-        """Write the owner and the mirrored topics to the table, before any record is copied.
-
-        Two mirrors in opposite directions may start at the same time: each checks again after its
-        rows are written.
-        """
+        """Write owner and topics before any record; then check for an opposite new mirror."""
         self._table.topics.update({pair.topic: pair.mirrored for pair in new})
         rows = [topic_row(pair.topic, pair.mirrored) for pair in new]
         rows += [coming_row(pair.mirrored.target, None) for pair in new]

@@ -44,7 +44,6 @@ class Segment(NamedTuple):
 
     @property
     def inverse(self) -> Segment:
-        """The same range, from target to source."""
         return Segment(self.target, self.source, self.length)
 
 
@@ -88,18 +87,11 @@ def joined(runs: Iterable[tuple[int, int]], target: int) -> list[Segment]:
 def translated(segments: Sequence[Segment], offset: int) -> int | None:
     """Translate the next offset to read; None without segments.
 
-    Args:
-        segments: in order.
-        offset: the next offset to read on the segments' source side.
+    The result is the target offset of that record, or of the next copied record, or the end.
 
-    Returns:
-        The target offset of that record, or of the next copied record, or the offset after the
-        last copied record.
-
-    Example:
-        >>> there = [Segment(10, 4, 3), Segment(15, 7, 2)]
-        >>> [translated(there, offset) for offset in (0, 10, 12, 13, 14, 16, 17, 40)]
-        [4, 4, 6, 7, 7, 8, 9, 9]
+    >>> there = [Segment(10, 4, 3), Segment(15, 7, 2)]
+    >>> [translated(there, offset) for offset in (0, 10, 12, 13, 14, 16, 17, 40)]
+    [4, 4, 6, 7, 7, 8, 9, 9]
     """
     if not segments:
         return None
@@ -129,7 +121,6 @@ _CONFIGS = {
 
 
 def new_table(name: str, replication_factor: int) -> NewTopic:
-    """Return the table topic to create."""
     return NewTopic(name, 1, replication_factor, _CONFIGS, "it is read whole", changelog=False)
 
 
@@ -152,7 +143,6 @@ class Mirrored:
     via: tuple[str, ...]
 
     def encoded(self) -> dict[str, Any]:
-        """Return the topic as JSON."""
         return {
             "cluster": self.cluster,
             "source": self.source_id,
@@ -163,7 +153,6 @@ class Mirrored:
 
     @classmethod
     def decoded(cls, row: Mapping[str, Any]) -> Mirrored:
-        """Return the topic from JSON."""
         via = tuple(row["via"])
         return cls(row["cluster"], row["source"], row["as"], row["target"], via)
 
@@ -186,7 +175,6 @@ class Blocks:
 
     @property
     def target_end(self) -> int:
-        """Target offset after the last copied record; 0 if none was copied."""
         if self.last:
             return _end(self.last)
         return self.ends[-1][1] if self.ends else 0
@@ -245,7 +233,6 @@ class Table:
         return table
 
     def segments(self, tp: TopicPartition) -> list[Segment]:
-        """Return all known segments of a partition, in order."""
         blocks = self._segments.get(tp, {})
         return [one for number in sorted(blocks) for one in blocks[number]]
 
@@ -282,35 +269,24 @@ class Table:
 
 
 def owner_row(owner: str) -> Row:
-    """Return the row of the process that writes from now on."""
     return _key("owner"), _json(owner)
 
 
 def topic_row(topic: str, mirrored: Mirrored | None) -> Row:
-    """Return the row of a mirrored topic; None deletes it."""
     return _key("topic", topic), None if mirrored is None else _json(mirrored.encoded())
 
 
 def coming_row(target: str, via: frozenset[str] | None) -> Row:
-    """Return the row of a topic that will be created, with its origin clusters; None deletes it.
-
-    A mirror of the opposite direction may find the topic before its `topic_row` exists.
-    """
+    """Return the row written before `topic_row`, in case an opposite mirror finds the topic."""
     return _key("coming", target), None if via is None else _json(sorted(via))
 
 
 def group_row(group: str, tp: TopicPartition, offset: int) -> Row:
-    """Return the row of a source group's offset."""
     return _key("group", group, *tp), _json(offset)
 
 
 def rows_of(config: Mapping[str, Any], begins: Mapping[TopicPartition, int],
             ends: Mapping[TopicPartition, int]) -> Iterator[Row]:  # fmt: skip
-    """Yield the rows of a table from its cluster.
-
-    Args:
-        config: librdkafka's settings, from `StreamsConfig.restore_config`.
-    """
     reader = TopicReader(config)
     try:
         for message in reader.read(begins, ends):

@@ -99,11 +99,7 @@ class MirrorTopics:
         self._seen: frozenset[str] = frozenset()
 
     def limits(self, table: Table) -> dict[str, int]:
-        """Return the record size limit of each target topic, including topics to be created.
-
-        Raises:
-            StreamsError: a topic is invalid; the message contains the reason.
-        """
+        """Return the size limit of each target topic, including topics to be created."""
         _, targets, there = self._found(table)
         found = {}
         for name, target in targets.items():
@@ -115,14 +111,7 @@ class MirrorTopics:
         return found
 
     def look(self, table: Table, write: Callable[[list[Row]], None]) -> list[Pair]:
-        """Find the topics to mirror, and create or extend them at the target.
-
-        Args:
-            write: commits rows of the table; a topic's origins are written before it is created.
-
-        Raises:
-            StreamsError: a topic is invalid; the message contains the reason.
-        """
+        """Find, create and extend topics; `write` commits the origins before a topic is created."""
         facts, targets, there = self._found(table)
         lacking = [name for name in facts if targets[name] not in there]
         for name in lacking:
@@ -180,11 +169,6 @@ class MirrorTopics:
         return [topic for topic in topics if self._target.id in via.get(topic, ())]
 
     def refuse_loop(self, *topics: str) -> None:
-        """Raise because topics originate from the target.
-
-        Raises:
-            ConfigError: always.
-        """
         source, target = self._source.name, self._target.name
         which = f"topic {topics[0]} of {source} is a copy of a topic of {target}, and its"
         if len(topics) > 1:
@@ -233,11 +217,7 @@ class MirrorTopics:
             )
 
     def require_some(self, found: Collection[object]) -> None:
-        """Raise if no topic matches and later topics are not followed.
-
-        Raises:
-            ConfigError: patterns matched no topic, or only copies from the target.
-        """
+        """Raise if no topic matches and later topics are not followed."""
         if found:
             return
         if self._said:
@@ -354,22 +334,13 @@ class MirrorTopics:
 
 
 def read_table(side: Side, topic: str, *, whole: Iterable[str] = ()) -> Table:
-    """Read a table to its end.
-
-    Args:
-        whole: topics whose segments are all kept.
-    """
+    """Read a table to its end; all segments of the topics in `whole` are kept."""
     tp = TopicPartition(topic, 0)
     begins, ends = side.cluster.start_offsets([tp]), side.cluster.stable_offsets([tp])
     return Table.of(rows_of(side.reading, begins, ends), whole=whole)
 
 
 def require_table(side: Side, name: str) -> Table:
-    """Read the table of a mirror, including group offsets.
-
-    Raises:
-        MissingTopicError: the table does not exist.
-    """
     topic = table_of(name)
     if topic not in side.cluster.describe([topic]):
         known = sorted(n for n in side.cluster.topic_names() if is_table(n))

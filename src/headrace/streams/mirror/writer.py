@@ -53,18 +53,13 @@ class MirrorProducer(TransactionalProducer):
         self.refused: Refused | None = None
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._spans.clear()
         self._unreported.clear()
         self.refused = None
         super().begin()
 
     def send_all(self, tp: TopicPartition, batch: Sequence[Any]) -> int:
-        """Write records unchanged.
-
-        Returns:
-            The total size of keys and values, in bytes.
-        """
+        """Write records unchanged; return the total size of keys and values, in bytes."""
         topic, partition = tp
         near = _NEAR * self._limits.get(topic, 1_000_000) - _OVERHEAD
         produce: Callable[..., None] = self._client.produce
@@ -113,10 +108,8 @@ class MirrorProducer(TransactionalProducer):
     def spans(self) -> Mapping[TopicPartition, tuple[int, int]]:
         """Wait until all records are written; return the first and last offset of each partition.
 
-        `refused` is set if the target rejected a record; the result is then empty.
-
-        Raises:
-            StreamsError: records were not written; the transaction must be aborted.
+        If the target rejected a record, `refused` is set and the result is empty. After an error
+        the transaction must be aborted.
         """
         deadline = self._clock.monotonic_s() + self._transaction_timeout_s
         left = 1
