@@ -122,13 +122,10 @@ class ClientSettings:
     def layered(
         self, prefixes: Iterable[str], chosen: ClientConfig, owned: ClientConfig, *, role: str
     ) -> ClientConfig:
-        """Return the settings of a client.
+        """Merge `chosen`, which users may override, their settings by prefix, and `owned`.
 
-        Args:
-            prefixes: prefixes of the settings that apply, in ascending precedence.
-            chosen: the runtime's defaults, which the user may override.
-            owned: the runtime's values, which the user cannot override.
-            role: suffix of the client.id, unless a client.id with a prefix is given.
+        Later prefixes take precedence. `role` is a suffix of the client.id, unless a client.id with
+        a prefix is given.
         """
         config = {**chosen, **self.shared}
         config["client.id"] = f"{config['client.id']}-{role}"
@@ -141,15 +138,7 @@ class ClientSettings:
 def read_client_settings(
     given: Mapping[str, object], *, exactly_once: bool, known: Iterable[str]
 ) -> tuple[ClientSettings, list[str]]:
-    """Group settings other than the runtime's own by client, and check their names.
-
-    Args:
-        given: settings by dotted name.
-        known: names of the runtime's own settings, for suggestions.
-
-    Returns:
-        The settings, and a sentence for each problem.
-    """
+    """Group the clients' settings by client, and return a sentence for each problem."""
     shared: dict[str, object] = {}
     by_prefix: dict[str, dict[str, object]] = {prefix: {} for prefix in PREFIXES}
     problems: list[str] = []
@@ -172,7 +161,6 @@ def read_client_settings(
 
 
 def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> str | None:
-    """Return why the setting is not allowed for this client, or None if it is allowed."""
     if prefix == "topic.":
         reason = OWNED_TOPIC_CONFIGS.get(bare)
         return None if reason is None else f"topic.{bare} cannot be set: {reason}"
@@ -189,7 +177,6 @@ def _refusal(prefix: str, bare: str, value: object, *, exactly_once: bool) -> st
 
 
 def _named(value: object) -> str:
-    """Return a value as it is written in the table of owned settings."""
     text = str(value).lower()
     return "all" if text == "-1" else text
 
@@ -204,7 +191,6 @@ def _owned(name: str, prefix: str, *, exactly_once: bool) -> Iterator[Owned]:
 def unknown_setting(
     name: str, candidates: Iterable[str], value: object = None, *, exactly_once: bool = True
 ) -> str:
-    """Return a sentence about an unknown setting, with the most similar name."""
     for java, ours in _JAVA_PREFIXES.items():
         if name.startswith(java):
             return f"{name} is unknown; write {ours}{name.removeprefix(java)}"

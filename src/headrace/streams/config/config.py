@@ -71,7 +71,6 @@ HEARTBEATS_PER_SESSION = 3
 
 
 def heartbeat_interval_ms(clients: ClientSettings) -> int:
-    """Return the default heartbeat interval of a worker."""
     return max(
         1, min(HEARTBEAT_INTERVAL_MS, _session_timeout_ms(clients) // HEARTBEATS_PER_SESSION)
     )
@@ -83,7 +82,6 @@ def _session_timeout_ms(clients: ClientSettings) -> int:
 
 
 def check_heartbeats(clients: ClientSettings) -> list[str]:
-    """Check that the session does not expire between two heartbeats."""
     try:
         session_ms = _session_timeout_ms(clients)
         given = clients.by_prefix["consumer."].get("heartbeat.interval.ms")
@@ -101,13 +99,11 @@ def check_heartbeats(clients: ClientSettings) -> list[str]:
 
 
 def transaction_timeout_ms(clients: ClientSettings) -> int:
-    """Return the time after which the broker aborts the transaction of a dead worker."""
     value = clients.by_prefix["producer."].get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
     return int(str(value))
 
 
 def check_transaction_timeout(commit_interval_ms: object, clients: ClientSettings) -> list[str]:
-    """Check that a transaction may last for the commit interval and a further batch."""
     try:
         timeout_ms = transaction_timeout_ms(clients)
     except ValueError:
@@ -313,8 +309,6 @@ _SERDE_MEMBERS = ("name", "immutable", "canonical", "serialize", "deserialize")
 
 
 def serde() -> Kind:
-    """Return the kind of a serde, or of the name of a built-in serde."""
-
     def parse(value: object) -> object:
         if isinstance(value, str) and value in SERDES:
             return SERDES[value]
@@ -326,8 +320,6 @@ def serde() -> Kind:
 
 
 def extractor() -> Kind:
-    """Return the kind of a timestamp extractor, or of the name of a built-in extractor."""
-
     def parse(value: object) -> object:
         if isinstance(value, str) and value in timestamps.BY_NAME:
             return timestamps.BY_NAME[value]
@@ -352,11 +344,7 @@ MAX_BYTES = 1 << 20
 
 
 def with_files_read(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Replace settings that name a file by the file's content.
-
-    Returns:
-        The settings, and a sentence for each problem.
-    """
+    """Replace settings that name a file by its content; return a sentence for each problem."""
     found, problems = dict(settings), []
     for name, path in settings.items():
         stem = named_by_file(name)
@@ -771,7 +759,6 @@ REQUIRED_NAMES = tuple(own.name for own in table() if own.default is REQUIRED)
 
 
 def user_state_dir(environ: Mapping[str, str]) -> Path:
-    """Return the user's persistent state directory according to the XDG specification."""
     base = environ.get("XDG_STATE_HOME", "")
     # The specification requires that relative paths are ignored.
     root = Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state"

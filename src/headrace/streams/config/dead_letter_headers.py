@@ -35,7 +35,6 @@ _MOST_NEEDED = (
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text, even if its `__str__` fails."""
     try:
         return str(error)
     except Exception as second:
@@ -43,7 +42,6 @@ def text_of(error: BaseException) -> str:
 
 
 def class_of(error: BaseException) -> str:
-    """Return the full name of an error's class; built-in classes have no module name."""
     kind = type(error)
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
 
@@ -56,13 +54,7 @@ def user_error(error: BaseException) -> BaseException:
 
 
 def error_headers(error: Exception, place: Mapping[str, object], node: str) -> Headers:
-    """Return the headers that describe an error.
-
-    Args:
-        error: the raised error.
-        place: topic, partition and offset of the input record; None for unknown values.
-        node: the node that failed.
-    """
+    """Return an error's headers; `place` has the input's topic, partition and offset, if known."""
     raised = user_error(error)
     about = {
         "exception": _first(class_of(raised), CLASS_MAX),
@@ -88,11 +80,7 @@ def letter_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 def fitted(headers: Headers, room: int) -> Headers:
-    """Shorten or omit error headers until all headers fit; other headers stay unchanged.
-
-    Args:
-        room: maximum total size of the headers, in bytes.
-    """
+    """Shorten or omit error headers until all fit into `room` bytes; others stay unchanged."""
     if sum(_size(name, data) for name, data in headers) <= room:
         return headers
     ranks: dict[int, int] = {}

@@ -20,8 +20,6 @@ LENGTH_MAX = 200
 
 
 def endpoint() -> Kind:
-    """Return the kind of a host and port that other hosts can reach."""
-
     def parse(value: object) -> object:
         text = value.strip() if isinstance(value, str) else ""
         found = _ENDPOINT.fullmatch(text)

@@ -50,18 +50,14 @@ def variable_of(name: str) -> str:
 
 
 def settings_of(environ: Mapping[str, str]) -> Given:
-    """Return the settings in an environment.
+    """Return the settings in an environment; raise ConfigError for unknown names with the prefix.
 
-    Raises:
-        ConfigError: variables with the prefix do not name a setting.
-
-    Example:
-        >>> settings_of({"HEADRACE_BOOTSTRAP_SERVERS": "kafka:9092", "HOME": "/root"})
-        {'bootstrap.servers': 'kafka:9092'}
-        >>> settings_of({"HEADRACE_BOOTSTRAP_SERVER": "kafka:9092"})
-        Traceback (most recent call last):
-            ...
-        headrace.streams.errors.ConfigError: the variable HEADRACE_BOOTSTRAP_SERVER is for no \
+    >>> settings_of({"HEADRACE_BOOTSTRAP_SERVERS": "kafka:9092", "HOME": "/root"})
+    {'bootstrap.servers': 'kafka:9092'}
+    >>> settings_of({"HEADRACE_BOOTSTRAP_SERVER": "kafka:9092"})
+    Traceback (most recent call last):
+        ...
+    headrace.streams.errors.ConfigError: the variable HEADRACE_BOOTSTRAP_SERVER is for no \
 setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
     """
     ours = {v: text for v, text in environ.items() if v.startswith(PREFIX) and v != CONFIG}

@@ -284,8 +284,6 @@ def _is_header(pair: object) -> bool:
 
 
 def handler() -> Kind:
-    """Return the kind of a handler setting."""
-
     def parse(value: object) -> object:
         if isinstance(value, str) and value in ("fail", "continue"):
             return value

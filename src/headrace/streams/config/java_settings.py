@@ -201,15 +201,11 @@ _IN_ONE_CLIENT = {
 
 
 def next_step(name: str) -> str | None:
-    """Return advice on a setting of Java, or None if the name is not a setting of Java.
+    """Return advice on a setting of Java, with or without a client's prefix; None for others.
 
-    Args:
-        name: the name as given, with or without a client's prefix.
-
-    Example:
-        >>> next_step("consumer.fetch.max.wait.ms")
-        'write consumer.fetch.wait.max.ms'
-        >>> next_step("pol.ms")
+    >>> next_step("consumer.fetch.max.wait.ms")
+    'write consumer.fetch.wait.max.ms'
+    >>> next_step("pol.ms")
     """
     if name in _IN_ONE_CLIENT:
         return _IN_ONE_CLIENT[name]

@@ -27,12 +27,7 @@ _LOADING: ContextVar[_Loading | None] = ContextVar("headrace_loading", default=N
 
 @contextmanager
 def loading_of(target: str, beside: Mapping[str, Any]) -> Iterator[None]:
-    """Set the application that is being loaded during the block.
-
-    Args:
-        target: its name.
-        beside: settings that override its own.
-    """
+    """Set the application that is being loaded; settings in `beside` override its own."""
     token = _LOADING.set(_Loading(target, beside))
     try:
         yield
@@ -41,16 +36,12 @@ def loading_of(target: str, beside: Mapping[str, Any]) -> Iterator[None]:
 
 
 def loading() -> str | None:
-    """Return the name of the application that is being loaded, or None."""
     found = _LOADING.get()
     return None if found is None else found.target
 
 
 def completed(own: Mapping[str, Any], required: Iterable[str]) -> Mapping[str, Any]:
-    """Return a program's settings, with the command's if required settings are missing.
-
-    All problems can then be reported together.
-    """
+    """Add the command's settings if any is required, so that all problems are reported together."""
     found = _LOADING.get()
     beside = {} if found is None else found.beside
     is_left = any(name in beside and name not in own for name in required)
@@ -65,11 +56,7 @@ class ApplicationError(StreamsError):
 
 
 def refuse_while_loading(application_id: str) -> None:
-    """Raise if a worker or a command is importing a module.
-
-    Raises:
-        ApplicationError: an application is being loaded.
-    """
+    """Raise if a worker or a command is importing a module."""
     target = loading()
     if target is not None:
         raise ApplicationError(

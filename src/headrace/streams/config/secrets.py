@@ -57,7 +57,6 @@ class Secret:
         self._setting = setting
 
     def reveal(self) -> Any:
-        """Return the value."""
         return self._value
 
     @property
@@ -157,9 +156,8 @@ def over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def shown_url(url: str) -> str:
     """Return URLs, separated by commas, without user, query and fragment.
 
-    Example:
-        >>> shown_url("http://ann:hunter2@registry:8081,http://other:8081/?token=x")
-        'http://***@registry:8081,http://other:8081/'
+    >>> shown_url("http://ann:hunter2@registry:8081,http://other:8081/?token=x")
+    'http://***@registry:8081,http://other:8081/'
     """
     return ",".join(_shown(one.strip()) for one in url.split(","))
 

@@ -79,7 +79,6 @@ def given_by(settings: Mapping[str, Any], origin: str) -> Given:
 
 
 def origins_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the known origins of settings."""
     return settings.origins if isinstance(settings, Given) else {}
 
 
@@ -110,10 +109,7 @@ def setting(
 ) -> Any:
     """Declare a field of `StreamsConfig`; its dotted name follows from the field's name.
 
-    Args:
-        kind: the valid values.
-        doc: one or two sentences for the documentation.
-        default_words: the documented default, if it depends on other settings.
+    `default_words` documents a default that depends on other settings.
     """
     if default_words is None:
         default_words = "required" if default is REQUIRED else _words_of(default)
@@ -122,7 +118,6 @@ def setting(
 
 
 def setting_of(declared: Field[Any]) -> Setting | None:
-    """Return the setting that a field declares, or None for any other field."""
     if "kind" not in declared.metadata:
         return None
     return Setting(name=declared.name.replace("_", "."), **declared.metadata)
@@ -137,8 +132,6 @@ def _words_of(default: object) -> str:
 
 
 def text(words: str = "text") -> Kind:
-    """Return the kind of a non-empty string."""
-
     def parse(value: object) -> object:
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"must be a string that is not empty, not {value!r}")
@@ -148,11 +141,7 @@ def text(words: str = "text") -> Kind:
 
 
 def legal_name(because: str = "") -> Kind:
-    """Return the kind of a string that is valid in names of groups and topics.
-
-    Args:
-        because: end of the error message, with the reason.
-    """
+    """Return the kind of a name of groups and topics; `because` ends the error message."""
 
     def parse(value: object) -> object:
         if not isinstance(value, str) or not LEGAL_NAME.fullmatch(value) or value in (".", ".."):
@@ -186,8 +175,6 @@ def group_name() -> Kind:
 
 
 def servers() -> Kind:
-    """Return the kind of a list of ``host:port``, or a string separated by commas."""
-
     def parse(value: object) -> object:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, (list, tuple)) or not parts:
@@ -205,7 +192,6 @@ def servers() -> Kind:
 def integer(
     minimum: int, maximum: int = 2**63 - 1, *, unit: str = "", except_for: tuple[int, ...] = ()
 ) -> Kind:
-    """Return the kind of an integer, also as text; `except_for` are invalid values in the range."""
     words = f"integer{' ' + unit if unit else ''}, from {minimum}"
     if maximum < 2**31 - 1:
         words += f" to {maximum}"
@@ -219,8 +205,6 @@ def integer(
 
 
 def duration(minimum: int, maximum: int = 2**63 - 1) -> Kind:
-    """Return the kind of a duration: milliseconds or a timedelta."""
-
     def parse(value: object) -> object:
         if isinstance(value, timedelta):
             if value % timedelta(milliseconds=1):
@@ -245,8 +229,6 @@ def choice(*values: str, also: dict[str, str] | None = None) -> Kind:
 
 
 def choices(*values: str) -> Kind:
-    """Return the kind of several words from a list, or `all` or `none`."""
-
     def parse(value: object) -> object:
         if isinstance(value, (list, tuple, set, frozenset)):
             words = [str(word) for word in value]
@@ -267,8 +249,6 @@ def choices(*values: str) -> Kind:
 
 
 def directory() -> Kind:
-    """Return the kind of a path, as text or Path; ``~`` is the user's home."""
-
     def parse(value: object) -> object:
         if not isinstance(value, (str, Path)) or not str(value).strip():
             raise ValueError(f"must be a path, not {value!r}")
@@ -296,13 +276,7 @@ def _bounded(value: int, minimum: int, maximum: int, except_for: tuple[int, ...]
 
 
 def span_of(text: str, name: str) -> timedelta:
-    """Parse a time span.
-
-    Args:
-        name: name of the argument, for the error.
-
-    Raises:
-        ValueError: the text is not a time span.
+    """Parse a time span; `name` is the argument's name, for the error.
 
     >>> span_of("1.5s", "wait").total_seconds(), span_of("2m", "wait").total_seconds()
     (1.5, 120.0)

@@ -116,7 +116,6 @@ _REFUSED = """
 
 
 def page() -> str:
-    """Return the page as Markdown."""
     return (
         _HEAD
         + "".join(_rows())
@@ -160,7 +159,6 @@ _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 
 
 def listing() -> Iterator[str]:
-    """Yield the lines about all settings, their origins, and client settings."""
     for own in table():
         yield from _own(own)
         yield ""
@@ -174,14 +172,10 @@ def listing() -> Iterator[str]:
 def of_name(name: str) -> list[str]:
     """Return the lines about a setting, or about all settings whose names contain a text.
 
-    Raises:
-        ConfigError: no setting matches.
-
-    Example:
-        >>> print("\\n".join(of_name("poll.ms")))
-        poll.ms
-            ms or timedelta, from 0; default 100; HEADRACE_POLL_MS
-            Longest wait for records when there are none.
+    >>> print("\\n".join(of_name("poll.ms")))
+    poll.ms
+        ms or timedelta, from 0; default 100; HEADRACE_POLL_MS
+        Longest wait for records when there are none.
     """
     every = {own.name: own for own in table()}
     if name in every:
