@@ -99,12 +99,7 @@ class ArrowRows:
         }
 
     def table(self, rows: Sequence[SinkRow]) -> Any:
-        """Create a `pyarrow.Table` of all columns.
-
-        Raises:
-            SinkRefusedError: a column cannot hold the value of a row; its `others` has all further
-                such rows.
-        """
+        """Create a `pyarrow.Table`; the `others` of a SinkRefusedError has all further bad rows."""
         try:
             return self._all(rows)
         except SinkRefusedError as error:
@@ -127,11 +122,6 @@ class ArrowRows:
         return refused[0]
 
     def keys(self, rows: Sequence[SinkRow]) -> Any:
-        """Create a `pyarrow.Table` of the key columns only.
-
-        Raises:
-            SinkRefusedError: a column cannot hold the value of a row.
-        """
         return self._made(rows, self.columns.key, [self.columns.key_of(row) for row in rows])
 
     def _made(
@@ -188,11 +178,7 @@ class ArrowRows:
 
 
 def require(module: str, sink: str, extra: str) -> None:
-    """Check that an extra is installed.
-
-    Raises:
-        SinkUnusableError: it is not installed.
-    """
+    """Raise SinkUnusableError if an extra is not installed."""
     from importlib import import_module
 
     try:
@@ -440,11 +426,7 @@ _SAID_MAX = 300
 
 
 def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: bool) -> list[str]:
-    """Return the partition columns of a table that is created.
-
-    Raises:
-        TopologyError: the table is not created, a column does not exist, or all columns are named.
-    """
+    """Return the partition columns; a table that is not created here must have none."""
     parts = [given] if isinstance(given, str) else list(given)
     if parts and not create:
         raise TopologyError(
@@ -495,11 +477,6 @@ class TableRows:
         )
 
     def table(self, rows: Sequence[SinkRow]) -> Any:
-        """Create a table of all columns.
-
-        Raises:
-            SinkRefusedError: a column cannot hold the value of a row.
-        """
         made = self._rows.table(rows)
         arrays = [
             made.column(field.name).cast(field.type)
@@ -510,11 +487,6 @@ class TableRows:
         return self._pyarrow.Table.from_arrays(arrays, schema=self.schema)
 
     def keys(self, rows: Sequence[SinkRow]) -> Any:
-        """Create a table of the key columns only.
-
-        Raises:
-            SinkRefusedError: a column cannot hold the value of a row.
-        """
         made = self._rows.keys(rows)
         fields = [self.schema.field(name) for name in made.column_names]
         return made.cast(self._pyarrow.schema(fields))
@@ -546,9 +518,8 @@ def _are_alike(there: Any, declared: Any) -> bool:
 def said(error: BaseException) -> str:
     """Return the message of a file or service error as a single line, with secrets masked.
 
-    Example:
-        >>> said(OSError("no answer\\n  from https://me:pass@host/x?sig=abc"))
-        'no answer from https://***@host/x?***'
+    >>> said(OSError("no answer\\n  from https://me:pass@host/x?sig=abc"))
+    'no answer from https://***@host/x?***'
     """
     text = " ".join(_COLORS.sub("", str(error)).replace("↳", " ").split())
     text = _SECRETS.sub("***", _QUERY.sub("?***", text))

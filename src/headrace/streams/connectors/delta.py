@@ -282,12 +282,10 @@ class _Connection:
             # A merge that changes no row commits nothing, and so no position.
             self._append(batch, self._rows.table(()))
 
-    def close(self) -> None:
-        """Do nothing: no resource stays open between two calls."""
+    def close(self) -> None: ...
 
 
 def _require_changes(columns: ArrowColumns, table: Any) -> None:
-    """Check that a table for keyed rows allows updates."""
     is_fixed = table.metadata().configuration.get("delta.appendOnly", "").lower() == "true"
     if columns.key and is_fixed:
         raise SinkUnusableError(

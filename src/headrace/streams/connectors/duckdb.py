@@ -180,11 +180,7 @@ class DuckDbSink:
 
 @cache
 def _turn(path: str) -> threading.Lock:
-    """Return the lock of a file for the threads of this process.
-
-    DuckDB's own lock belongs to the process: a thread that opens the file while another thread
-    closes it can read a half-written file.
-    """
+    """Return a file's lock for threads: DuckDB's own lock belongs to the process."""
     del path
     return threading.Lock()
 
@@ -246,7 +242,6 @@ class _Connection:
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
-        """Return the names that positions are kept under, or none if the table is empty."""
         statement = keepers(full(self._rows.columns.table))
         with self._file.opened() as database:
             return [name for (name,) in database.execute(statement).fetchall()]
@@ -268,12 +263,10 @@ class _Connection:
             database.execute("COMMIT")
 
     def _move(self, database: Any, batch: SinkBatch) -> None:
-        """Move the position, or raise if it is not the expected position."""
         if database.execute(*moving(self._name, batch)).fetchone()[0] != 1:
             raise fenced(batch, f" of {self._file.path}")
 
-    def close(self) -> None:
-        """Do nothing: the file is only open during a write."""
+    def close(self) -> None: ...
 
 
 @contextmanager

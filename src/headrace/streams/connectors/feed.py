@@ -363,7 +363,6 @@ class _Writing:
         return self._rows >= self._batch.size or is_old
 
     def commit(self) -> int:
-        """Commit the written rows with their positions; return the number of rows."""
         if not self._positions:
             return 0
         for part, position in self._positions.items():

@@ -220,16 +220,13 @@ class _File(ABC):
         """Reason why the rest is not read yet."""
 
     @abstractmethod
-    def digest(self, at: int) -> str:
-        """Return a digest of the content before a position."""
+    def digest(self, at: int) -> str: ...
 
     @abstractmethod
-    def rows(self, begin: int) -> Iterator[_Found]:
-        """Yield the rows after a position."""
+    def rows(self, begin: int) -> Iterator[_Found]: ...
 
     @abstractmethod
-    def close(self) -> None:
-        """Close the file."""
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,15 +43,7 @@ from headrace.topology.windows import duration_ms
 
 
 def load_bounded(given: str | Mapping[str, str], timeout_s: float) -> Any:
-    """Load a catalog with a time limit for each request to a REST catalog.
-
-    Args:
-        given: its name in pyiceberg's configuration, or its properties.
-        timeout_s: time limit for a connection, and for the wait for data of a response.
-
-    Raises:
-        ValueError: the argument does not describe a catalog, or its token is not printable.
-    """
+    """Load a catalog by name or properties, with a time limit for requests of a REST catalog."""
     from pyiceberg.catalog import CatalogType, infer_catalog_type, load_catalog
     from pyiceberg.utils.config import Config, merge_config
 
@@ -299,11 +291,7 @@ class _Connection:
                     pause_s *= 2
 
     def _refresh(self) -> None:
-        """Reload the table's metadata.
-
-        Raises:
-            SinkUnavailableError: the table was dropped and re-created.
-        """
+        """Raise SinkUnavailableError if the table was dropped and re-created."""
         try:
             self._table.refresh()
         except ValueError as error:  # the table's UUID has changed
@@ -416,7 +404,6 @@ class _Guard:
         return found != self._batch.expected
 
     def require(self, metadata: Any) -> None:
-        """Raise if the position is not the expected position."""
         batch = self._batch
         if self._is_moved(metadata):
             raise SinkFencedError(
@@ -431,7 +418,6 @@ class _Guard:
 
 
 def _last_snapshot(updates: Sequence[Any]) -> tuple[Any, int]:
-    """Return the final snapshot of a commit, and its index among the updates."""
     from pyiceberg.table.update import AddSnapshotUpdate
 
     found = [at for at, one in enumerate(updates) if isinstance(one, AddSnapshotUpdate)]
@@ -475,7 +461,6 @@ def _read(text: str) -> dict[int, int]:
 
 
 def _without(rows: Any, keys: Any) -> Any:
-    """Return the rows that have none of these keys."""
     names = keys.column_names
     gone = set(zip(*(keys.column(name).to_pylist() for name in names), strict=True))
     there = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
@@ -497,7 +482,6 @@ def _schema_of(columns: ArrowColumns) -> Any:
 
 @contextmanager
 def _told(table: str, *, is_first: bool = False) -> Iterator[None]:
-    """Convert errors of pyiceberg to sink errors."""
     from pyiceberg import exceptions
 
     try:

@@ -32,11 +32,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def require_writable(address: str) -> None:
-    """Check that an address is writable, if it is a local directory.
-
-    Raises:
-        SinkUnusableError: a permission is missing, which a retry does not fix.
-    """
+    """Raise SinkUnusableError if an address is a local directory that is not writable."""
     parts = urlsplit(address)
     if parts.scheme not in ("", "file"):
         return
@@ -134,7 +130,6 @@ class Directory:
             _make_last(place)
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
-        """Return the last bytes of a file, at most `size`."""
         with _told(self._path), (self._path / folder / name).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read()
@@ -213,7 +208,6 @@ class Objects:
         )
 
     def names(self, folder: str, /) -> list[str]:
-        """Return the objects of a folder."""
         import obstore
 
         prefix = self._named(folder)
@@ -222,7 +216,6 @@ class Objects:
             return [meta["path"].rpartition("/")[2] for meta in found["objects"]]
 
     def create(self, folder: str, name: str, content: bytes, /) -> None:
-        """Create an object, or raise if it exists."""
         import obstore
 
         path = self._named(f"{folder}/{name}")
@@ -230,7 +223,6 @@ class Objects:
             obstore.put(self._store, path, content, mode="create", use_multipart=False)
 
     def end(self, folder: str, name: str, size: int, /) -> bytes:
-        """Return the last bytes of an object, at most `size`."""
         import obstore
 
         path = self._named(f"{folder}/{name}")
@@ -245,10 +237,9 @@ class Objects:
 
 @contextmanager
 def _of_store(address: str, *, is_missing: Exception | None = None) -> Iterator[None]:
-    """Convert errors of a store to sink errors; its messages may contain keys and are not quoted.
+    """Convert errors of a store without its messages, which may contain keys.
 
-    Args:
-        is_missing: error to raise for a missing object; None means a missing bucket.
+    `is_missing` is raised for a missing object; None means a missing bucket.
     """
     from obstore import exceptions
 

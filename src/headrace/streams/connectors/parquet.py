@@ -171,7 +171,6 @@ class _Connection:
         return self._next(folder, newest)
 
     def _next(self, folder: str, name: str) -> int:
-        """Return the position after a file, from its footer."""
         import pyarrow
         from pyarrow import parquet
 
@@ -217,7 +216,6 @@ class _Connection:
         self._newest[batch.source, batch.partition] = name
 
     def _require(self, batch: SinkBatch, folder: str) -> None:
-        """Raise if the newest file's position is not the expected position."""
         newest = self._newest.get((batch.source, batch.partition))
         if newest is None:
             found = self._position(batch.source, batch.partition)
@@ -231,16 +229,12 @@ class _Connection:
             )
 
     def _ending(self, source: str) -> str:
-        """Return the suffix of this sink's file names: its name, and a hash of sink and source.
-
-        The hash distinguishes the offsets of a re-created topic, whose records are different.
-        """
+        """Include a hash of sink and source: a re-created topic reuses offsets."""
         step = _SAFE.sub("_", self._name.rpartition("/")[2])[:60]
         told = blake2b(f"{self._name}\n{source}".encode(), digest_size=8).hexdigest()
         return f"-{step}-{told}.parquet"
 
-    def close(self) -> None:
-        """Do nothing: no resource stays open."""
+    def close(self) -> None: ...
 
 
 def _folder(partition: int) -> str:

@@ -48,11 +48,10 @@ _NONE = type(None)
 def as_array(column: Sequence[Any]) -> str | list[Any]:
     """Return values as an array literal if all are integers, floats or strings; else as a list.
 
-    Example:
-        >>> as_array([1, None, 3]), as_array(['a "b"', None])
-        ('{1,NULL,3}', '{"a \\\\"b\\\\"",NULL}')
-        >>> as_array([1, "a"])
-        [1, 'a']
+    >>> as_array([1, None, 3]), as_array(['a "b"', None])
+    ('{1,NULL,3}', '{"a \\\\"b\\\\"",NULL}')
+    >>> as_array([1, "a"])
+    [1, 'a']
     """
     kinds = set(map(type, column))
     has_nulls = _NONE in kinds
@@ -99,11 +98,6 @@ _NO_ADAPTER = re.compile(r"cannot adapt type '(\w+)'")
 
 
 def load_psycopg() -> Any:
-    """Import psycopg.
-
-    Raises:
-        SinkUnusableError: it is not installed.
-    """
     try:
         import psycopg
     except ModuleNotFoundError as error:
@@ -119,11 +113,7 @@ def told(
     rows: Sequence[SinkRow] = (),
     culprit: Callable[..., SinkRefusedError | None] | None = None,
 ) -> Iterator[None]:
-    """Convert errors of PostgreSQL to sink errors, without values that their messages may quote.
-
-    Args:
-        culprit: finds the value that could not be converted or parsed.
-    """
+    """Convert errors without values that they may quote; `culprit` finds an unconverted value."""
     psycopg = load_psycopg()
     try:
         yield
@@ -389,7 +379,6 @@ class _Connection:
             return dict(rows.fetchall())
 
     def keepers(self) -> Sequence[str]:
-        """Return the names that positions are kept under, or none if the table is empty."""
         errors = load_psycopg().errors
         statement = keepers(full(self._columns.table))
         with told():
@@ -492,10 +481,7 @@ class _Connection:
         return None
 
     def _not_cast(self, rows: Sequence[Named]) -> SinkRefusedError | None:
-        """Return an error for the value of a single row that the server cannot parse.
-
-        The server names the column only for COPY.
-        """
+        """Find the value of a single row that fails; the server names columns only for COPY."""
         if len(rows) != 1:
             return None
         ((row, names, values),) = rows

@@ -86,7 +86,6 @@ class Replayable:
     function: Callable[[Positions], Iterable[Batch]]
 
     def read(self, positions: Positions, /) -> Iterable[Batch]:
-        """Return the batches of the function."""
         return self.function(positions)
 
 
@@ -168,25 +167,13 @@ def time_ms(value: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the fields that become key and timestamp of a record.
-
-    Args:
-        key: the key field; None for no key.
-        timestamp: the timestamp field; None for none.
-    """
+    """Names of the fields that become key and timestamp of a record; None for none."""
 
     key: str | None = None
     timestamp: str | None = None
 
     def row(self, value: Mapping[str, Any], where: object) -> Row:
-        """Create a row from the fields of a value.
-
-        Args:
-            where: location of the row, formatted with `str` for errors.
-
-        Raises:
-            SourceError: a field is missing, or is not a valid time.
-        """
+        """Raise SourceError if a field is missing or is no valid time; `where` is for errors."""
         key = None if self.key is None else self._field(value, self.key, where)
         at: int | None = None
         if self.timestamp is not None:

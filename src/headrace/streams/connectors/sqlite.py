@@ -40,11 +40,9 @@ from headrace.topology.windows import duration_ms
 
 
 POSITIONS = "headrace_positions"
-"""Name of the table of positions."""
 
 
 def quoted(name: str) -> str:
-    """Return a quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -54,13 +52,7 @@ def full(table: str) -> str:
 
 
 def definition(table: str, columns: Columns, types: Mapping[type, str], otherwise: str) -> str:
-    """Return the statement that creates a table if it does not exist.
-
-    Args:
-        table: the quoted name.
-        types: the database's type for each Python type.
-        otherwise: the database's type for other Python types.
-    """
+    """Return a CREATE statement; `types` maps Python types, and `otherwise` is for all others."""
     lines = [
         f"{quoted(name)} {kind if isinstance(kind, str) else types.get(kind, otherwise)}"
         f"{'' if name in columns.nullable or kind is object else ' NOT NULL'}"
@@ -72,7 +64,6 @@ def definition(table: str, columns: Columns, types: Mapping[type, str], otherwis
 
 
 def on_conflict(columns: Columns) -> str:
-    """Return the ON CONFLICT clause of an upsert."""
     key = ", ".join(map(quoted, columns.key))
     if not columns.others:
         return f" ON CONFLICT ({key}) DO NOTHING"
@@ -90,19 +81,12 @@ KEEPERS = f"SELECT DISTINCT name FROM {POSITIONS}"  # noqa: S608
 
 
 def keepers(table: str) -> str:
-    """Return the query of all sink names that have positions; no rows if the table is empty.
-
-    Args:
-        table: the quoted name.
-    """
+    """Return the query of all sink names that have positions; no rows if the table is empty."""
     return f"{KEEPERS} WHERE EXISTS (SELECT 1 FROM {table})"  # noqa: S608
 
 
 def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any, ...]]:
-    """Return the statement that moves a position if it is as expected, and its parameters.
-
-    It changes a row if so, and no row otherwise.
-    """
+    """Return a statement that changes a row only if the position is as expected."""
     place = (name, batch.source, batch.partition)
     if batch.expected is None:
         marks = ", ".join([mark] * 4)
@@ -116,7 +100,6 @@ def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any
 
 
 def fenced(batch: SinkBatch, where: str = "") -> SinkFencedError:
-    """Return the error for a writer whose expected position is wrong."""
     return SinkFencedError(
         f"partition {batch.partition} of {batch.source} is not at {batch.expected} in {POSITIONS}"
         f"{where}: another worker has written, or an answer was lost"
@@ -266,7 +249,6 @@ class _Connection:
         return {partition: found[partition] for partition in partitions if partition in found}
 
     def keepers(self) -> Sequence[str]:
-        """Return the names that positions are kept under, or none if the table is empty."""
         statement = keepers(quoted(self._columns.table))
         with _told(self._path):
             return [name for (name,) in self._database.execute(statement)]
@@ -313,7 +295,6 @@ class _Connection:
         return None
 
     def _move(self, batch: SinkBatch) -> None:
-        """Move the position, or raise if it is not the expected position."""
         if self._database.execute(*moving(self._name, batch)).rowcount != 1:
             raise fenced(batch, f" of {self._path}")
 
@@ -335,20 +316,12 @@ class _Files:
         self._log_identity = _identity(self._log_path)
 
     def require(self, identity: _Identity) -> None:
-        """Raise if the connection has opened another file.
-
-        Raises:
-            SinkUnavailableError: the file was replaced meanwhile.
-        """
+        """Raise SinkUnavailableError if the connection has opened another file."""
         if self._identity != identity:
             raise self._replaced(self.path)
 
     def require_same(self) -> None:
-        """Raise if the files were replaced since they were opened.
-
-        Raises:
-            SinkUnavailableError: a file was replaced or deleted; the positions must be read again.
-        """
+        """Raise SinkUnavailableError if files were replaced: positions must be read again."""
         now = _identity(self.path)
         if now is None or now != self._identity:
             raise self._replaced(self.path)
@@ -437,7 +410,6 @@ def _encode(
 
 
 def _is_number(value: str | bytes) -> bool:
-    """Return whether SQLite converts the value to a number."""
     return isinstance(value, str) and _NUMBER.fullmatch(value) is not None
 
 
@@ -467,7 +439,6 @@ def _bindable(
 
 
 def _unbound(value: Any) -> str | None:
-    """Return the reason why SQLite cannot bind a value, or None."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         return "a number has more than 64 bits"
     if isinstance(value, str):
@@ -484,11 +455,7 @@ def _told(
     columns: Columns | None = None,
     culprit: Callable[[], SinkRefusedError | None] | None = None,
 ) -> Iterator[None]:
-    """Convert errors of SQLite to sink errors; its messages name columns and quote no row.
-
-    Args:
-        culprit: finds the value that could not be bound.
-    """
+    """Convert errors of SQLite, which quote no row; `culprit` finds a value that was not bound."""
     table = None if columns is None else columns.table
     try:
         yield
