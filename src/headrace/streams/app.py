@@ -612,7 +612,6 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
                 self._become(self._working() if was_working else before)
 
     def _paused(self, is_on: bool) -> None:
-        """Handle that the worker has paused or resumed."""
         with self._lock:
             self._is_paused = is_on
             if self._own in (State.RUNNING, State.PAUSED):
@@ -622,7 +621,6 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return State.PAUSED if self._is_paused else State.RUNNING
 
     def _worked(self, state: State) -> None:
-        """Handle a state that the worker has reached."""
         with self._lock:
             if self._before_lost is not None and state is State.REBALANCING:
                 self._before_lost = state  # partitions were lost, and no broker answers yet

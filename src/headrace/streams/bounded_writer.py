@@ -51,7 +51,6 @@ class BoundedWriter:
         threading.Thread(target=self._run, name="headrace-writer", daemon=True).start()
 
     def write(self, text: str, /) -> int:
-        """Queue a text, or drop it if the queue is full."""
         data = text.encode(errors="replace")
         with self._changed:
             if self._is_closed or self._waiting_bytes + len(data) > self._max_bytes:
@@ -62,11 +61,9 @@ class BoundedWriter:
                 self._changed.notify_all()
         return len(text)
 
-    def flush(self) -> None:
-        """Do nothing: the thread writes queued text as soon as the reader accepts it."""
+    def flush(self) -> None: ...
 
     def isatty(self) -> bool:
-        """Return whether the output is a terminal."""
         return self._is_terminal
 
     def close(self, within_s: float = 1.0) -> None:

@@ -120,18 +120,11 @@ def bounded(stream: TextIO) -> BoundedWriter:
 def set_level(level: str) -> None:
     """Change the log level of `configure` and of the logger ``headrace`` of `logging`.
 
-    Args:
-        level: debug, info, warning or error.
-
-    Raises:
-        ValueError: the level does not exist.
-
-    Example:
-        >>> import sys, structlog
-        >>> configure("json", stream=sys.stdout)
-        >>> set_level("error")
-        >>> structlog.get_logger().info("task_started")
-        >>> structlog.reset_defaults()
+    >>> import sys, structlog
+    >>> configure("json", stream=sys.stdout)
+    >>> set_level("error")
+    >>> structlog.get_logger().info("task_started")
+    >>> structlog.reset_defaults()
     """
     logging.getLogger("headrace").setLevel(level_number(level))
     if structlog.is_configured() and structlog.get_config()["wrapper_class"] in _WRAPPERS.values():
@@ -139,11 +132,6 @@ def set_level(level: str) -> None:
 
 
 def level_number(level: str) -> int:
-    """Return the numeric level of `logging` for a level name.
-
-    Raises:
-        ValueError: the level does not exist.
-    """
     if level not in LEVELS:
         raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {level!r}")
     number: int = getattr(logging, level.upper())

@@ -21,11 +21,7 @@ COLLECT_AFTER_OBJECTS = 100_000
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Collect cyclic garbage less often: rows allocate many objects and form no cycles.
-
-    Importing modules allocates many objects that all stay alive; scanning them takes up to 10 % of
-    the loading time.
-    """
+    """Collect garbage less often: rows and imports allocate many objects and form no cycles."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER_OBJECTS, *before[1:])
     try:

@@ -108,11 +108,7 @@ class StreamThreads:
         return name
 
     def remove(self, timeout: timedelta | None = None) -> str | None:
-        """Stop the added worker with the highest number; return its name, or None without any.
-
-        Raises:
-            TimeoutError: it did not stop in time and continues to stop in the background.
-        """
+        """Stop the added worker with the highest number; return its name, or None without any."""
         with self._lock:
             staying = [one for one in self._members if not one.leaves and one.thread.is_alive()]
             if self._is_over or not staying:
@@ -140,11 +136,7 @@ class StreamThreads:
             member.hand.stop(leave)
 
     def beside(self, work: Callable[[], None]) -> None:
-        """Run the application's own worker; then stop the added workers and wait for them.
-
-        Raises:
-            BaseException: the first error that stopped a worker.
-        """
+        """Run the own worker; then stop the added workers, wait, and raise their first error."""
         try:
             work()
         finally:
@@ -155,7 +147,6 @@ class StreamThreads:
             raise self.failure
 
     def has_thread(self, thread: threading.Thread) -> bool:
-        """Return whether a thread belongs to an added worker."""
         return any(member.thread is thread for member in tuple(self._members))
 
     def state_with(self, own: State) -> State:
@@ -166,11 +157,9 @@ class StreamThreads:
         return next((state for state in _LEAST_FIRST if state in states), own)
 
     def views(self) -> tuple[WorkerView, ...]:
-        """Return a snapshot of each added worker."""
         return tuple(_view(member) for member in tuple(self._members))
 
     def desks(self) -> dict[int, QueryQueue]:
-        """Return the query queue of each added worker, by worker number."""
         return {member.index: member.hand.desk for member in tuple(self._members)}
 
     def _run(self, member: _Member) -> None:

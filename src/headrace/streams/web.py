@@ -46,18 +46,8 @@ def open_web(
 ) -> WebServer:
     """Serve metrics and health of an application; see `headrace.streams_web.server`.
 
-    Args:
-        board: returns the current health snapshot.
-        address: ``[HOST:]PORT``.
-        log: logs the start.
-        token_file: file with the token that every request except health must send.
-        is_open: whether requests from other hosts are allowed without a token.
-        set_level: changes the log level; None disables that.
-        queries: returns the application's `headrace.streams.queries.queries.Queries`; None if
-            stores must not be queried.
-
-    Raises:
-        ConfigError: the extra is not installed, or the address cannot be bound.
+    `address` is ``[HOST:]PORT``. `is_open` allows other hosts without a token. `queries` returns
+    the application's `headrace.streams.queries.queries.Queries`.
     """
     try:
         # Imported by name: this package must not depend on `streams_web`.
