@@ -112,17 +112,7 @@ def resume(
     outputs: Outputs = "write",
     reset: bool = False,
 ) -> Report | None:
-    """Finish an earlier attempt of a backfill, if no Spark job is left to run.
-
-    Args:
-        id: of the backfill; other arguments as for `backfill`.
-
-    Returns:
-        The report of the attempt, or None if Spark is needed.
-
-    Raises:
-        CannotBackfillError: another backfill is open.
-    """
+    """Finish an earlier attempt if no Spark job is left to run; return None if Spark is needed."""
     return _Attempt(topology, settings, outputs, reset).ended(id)
 
 
@@ -167,7 +157,6 @@ class _Attempt:
         on_stage: Callable[[StageReport], None] | None,
         handover: Handover,
     ) -> Report:
-        """Run the stages, and hand over their results."""
         from headrace.spark_bridge.handover.handover import check_target, hand_over
 
         request = self._request()
@@ -197,11 +186,7 @@ class Computation:
         return self._stages.results
 
     def run(self, on_stage: Callable[[StageReport], None] | None = None) -> tuple[StageReport, ...]:
-        """Run the stages in sequence, and persist their results on the executors' disks.
-
-        Raises:
-            BackfillError: a record could not be processed.
-        """
+        """Run the stages in sequence, and persist their results on the executors' disks."""
         reports = []
         for stage in self.plan.stages:
             report = self._run_stage(stage)
@@ -251,11 +236,7 @@ def compute(
     dry_run: bool = False,
     plan: BackfillPlan | None = None,
 ) -> Computation:
-    """Plan a backfill and create its frames, without running them.
-
-    Args:
-        plan: plan of an earlier attempt, to follow again; other arguments as for `backfill`.
-    """
+    """Plan a backfill, or follow an earlier `plan`, and create its frames without running them."""
     from headrace.spark_bridge.history.planning import make_plan
     from headrace.spark_bridge.plan.job import Application, Job, pack_application
     from headrace.spark_bridge.program.combine import combined_topics
@@ -303,5 +284,4 @@ def _check_words(**given: tuple[str, Any]) -> None:
 
 
 def new_id() -> str:
-    """Return a unique id for a backfill."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

@@ -22,7 +22,6 @@ _PLACE = "__place"
 
 
 def heap_bytes(spark: Any) -> int:
-    """Return the maximum heap size of the driver's JVM."""
     try:
         runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()
         return int(runtime.maxMemory())
@@ -31,16 +30,11 @@ def heap_bytes(spark: Any) -> int:
 
 
 def part_bytes(heap: int) -> int:
-    """Return the maximum size of a part that is brought to the driver."""
     return min(PART_BYTES_MAX, heap // PARTS_IN_HEAP)
 
 
 def cuts_of(sizes: Sequence[tuple[int, int]], limit: int) -> list[int]:
-    """Return the first pack of each part except the first part.
-
-    Args:
-        sizes: position and bytes of each pack, in order.
-        limit: maximum bytes of a part; a single larger pack is a part of its own.
+    """Return the first pack of each part but the first; a larger pack is a part of its own.
 
     >>> cuts_of([(0, 4), (1, 4), (2, 4), (9, 20), (11, 1)], 8)
     [2, 9, 11]
@@ -57,10 +51,7 @@ def cuts_of(sizes: Sequence[tuple[int, int]], limit: int) -> list[int]:
 def in_parts(packs: Any, limit: int) -> Any:
     """Repartition packs into Spark partitions of at most `limit` bytes, in the same order.
 
-    Args:
-        packs: a persisted frame with the column ``data``; without persistence, the cuts would not
-            match the sizes that were measured.
-        limit: in bytes.
+    `packs` must be persisted: otherwise, the cuts would not match the sizes that were measured.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 

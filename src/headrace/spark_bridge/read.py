@@ -54,11 +54,7 @@ class RangeConsumer(LiveConsumer):
     def poll(
         self, max_records: int, timeout_s: float
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
-        """Return the next records (see `LiveConsumer.poll`).
-
-        Raises:
-            AccessError: the brokers reject this client, or it does not trust their certificate.
-        """
+        """Return the next records; raise AccessError if the brokers reject this client."""
         found = super().poll(max_records, timeout_s)
         if found:
             self._heard.forget()
@@ -87,11 +83,10 @@ OpenConsumer = Callable[[], Consumer]
 
 
 def consumer_opener(config: StreamsConfig, *, committed: bool = True) -> OpenConsumer:
-    """Return a function that opens a consumer without a consumer group.
+    """Return a function that opens a consumer without a group.
 
-    Args:
-        committed: read only committed records; for inputs, pass `StreamsConfig.reads_committed` so
-            that the backfill reads the same records as the live application.
+    For inputs, pass `StreamsConfig.reads_committed`, so that the backfill reads the same records
+    as the live application.
     """
 
     def open_consumer() -> Consumer:
@@ -116,16 +111,8 @@ def read_range(
 ) -> Iterator[Sequence[ReceivedMessage]]:
     """Yield the records of a partition with `start` <= offset < `end`, in batches.
 
-    Args:
-        start: the first offset; its record must still be in the topic.
-        end: the offset to stop before, not past the last stable offset.
-        timeout_s: maximum time without progress, in seconds.
-        clock: measures that time.
-
-    Raises:
-        AccessError: the brokers reject the consumer, or it does not trust their certificate.
-        OffsetLostError: the broker has deleted records of the range.
-        BackfillError: the position did not advance within `timeout_s`.
+    `end` is not past the last stable offset; `timeout_s` limits the time without progress.
+    Deleted records of the range raise OffsetLostError.
     """
     if start >= end:
         return

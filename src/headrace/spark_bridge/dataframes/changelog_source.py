@@ -41,15 +41,12 @@ class ChangelogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for ``format``."""
         return "changelog"
 
     def schema(self) -> str:
-        """Return the columns: key and value as bytes, and the metadata of a record."""
         return _form(self._what).ddl
 
     def reader(self, schema: Any) -> _Reader:  # noqa: ARG002 - the columns are always the same
-        """Create the reader."""
         return _Reader(self._ranges, self._what, self._config)
 
 

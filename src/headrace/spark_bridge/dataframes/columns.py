@@ -55,11 +55,7 @@ class Column:
     plain: Plain | None = None
 
     def array(self, data: Sequence[bytes | None]) -> Any:
-        """Decode a column; null stays null.
-
-        Raises:
-            SerdeError: the serde rejects the data, or the objects are not of the column's type.
-        """
+        """Decode a column; raise SerdeError if the data or the objects do not fit the type."""
         if self.serde is None:
             return pa.array(data, self.type)
         decode, plain = self.serde.deserialize, self.plain
@@ -106,7 +102,6 @@ def column_of(serde: AnySerde) -> Column:
 
 
 def declared_column(serde: AnySerde, kind: Any) -> Column:
-    """Return the column for a type given by the caller; ``binary`` keeps the bytes."""
     if kind == pa.binary():
         return Column(kind, None)
     if kind == pa.string():
@@ -151,11 +146,7 @@ def _text(value: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return an object as JSON with sorted keys.
-
-    Raises:
-        SerdeError: the object cannot be encoded as JSON.
-    """
+    """Return JSON with sorted keys, or raise SerdeError."""
     try:
         return orjson.dumps(value, _plain_object, orjson.OPT_SORT_KEYS).decode()
     except TypeError as error:

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 def fixed_ranges(
     config: StreamsConfig, topic: str, *, to_commits: bool = False
 ) -> tuple[Range, ...]:
-    """Return the current start and end offsets of a topic's partitions.
-
-    Args:
-        to_commits: end at the application's committed offsets instead of the last stable offsets.
-
-    Raises:
-        ReadError: the topic does not exist.
-    """
+    """Read the current ranges; `to_commits` ends them at the application's committed offsets."""
     from headrace.spark_bridge.dataframes.topic_rows import Range
     from headrace.streams.kafka.connectivity import reach
     from headrace.streams.kafka.group_admin import GroupAdmin

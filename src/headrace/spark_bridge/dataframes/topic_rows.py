@@ -48,10 +48,7 @@ Batches = Iterable[Sequence[ReceivedMessage]]
 
 
 def latest(batches: Batches) -> list[Row]:
-    """Return the last record of each key, in the order of offsets, without deleted keys.
-
-    Records without a key are skipped.
-    """
+    """Return the last records in offset order, without deleted keys and records without a key."""
     last: dict[bytes, tuple[bytes, int, int]] = {}
     for batch in batches:
         for record in batch:
@@ -69,13 +66,7 @@ def latest(batches: Batches) -> list[Row]:
 def not_expired(
     rows: Sequence[Row], time_of: Callable[[bytes], int], retention_ms: int | None
 ) -> list[Row]:
-    """Remove windows that the store has expired but the topic still has.
-
-    Args:
-        time_of: returns the time of a row's window.
-        retention_ms: how long the store keeps windows, counted from the latest window; None means
-            forever.
-    """
+    """Remove windows that the store has expired but the topic still has."""
     if retention_ms is None or not rows:
         return list(rows)
     horizon = max(time_of(row.key) for row in rows) - retention_ms
@@ -83,12 +74,7 @@ def not_expired(
 
 
 def versions(batches: Batches, retention_ms: int | None) -> Iterator[Version]:
-    """Yield all versions that a versioned store retains, by key and time.
-
-    Args:
-        batches: the records of a partition; for the same key and time, the last record counts.
-        retention_ms: how long a replaced version is kept; None means forever.
-    """
+    """Yield all retained versions by key and time; the last record of a key and time counts."""
     found: dict[tuple[bytes, int], tuple[bytes | None, int]] = {}
     for batch in batches:
         for record in batch:
@@ -133,12 +119,10 @@ class KeyColumns:
 
     @property
     def fields(self) -> list[tuple[str, Any]]:
-        """Names and types."""
         window = [("window_start", TIMESTAMP), ("window_end", TIMESTAMP)]
         return [("key", self.key.type), *(window if self.windowed else [])]
 
     def arrays(self, keys: Sequence[bytes | None]) -> list[Any]:
-        """Decode keys."""
         if self.windowed is None:
             return [self.key.array(keys)]
         found = [None if key is None else self.windowed.deserialize(key) for key in keys]
@@ -172,7 +156,6 @@ class Form:
 
     @property
     def fields(self) -> list[tuple[str, Any]]:
-        """Names and types of the columns."""
         fields = [*self.key.fields, ("value", self.value.type), ("timestamp", TIMESTAMP)]
         if self.what == "versions":
             fields += [("valid_from", TIMESTAMP), ("valid_to", TIMESTAMP)]
@@ -185,18 +168,15 @@ class Form:
 
     @property
     def schema(self) -> Any:
-        """Columns as an Arrow schema."""
         return pa.schema(self.fields)
 
     @property
     def ddl(self) -> str:
-        """Columns as Spark DDL."""
         return ", ".join(f"`{name}` {ddl_of(kind)}" for name, kind in self.fields)
 
     def batches(
         self, tp: TopicPartition, records: Iterator[Sequence[ReceivedMessage]]
     ) -> Iterator[Any]:
-        """Yield the rows of a partition's records as Arrow batches."""
         rows: Iterator[Any]
         if self.what == "records":
             rows = (record for batch in records for record in batch)
@@ -248,8 +228,6 @@ class TopicRows:
     """Function that Spark calls in its workers: takes numbers of ranges, and yields rows.
 
     Args:
-        ranges: ranges to read, each by its own task.
-        form: format of the rows.
         changed: converts the records first (see `headrace.spark_bridge.dataframes.changelog`).
     """
 
@@ -266,14 +244,12 @@ class TopicRows:
         self._changed = changed
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Read the ranges with the given numbers."""
         opener = consumer_opener(self._config)
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 yield from self.rows(self._ranges[number], opener)
 
     def rows(self, one: Range, open_consumer: OpenConsumer) -> Iterator[Any]:
-        """Read a range."""
         timeout_s = self._config.task_timeout_ms / 1000
         with sealed(full=self._config.log_errors == "full"):
             found: Iterator[Any] = read_range(

@@ -57,17 +57,7 @@ def drop_backfill(
     *,
     id: str,  # noqa: A002 - as `backfill` calls it
 ) -> DropReport:
-    """Drop a backfill whose handover was interrupted, so that the application can start.
-
-    Args:
-        topology: topology of the application.
-        settings: settings of the application.
-        id: of the backfill; the error of an application that cannot start names it.
-
-    Raises:
-        BackfillError: no such backfill is open.
-        CannotBackfillError: the application runs.
-    """
+    """Drop a backfill whose handover was interrupted, so that the application can start."""
     application = Application.of(topology, settings)
     return drop_from(Target.live(application), application, id)
 
@@ -75,7 +65,6 @@ def drop_backfill(
 def drop_from(
     target: Target, application: Application, backfill_id: str, *, probe: Probe = no_probe
 ) -> DropReport:
-    """Drop a backfill from its target (see `drop_backfill`)."""
     lead = HandoverCoordinator(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     with and_then(lambda: lead.producer.close(), quietly=True):
         lead.take_over()

@@ -58,11 +58,9 @@ class HandOverReport:
     """Report of a handover.
 
     Args:
-        how: by the driver in one transaction, or partitioned.
         counts: number of records that this attempt wrote.
         units: number of transactions with records.
         found: number of units that an earlier attempt had committed.
-        seconds: duration.
     """
 
     how: Literal["driver", "partitioned"]
@@ -80,9 +78,6 @@ class Request:
     """Request to hand over the results of a backfill.
 
     Args:
-        target: the application on its cluster.
-        outputs: "write" or "skip" the records for topics outside of the application.
-        reset: replace the state and offsets of the application.
         probe: called between the steps of the driver, for tests.
         unit_probe: called between the steps of executors, for tests; must be picklable.
     """
@@ -95,11 +90,9 @@ class Request:
 
     @property
     def with_sinks(self) -> bool:
-        """Whether records for topics outside of the application are written."""
         return self.outputs == "write"
 
     def terms(self, how: How) -> HandoverOptions:
-        """Return the options that a second attempt must repeat."""
         return HandoverOptions(how, self.outputs, self.reset)
 
 
@@ -125,12 +118,7 @@ def driver_fits(facts: RowFacts, target: Target) -> bool:
 def hand_over_by_driver(
     results: Results, request: Request, facts: RowFacts | None = None
 ) -> HandOverReport:
-    """Write everything in a single transaction.
-
-    Raises:
-        CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
-        BackfillError: the handover failed; nothing is visible.
-    """
+    """Write everything in a single transaction; after an error, nothing is visible."""
     begun = time.monotonic()
     facts = facts or RowFacts.of(results)
     target = request.target
@@ -154,11 +142,7 @@ def hand_over_by_driver(
 
 
 def prepare_topics_for(request: Request, facts: RowFacts) -> None:
-    """Check that sinks keep the rows, and suspend the retention of changelogs that would not.
-
-    Raises:
-        CannotBackfillError: a sink would delete records, or a retention cannot be changed.
-    """
+    """Check that sinks keep the rows, and suspend the retention of changelogs that would not."""
     if request.with_sinks:
         request.target.refuse_short_sinks(facts.oldest("sink"))
     request.target.protect_windows(facts.oldest("changelog"))
@@ -167,11 +151,7 @@ def prepare_topics_for(request: Request, facts: RowFacts) -> None:
 def live_offsets(
     target: Target, plan: BackfillPlan, progress: Mapping[TopicPartition, str]
 ) -> Offsets:
-    """Return the offsets to commit for the application, with the offset metadata of its tasks.
-
-    Raises:
-        BackfillError: the metadata of an input is missing.
-    """
+    """Return the offsets to commit for the application, with the offset metadata of its tasks."""
     ends = target.ends(plan)
     silent = sorted(ends.keys() - progress.keys())
     if silent:
@@ -205,9 +185,7 @@ class _OneTransaction:
     def repeat(self) -> UnitCounts:
         """Write and commit; retry after temporary errors.
 
-        Raises:
-            BackfillError: the handover failed. The plan is not open any more, unless the message
-                says that it is.
+        After an error, the plan is not open any more, unless the message says that it is.
         """
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
@@ -246,10 +224,7 @@ class _OneTransaction:
             ) from error
 
     def _next(self, batches: Iterator[Any]) -> Any:
-        """Return the next batch of rows.
-
-        Errors here come from Spark; errors in the writer come from Kafka.
-        """
+        """Return the next batch; errors here come from Spark, errors in the writer from Kafka."""
         with said_of_results():
             return next(batches, None)
 
@@ -289,10 +264,6 @@ def hand_over_partitioned(
     """Write each unit in its own transaction, then commit the offsets.
 
     The results must include all units that are not written yet.
-
-    Raises:
-        CannotBackfillError: the application or its topics are not ready for it; nothing is visible.
-        BackfillError: the handover is incomplete; the message gives the next step.
     """
     begun = time.monotonic()
     facts = facts or RowFacts.of(results)
@@ -320,16 +291,11 @@ def hand_over_partitioned(
 
 
 def left_to_write(plan: BackfillPlan, target: Target) -> tuple[HandoverUnit, ...]:
-    """Return the units of a plan that no attempt has committed."""
     return _missing(target, plan, units_of(target.application, plan))
 
 
 def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
-    """Commit the offsets of a plan whose units are all written, without Spark.
-
-    Raises:
-        BackfillError: units are missing.
-    """
+    """Commit the offsets of a plan whose units are all written, without Spark."""
     begun = time.monotonic()
     units = units_of(request.target.application, plan)
     lead = HandoverCoordinator(
@@ -384,7 +350,6 @@ def unit_writer(
 
 
 def _run(results: Results, write: WriteUnit) -> UnitCounts:
-    """Run the Spark job that writes the missing units."""
     try:
         rows = results.run(write, REPORT_DDL)
     except StreamsError:
@@ -455,12 +420,7 @@ class Found:
 
 
 def find(backfill_id: str, target: Target) -> Found:
-    """Find the earlier attempts of a backfill.
-
-    Raises:
-        CannotBackfillError: another backfill is open, this backfill is being dropped, or it was
-            begun for other topics or another topology.
-    """
+    """Find the earlier attempts of a backfill; raise if it cannot be continued."""
     check_id(backfill_id)
     notes = target.notes()
     opened = notes.open_head
@@ -483,11 +443,7 @@ def find(backfill_id: str, target: Target) -> Found:
 
 
 def check_target(request: Request, plan: BackfillPlan) -> None:
-    """Check, before Spark starts, that the application can receive a backfill.
-
-    Raises:
-        CannotBackfillError: the application runs, or has state or offsets that may not be replaced.
-    """
+    """Check, before Spark starts, that the application can receive a backfill."""
     target, reset = request.target, request.reset
     target.refuse_members()
     target.refuse_offsets(plan, reset=reset)
@@ -495,21 +451,12 @@ def check_target(request: Request, plan: BackfillPlan) -> None:
 
 
 def finish(plan: BackfillPlan, request: Request) -> HandOverReport | None:
-    """Complete a partitioned handover without Spark, if all units are written.
-
-    Returns:
-        The report, or None if units are missing.
-    """
+    """Complete a partitioned handover without Spark; return None if units are missing."""
     return None if left_to_write(plan, request.target) else finish_partitioned(plan, request)
 
 
 def hand_over(results: Results, request: Request, handover: Handover = "auto") -> HandOverReport:
-    """Hand over the results; "auto" chooses by size, or as an earlier attempt did.
-
-    Raises:
-        CannotBackfillError: the application or its topics are not ready for it.
-        BackfillError: the handover is incomplete; the message gives the next step.
-    """
+    """Hand over the results; "auto" chooses by size, or as an earlier attempt did."""
     with said_of_results():
         facts = RowFacts.of(results)
         heap = results.heap_bytes
@@ -522,12 +469,7 @@ def hand_over(results: Results, request: Request, handover: Handover = "auto") -
 def chosen(
     plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool, heap: int = HEAP_BYTES
 ) -> Handover:
-    """Return the choice of "auto".
-
-    Args:
-        reset: whether old rows are replaced: the driver would hold all their keys in its memory.
-        heap: of Spark's driver, in bytes.
-    """
+    """Return the choice of "auto"; with `reset`, the driver would hold all old keys in memory."""
     opened = target.notes().open_head
     if opened is not None and opened[1].id == plan.id and is_in_parts(opened[1]):
         return "partitioned"

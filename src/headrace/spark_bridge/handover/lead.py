@@ -43,19 +43,12 @@ class HandoverCoordinator:
         self._group = backfill_group(target.group)
         self._settings = target.producer_settings(self._group, timeout_ms)
         self.timeout_s = timeout_ms / 1000
-        """Timeout of its transactions."""
         self.producer = make_producer(self._settings)
-        """Producer of its transactions."""
         self.notes = target.notes()
-        """Notes as of the last read."""
         self._log = target.log
 
     def take_over(self) -> None:
-        """Fence the previous coordinator, and read the notes.
-
-        Raises:
-            CannotBackfillError: another backfill is open.
-        """
+        """Fence the previous coordinator, and read the notes."""
         self._refuse_others()
         self.producer.init()
         self.notes = self._target.notes()
@@ -67,11 +60,7 @@ class HandoverCoordinator:
             raise CannotBackfillError(other_is_open(self._target.group, opened[1].id))
 
     def is_open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
-        """Return whether exactly this plan is open.
-
-        Raises:
-            CannotBackfillError: its handover began with other options, or the id is already used.
-        """
+        """Return whether exactly this plan is open; raise if it is open with other options."""
         head = self.notes.head_of(self._id)
         if head is None or head.state == "dropped":
             return False
@@ -93,16 +82,9 @@ class HandoverCoordinator:
         )
 
     def open(self, plan: BackfillPlan, terms: HandoverOptions) -> bool:
-        """Open the plan, unless it is open; from now on the application cannot start.
+        """Open the plan, so that the application cannot start; return whether it was open already.
 
         The notes of a plan that is already open are committed again, because offsets expire.
-
-        Returns:
-            Whether it was open already.
-
-        Raises:
-            CannotBackfillError: the application runs, has state or offsets that may not be
-                replaced, or a topic of the plan was deleted or created again.
         """
         self.take_over()
         resumed = self.is_open(plan, terms)
@@ -127,11 +109,7 @@ class HandoverCoordinator:
         return False
 
     def commit(self, offsets: Mapping[str, Offsets], *, begun: bool = False) -> None:
-        """Commit offsets of groups in a single transaction.
-
-        Args:
-            begun: whether the transaction is already open and has records.
-        """
+        """Commit offsets of groups in a single transaction, or in the open one if `begun`."""
         if not begun:
             self.producer.begin()
         for group, some in offsets.items():
@@ -145,13 +123,6 @@ class HandoverCoordinator:
 
         If state is replaced, the transaction also clears the deployed topology, so that no work is
         left for an attempt that learns of the commit later.
-
-        Args:
-            live: the offsets from which the application starts.
-
-        Raises:
-            CannotBackfillError: the application runs, or has offsets, or a topic of the plan was
-                deleted or created again.
         """
         self._target.refuse_other_topics(plan)
         self._target.refuse_members()
@@ -169,17 +140,12 @@ class HandoverCoordinator:
         self._log.info("handover_committed", backfill=plan.id, inputs=len(live))
 
     def close_with(self, state: NoteState) -> None:
-        """Commit the final state of the plan."""
         self.commit({self._group: self.notes.become(self._id, state)})
         self.notes = self._target.notes()
         self._log.info("handover_ended", backfill=self._id, state=state)
 
     def renew(self) -> bool:
-        """Replace the producer, which decides the last transaction, and read its outcome.
-
-        Returns:
-            Whether the handover is done after all.
-        """
+        """Replace the producer, which decides the last transaction; return whether it is done."""
         with and_then(self.producer.close, quietly=True):
             pass
         self.producer = make_producer(self._settings)
@@ -189,12 +155,7 @@ class HandoverCoordinator:
         return head is not None and head.state == "done"
 
     def certain(self, call: Callable[[], None]) -> None:
-        """Make a call that ends the handover, and resolve an unknown outcome.
-
-        Raises:
-            BackfillError: another driver has taken over.
-            OutcomeUnknownError: the call had no effect.
-        """
+        """Call, and resolve an unknown outcome: OutcomeUnknownError then means no effect."""
         try:
             call()
         except ProducerFencedError as error:
@@ -205,11 +166,6 @@ class HandoverCoordinator:
 
 
 def fenced(backfill_id: str, error: ProducerFencedError, way_out: str = "") -> BackfillError:
-    """Return the error of a coordinator that was fenced.
-
-    Args:
-        way_out: fix if the transaction took too long.
-    """
     return BackfillError(
         f"another driver has taken backfill {backfill_id} over, or a transaction took longer than "
         f"it may ({error}); see that one driver runs, and run the backfill again with the same id"
@@ -218,7 +174,6 @@ def fenced(backfill_id: str, error: ProducerFencedError, way_out: str = "") -> B
 
 
 def other_is_open(application_id: str, backfill_id: str, *, drop: bool = False) -> str:
-    """Return the message that another backfill is open or being dropped."""
     what = f"backfill {backfill_id} of {application_id} is "
     command = f"headrace backfill ... --drop --id {backfill_id}"
     if drop:

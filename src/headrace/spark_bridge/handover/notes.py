@@ -46,10 +46,7 @@ class PlacedGroup(Protocol):
 
 
 def check_id(backfill_id: str) -> None:
-    """Raise if an id cannot be part of a group's name.
-
-    Raises:
-        CannotBackfillError: it is too long, or has other characters.
+    """Raise CannotBackfillError if an id cannot be part of a group's name.
 
     >>> check_id("bf 1")
     Traceback (most recent call last):
@@ -86,7 +83,6 @@ class HandoverOptions:
         return self.how[0] + self.outputs[0] + ("r" if self.reset else "n")
 
     def digest(self, plan: BackfillPlan) -> str:
-        """Return a digest of a plan with these options."""
         return self.code + _hash(plan)
 
 
@@ -100,26 +96,18 @@ def is_in_parts(note: BackfillNote) -> bool:
 
 
 def transactional_id(plan: BackfillPlan, unit: str) -> str:
-    """Return the transactional.id of a unit; a later writer fences the earlier."""
     return f"{backfill_group(plan.application_id)}-{plan.id}-{unit}"
 
 
 def marker_group(plan: BackfillPlan) -> str:
-    """Return the group that has the markers of written units.
-
-    The markers are committed in the transaction that writes the unit, so they exist if and only if
-    its rows do.
-    """
+    """Return the group of the units' markers, committed in the transaction of the unit's rows."""
     return f"{backfill_group(plan.application_id)}-{plan.id}-{_hash(plan)}"
 
 
 def note_places(
     sources: Iterable[str], internal: Iterable[str], partitions: Mapping[str, int]
 ) -> tuple[TopicPartition, ...]:
-    """Return the partitions for notes, in the order in which they are used.
-
-    External topics come first, because their offsets survive a drop.
-    """
+    """Return the partitions for notes, external topics first: their offsets survive a drop."""
 
     def places(topics: Iterable[str]) -> list[TopicPartition]:
         found = [TopicPartition(t, p) for t in set(topics) for p in range(partitions.get(t, 0))]
@@ -143,7 +131,6 @@ class Notes:
     def read(
         cls, application_id: str, cluster: PlacedGroup, tps: Sequence[TopicPartition]
     ) -> Notes:
-        """Read the notes from the cluster, after open transactions are decided."""
         offsets = cluster.committed_at(backfill_group(application_id), tps)
         notes = {tp: BackfillNote.decode(c.metadata) for tp, c in offsets.items()}
         return cls(tps, {tp: note for tp, note in notes.items() if note is not None})
@@ -155,7 +142,6 @@ class Notes:
 
     @property
     def open_head(self) -> tuple[TopicPartition, BackfillNote] | None:
-        """First note of the open backfill, with its partition; None without an open backfill."""
         return next(((p, note) for p, note in self.heads.items() if note.is_open), None)
 
     def head_of(self, backfill_id: str) -> BackfillNote | None:
@@ -164,11 +150,7 @@ class Notes:
         return min(heads, key=lambda note: _ORDER.index(note.state), default=None)
 
     def plan_of(self, head: BackfillNote) -> BackfillPlan | None:
-        """Return the plan of a first note, or None if parts of it are missing.
-
-        Raises:
-            BackfillError: the plan was written by another version.
-        """
+        """Return the plan of a first note, or None if parts of it are missing."""
         parts = {
             note.index: note.part
             for note in self.found.values()
@@ -185,11 +167,7 @@ class Notes:
         return plan
 
     def opened(self, plan: BackfillPlan, terms: HandoverOptions) -> Offsets:
-        """Return the notes that open a plan.
-
-        Raises:
-            CannotBackfillError: the plan needs more partitions than the application has.
-        """
+        """Return the notes that open a plan; raise if it needs more partitions than there are."""
         text = plan.to_text()
         parts = [text[i : i + _PART_BYTES] for i in range(0, len(text), _PART_BYTES)]
         if len(parts) > len(self.places):
@@ -215,7 +193,6 @@ class Notes:
         }
 
     def become(self, plan_id: str, state: NoteState) -> Offsets:
-        """Return the note with the new state of the open backfill; its plan is unchanged."""
         opened = self.open_head
         assert opened is not None, f"no backfill is open, {plan_id} neither"
         tp, head = opened

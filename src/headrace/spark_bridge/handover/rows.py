@@ -77,11 +77,7 @@ def read_old_keys(
     *,
     timeout_s: float,
 ) -> OldKeys:
-    """Return the keys with a value in changelogs, by partition.
-
-    Args:
-        ranges: start and last stable offset of each partition.
-    """
+    """Return the keys with a value; `ranges` are start and last stable offset."""
     found: OldKeys = {}
     for tp, (start, end) in ranges.items():
         keys: set[bytes] = set()

@@ -69,7 +69,6 @@ class Target:
 
     @classmethod
     def live(cls, application: Application) -> Target:
-        """Return the target for an application on its real cluster."""
         from headrace.streams.kafka.connectivity import reach
         from headrace.streams.kafka.group_admin import GroupAdmin
         from headrace.streams.kafka.group_offsets import MemberlessGroup
@@ -89,12 +88,10 @@ class Target:
 
     @property
     def config(self) -> StreamsConfig:
-        """Settings of the application."""
         return self.application.config
 
     @property
     def group(self) -> str:
-        """Consumer group of the application."""
         return self.config.application_id
 
     # -- topics ------------------------------------------------------------------------------
@@ -107,7 +104,6 @@ class Target:
         return describe_as(self.admin, names, written=sinks)
 
     def notes(self) -> Notes:
-        """Read the notes of this and earlier handovers."""
         plans = self.application.plans.values()
         sources = [t for plan in plans for t in plan.topics.sources]
         partitions = {name: facts.partitions for name, facts in self.topics().items()}
@@ -116,36 +112,25 @@ class Target:
         return Notes.read(self.group, self.groups, tps)
 
     def inputs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
-        """Return every input partition of the application."""
         names = {t for sub in self.application.plans.values() for t in sub.topics.all_sources}
         return tuple(
             TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
         )
 
     def changelogs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
-        """Return every partition of the application's changelogs."""
         names = {t for sub in self.application.plans.values() for t in sub.changelogs.values()}
         return tuple(
             TopicPartition(name, p) for name in sorted(names) for p in range(plan.partitions[name])
         )
 
     def ends(self, plan: BackfillPlan) -> dict[TopicPartition, int]:
-        """Return the offsets to commit: the plan's ends, and current ends of repartition topics.
-
-        A backfill writes nothing to repartition topics, and their earlier records must not be
-        processed.
-        """
+        """Return the plan's ends, and current ends of repartition topics, to skip old records."""
         internal = [tp for tp in self.inputs(plan) if tp not in plan.ends]
         return {**plan.ends, **(self.admin.end_offsets(internal) if internal else {})}
 
     # -- refusals ----------------------------------------------------------------------------
 
     def refuse_members(self) -> None:
-        """Raise if the application runs.
-
-        Raises:
-            CannotBackfillError: its group has members.
-        """
         members = self.admin.members(self.group)
         if members:
             raise CannotBackfillError(
@@ -155,21 +140,10 @@ class Target:
             )
 
     def refuse_other_topics(self, plan: BackfillPlan) -> None:
-        """Raise if a topic of the plan was deleted or created again.
-
-        Raises:
-            CannotBackfillError: a topic is missing or has another id.
-        """
         refuse_other_topics(plan, describe_as(self.admin, plan.topic_ids))
 
     def refuse_offsets(self, plan: BackfillPlan, *, reset: bool) -> None:
-        """Raise if the application has committed offsets that may not be replaced.
-
-        Waits until no open transaction can change the offsets.
-
-        Raises:
-            CannotBackfillError: it has offsets, and `reset` is not set.
-        """
+        """Raise if offsets may not be replaced, after open transactions are decided."""
         found = self.groups.committed_at(self.group, self.inputs(plan))
         if found and not reset:
             raise CannotBackfillError(
@@ -179,11 +153,7 @@ class Target:
             )
 
     def refuse_rows(self, plan: BackfillPlan, *, reset: bool) -> None:
-        """Raise if changelogs have rows that may not or cannot be replaced.
-
-        Raises:
-            CannotBackfillError: `reset` is not set, or the rows are of versioned stores.
-        """
+        """Raise if changelogs have rows that may not or cannot be replaced."""
         versioned = self._versioned_changelogs()
         asked = [p for p in self.changelogs(plan) if not reset or p.topic in versioned]
         found = self._old_keys(asked)
@@ -221,7 +191,6 @@ class Target:
         return sum(ends[tp] - starts[tp] for tp in tps)
 
     def old_keys(self, tps: Sequence[TopicPartition], *, reset: bool) -> OldKeys:
-        """Return the keys in changelog partitions that the backfill replaces."""
         return self._old_keys(tps) if reset else {}
 
     @property
@@ -231,14 +200,7 @@ class Target:
     # -- retention ---------------------------------------------------------------------------
 
     def refuse_short_sinks(self, oldest_ms: Mapping[str, int]) -> None:
-        """Raise if the retention of a sink would delete records of the backfill.
-
-        Args:
-            oldest_ms: the smallest timestamp of the records for each sink.
-
-        Raises:
-            CannotBackfillError: a sink would delete records, or does not exist.
-        """
+        """Raise if the retention of a sink would delete records of the backfill."""
         facts = describe_as(self.admin, oldest_ms, written=set(oldest_ms))
         missing = sorted(oldest_ms.keys() - facts.keys())
         if missing:
@@ -267,12 +229,6 @@ class Target:
         """Set unlimited retention on window changelogs that would delete rows of the backfill.
 
         The live application restores the retention (see `headrace.streams.worker.retention`).
-
-        Args:
-            oldest_ms: the smallest timestamp of the rows for each changelog.
-
-        Raises:
-            CannotBackfillError: the cluster rejects the change.
         """
         windows = window_topics(list(self.application.plans.values()))
         facts = describe_as(self.admin, [name for name in oldest_ms if name in windows])
@@ -312,20 +268,11 @@ class Target:
     # -- clients -----------------------------------------------------------------------------
 
     def transaction_timeout_ms(self) -> int:
-        """Return the timeout of transactions with rows: the brokers' maximum.
-
-        A transaction that an attempt leaves open is aborted by the next attempt or by a drop, not
-        by its timeout.
-        """
+        """Return the maximum: the next attempt or a drop aborts an open transaction."""
         return max(self.admin.transaction_timeout_max_ms(), self.config.transaction_timeout_ms)
 
     def producer_settings(self, identity: str, timeout_ms: int) -> dict[str, Any]:
-        """Return librdkafka's settings for a transactional producer, for any processing guarantee.
-
-        Args:
-            identity: the transactional.id.
-            timeout_ms: transaction timeout; the application's own timeout is used if it is larger.
-        """
+        """Return librdkafka's settings for a transactional producer, for any guarantee."""
         plans = list(self.application.plans.values())
         written = {t for plan in plans for t in (*plan.sinks, *plan.changelogs.values())}
         limits = [
@@ -370,7 +317,6 @@ _NOT_IN_TRANSACTIONS = frozenset(
 
 
 def _named(tps: Mapping[TopicPartition, object]) -> str:
-    """Return the first partitions as text, with the number of further partitions."""
     some = sorted(tps)[:_NAMED_MAX]
     more = len(tps) - len(some)
     return ", ".join(map(str, some)) + (f" and {more} more" if more else "")

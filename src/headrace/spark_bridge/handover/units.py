@@ -67,14 +67,12 @@ class UnitCounts:
     tombstones: int = 0
 
     def add(self, other: UnitCounts) -> None:
-        """Add the counts of another unit."""
         self.changelog += other.changelog
         self.sink += other.sink
         self.tombstones += other.tombstones
 
     @property
     def total(self) -> int:
-        """Number of all records."""
         return self.changelog + self.sink + self.tombstones
 
 
@@ -118,20 +116,13 @@ class RowFacts:
 
     @property
     def total(self) -> int:
-        """Number of rows."""
         return sum(self.rows.values())
 
     def oldest(self, kind: str) -> dict[str, int]:
-        """Return the smallest timestamp of each topic with rows of a kind."""
         return {topic: at for (found, topic), at in self.oldest_ms.items() if found == kind}
 
 
 def unit_of(units: Mapping[tuple[int, int], HandoverUnit], task: tuple[int, int]) -> HandoverUnit:
-    """Return the unit of a task.
-
-    Raises:
-        BackfillError: the task is not in the plan.
-    """
     found = units.get(task)
     if found is None:
         raise BackfillError(f"there are rows of task {task[0]}_{task[1]}, which the plan has not")

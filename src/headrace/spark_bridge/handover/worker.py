@@ -54,8 +54,7 @@ UnitProbe = Callable[[str, str], Any]
 """Called in executors with a step and the unit's name, so that tests can inject faults."""
 
 
-def no_unit_probe(step: str, unit: str) -> None:
-    """Do nothing (default in production)."""
+def no_unit_probe(step: str, unit: str) -> None: ...
 
 
 class UnitReport(NamedTuple):
@@ -71,11 +70,7 @@ class UnitReport(NamedTuple):
 def markers_of(
     plan: BackfillPlan, unit: HandoverUnit, progress: Mapping[TopicPartition, str]
 ) -> Offsets:
-    """Return the offsets that mark a unit as written, with the offset metadata of its inputs.
-
-    Raises:
-        BackfillError: the metadata of an input is missing.
-    """
+    """Return the offsets that mark a unit as written, with the offset metadata of its inputs."""
     silent = sorted(set(unit.inputs) - progress.keys())
     if silent:
         raise BackfillError(
@@ -114,11 +109,7 @@ class WriteUnit:
     patience_s: float = 60.0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the units of these rows, in sequence.
-
-        A Spark partition may have several units, in sequence, because Spark merges partitions of
-        frames with equal partitioning.
-        """
+        """Write the units of a Spark partition: several if Spark merged equal partitionings."""
         by_task = {task: unit for unit in self.units for task in unit.tasks}
         filled = (batch for batch in batches if batch.num_rows)
         seen: set[str] = set()
@@ -133,13 +124,7 @@ class WriteUnit:
             yield pa.RecordBatch.from_arrays(columns, schema=_REPORT)
 
     def _write_or_find(self, unit: HandoverUnit, batches: Iterator[pa.RecordBatch]) -> UnitReport:
-        """Write a unit, or wait until a concurrent attempt has written it.
-
-        Raises:
-            BackfillError: the transaction took too long, or the plan is not open any more.
-            ProducerFencedError: another attempt has fenced this attempt, but has not written the
-                unit.
-        """
+        """Write a unit, or wait until a concurrent attempt has written it."""
         begun_s = time.monotonic()
         try:
             return self._write(unit, batches)
@@ -199,11 +184,7 @@ class WriteUnit:
         return UnitReport(unit.name, True, counts.changelog, counts.sink, counts.tombstones)
 
     def _is_written(self, plan: BackfillPlan, unit: HandoverUnit) -> bool:
-        """Return whether an attempt has committed the unit.
-
-        Raises:
-            BackfillError: the plan is not open any more.
-        """
+        """Return whether an attempt has committed the unit; raise if the plan is not open."""
         from headrace.streams.kafka.group_offsets import MemberlessGroup
 
         groups = MemberlessGroup(self.clients, timeout_s=_CALL_TIMEOUT_S, stopping=lambda: False)
@@ -232,7 +213,6 @@ def _task(batch: pa.RecordBatch) -> tuple[int, int]:
 
 
 def _check_tasks(batch: pa.RecordBatch, unit: HandoverUnit) -> None:
-    """Raise if a batch has rows of another unit."""
     subs, ds = (set(pc.unique(batch.column(name)).to_pylist()) for name in ("sub", "d"))
     foreign = subs - {sub for sub, _ in unit.tasks} or ds - {d for _, d in unit.tasks}
     if foreign:

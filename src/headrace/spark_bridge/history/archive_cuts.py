@@ -19,15 +19,7 @@ ReadRange = Callable[[TopicPartition, int, int], Iterator[Sequence[ReceivedMessa
 
 
 def check_cutover(cutover: object, tps: Sequence[TopicPartition]) -> None:
-    """Raise if `cutover` is not a valid time or set of offsets.
-
-    Args:
-        tps: the partitions that have an archive.
-
-    Raises:
-        CannotBackfillError: it is neither a time with a time zone nor offsets of partitions that
-            have an archive.
-    """
+    """Raise if `cutover` is neither a time with a zone nor offsets of archived partitions."""
     if isinstance(cutover, Mapping):
         unknown = sorted({TopicPartition(*tp) for tp in cutover} - set(tps))
         if unknown:
@@ -53,13 +45,8 @@ def cuts_of(
 ) -> dict[TopicPartition, int]:
     """Return the first offset to read from Kafka for each partition of an archive.
 
-    Args:
-        read: reads the records between two offsets.
-        cutover: given by the caller; None if it follows from the archive's offsets.
-
     Raises:
-        HistoryGapError: the cut-over is unknown, or records between archive and cut-over would be
-            lost.
+        HistoryGapError: the cut-over is unknown, or records would be lost.
         CannotBackfillError: records would be read twice.
     """
     tps = [TopicPartition(facts.topic, p) for p in range(partitions)]
@@ -96,7 +83,6 @@ class _Topic:
     stable: Mapping[TopicPartition, int]
 
     def records(self, tp: TopicPartition, start: int, end: int) -> Iterator[ReceivedMessage]:
-        """Yield the records of a range that Kafka still has."""
         start, end = max(start, self.starts[tp]), min(end, self.stable[tp])
         if start < end:
             for batch in self.read(tp, start, end):
@@ -118,12 +104,7 @@ def _end(part: Part | None) -> int:
 
 
 def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPartition, int]:
-    """Return the first offset of each partition whose record is not older than a time.
-
-    Raises:
-        HistoryGapError: Kafka may have deleted records after the cut-over.
-        CannotBackfillError: the archive has records at or after the cut-over.
-    """
+    """Return the first offset of each partition whose record is not older than a time."""
     found = topic.admin.offsets_at(list(topic.starts), time_ms)
     # If Kafka still has records from before the time, it has all records from after it.
     oldest = topic.admin.offsets_at(list(topic.starts), 0)

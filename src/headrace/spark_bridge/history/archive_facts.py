@@ -31,13 +31,8 @@ class Part:
 
     Args:
         partition: number of the partition; None if it is missing in the records.
-        rows: number of records.
-        no_offset: number of records without an offset.
-        no_time: number of records without a timestamp.
         first: the lowest offset; None without offsets.
-        last: the highest offset.
         earliest: the lowest timestamp, in milliseconds since 1970.
-        latest: the highest timestamp.
     """
 
     partition: int | None
@@ -51,7 +46,6 @@ class Part:
 
     @property
     def kept(self) -> ArchivedRows:
-        """Statistics for the plan, with the bounds of the offsets, or else of the timestamps."""
         low, high = (self.earliest, self.latest) if self.first is None else (self.first, self.last)
         assert low is not None
         assert high is not None
@@ -71,14 +65,10 @@ class ArchiveFacts:
     parts: Mapping[int, Part]
 
     def of(self, tp: TopicPartition) -> Part | None:
-        """Return the statistics of a partition, or of the whole archive if it has no partitions.
-
-        None means that the archive has no records of the partition.
-        """
+        """Return the facts of a partition, or of the archive if it has no partitions."""
         return self.parts.get(tp.partition, self.parts.get(EVERYWHERE))
 
     def goes_beyond(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the archive has records at or after given end offsets."""
         return any(
             part.last is not None and part.last >= ends[TopicPartition(self.topic, partition)]
             for partition, part in self.parts.items()
@@ -86,19 +76,13 @@ class ArchiveFacts:
 
     @property
     def kept(self) -> dict[TopicPartition, ArchivedRows]:
-        """Statistics for the plan, by partition."""
         return {TopicPartition(self.topic, p): part.kept for p, part in self.parts.items()}
 
 
 def facts_of(
     topic: str, parts: Sequence[Part], partitions: int, *, has_partitions: bool, has_offsets: bool
 ) -> ArchiveFacts:
-    """Combine the archive's statistics; raise if a record lacks a required column.
-
-    Raises:
-        CannotBackfillError: records lack a partition, an offset or a timestamp, or are of a
-            partition that the topic does not have.
-    """
+    """Combine the archive's statistics; raise if a record lacks a required column."""
     lacking = {
         "partition": sum(part.rows for part in parts if part.partition is None),
         "offset": sum(part.no_offset for part in parts),
@@ -126,11 +110,6 @@ def facts_of(
 
 
 def refuse_implausible_times(facts: ArchiveFacts) -> None:
-    """Raise if timestamps are not plausible milliseconds since 1970.
-
-    Raises:
-        CannotBackfillError: they seem to have another unit, or are before 1970.
-    """
     parts = [p for p in facts.parts.values() if p.earliest is not None and p.latest is not None]
     if not parts:
         return
@@ -169,14 +148,7 @@ def _date(ms: int) -> str:
 
 
 def refuse_other_archive(plan: BackfillPlan, facts: ArchiveFacts) -> None:
-    """Raise if a second attempt gets another archive than the first attempt was planned with.
-
-    Args:
-        facts: statistics of the present archive before the plan's starts.
-
-    Raises:
-        CannotBackfillError: record counts or bounds differ from the plan.
-    """
+    """Raise if `facts`, of the archive before the plan's starts, differ from the plan."""
     if plan.archived_rows is None:
         return
     planned = {p: rows for p, rows in plan.archived_rows.items() if p.topic == facts.topic}

@@ -55,8 +55,6 @@ class Archive:
             lacks the column; without offsets, also the columns that sort records with equal
             timestamps.
         frame: the same, with the partition of each record filled in.
-        has_partitions: whether the archive has a column of partitions.
-        has_offsets: whether the archive has a column of offsets.
     """
 
     topic: str
@@ -68,11 +66,7 @@ class Archive:
 
 
 def open_archive(topic: str, frame: Any, partitions: int) -> Archive:
-    """Check the columns of an archive, and assign each record a partition.
-
-    Raises:
-        CannotBackfillError: a column is missing, or has an unsupported type.
-    """
+    """Check the columns of an archive, and assign each record a partition."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     names = set(frame.columns)
@@ -176,16 +170,7 @@ class _Partitioned:
 
 
 def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None) -> ArchiveFacts:
-    """Return the statistics of an archive, in a single pass over it.
-
-    Args:
-        cuts: end offsets of the counted records, if the archive has offsets; None counts all
-            records.
-
-    Raises:
-        CannotBackfillError: records lack a partition, an offset or a timestamp, or are of a
-            partition that the topic does not have.
-    """
+    """Count an archive in a single pass, up to `cuts` if it has offsets."""
     from pyspark.sql import functions as F  # noqa: N812
 
     frame = archive.given
@@ -233,10 +218,7 @@ UNNUMBERED = -(1 << 60)
 def numbered(
     archive: Archive, cuts: Mapping[TopicPartition, int], job: Job
 ) -> tuple[Any, dict[TopicPartition, Archived]]:
-    """Return an archive's records before given offsets as packs, and the facts of each partition.
-
-    Reads the archive once, and persists the packs on the executors' disks.
-    """
+    """Read an archive before given offsets once, as packs that persist on the executors' disks."""
     from pyspark import StorageLevel
     from pyspark.sql import functions as F  # noqa: N812
 

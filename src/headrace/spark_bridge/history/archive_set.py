@@ -52,15 +52,7 @@ class ArchiveSet:
         plan: BackfillPlan | None,
         times: Times = "check",
     ) -> ArchiveSet:
-        """Check the DataFrames, and compute the first offsets to read from Kafka after them.
-
-        Args:
-            plan: plan of an earlier attempt, which already has these offsets.
-
-        Raises:
-            CannotBackfillError: they are not the history of the topology's source topics.
-            BackfillError: they cannot be read.
-        """
+        """Check the frames, and find the first offsets to read from Kafka after them."""
         from headrace.spark_bridge.history.archive_packs import open_archive
 
         if source is None:
@@ -136,10 +128,6 @@ class ArchiveSet:
         """Check that archives can end at the plan's ends, and return the plan with their facts.
 
         An archive is scanned again only if the plan cuts it.
-
-        Raises:
-            CannotBackfillError: an archive without offsets would have to be cut, or the archive has
-                records after `until` that Kafka has deleted.
         """
         rows = {}
         for archive, whole in zip(self.archives, self.facts, strict=True):
@@ -160,14 +148,7 @@ class ArchiveSet:
         return replace(plan, archived_rows=rows) if self.archives else plan
 
     def numbered(self, job: Any, plan: BackfillPlan) -> tuple[list[Any], dict[TopicPartition, Any]]:
-        """Return the archives' records as packs, and the facts of each input partition.
-
-        Args:
-            plan: of the backfill; records after its ends are skipped.
-
-        Raises:
-            BackfillError: the records are invalid or cannot be read.
-        """
+        """Return the records before the plan's ends as packs, and facts of each partition."""
         from headrace.spark_bridge.history.archive_packs import numbered
         from headrace.spark_bridge.run.stage_errors import archive_error
 

@@ -47,7 +47,6 @@ class InputEnds:
     def offsets_at(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition at or after a time, or None."""
         return self._admin.offsets_at(partitions, timestamp_ms, committed=self._committed)
 
 
@@ -69,16 +68,7 @@ def make_plan(
     create: bool,
     cuts: Mapping[TopicPartition, int] | None = None,
 ) -> BackfillPlan:
-    """Plan the offset ranges to read, and create the application's internal topics.
-
-    Args:
-        create: create missing internal topics.
-        cuts: first offset to read from Kafka, for partitions with an archive.
-
-    Raises:
-        CannotBackfillError: a range is not available.
-        MissingTopicError, MisconfiguredTopicError: topics are missing or misconfigured.
-    """
+    """Plan the ranges to read, and `create` internal topics; `cuts` are the ends of archives."""
     partitions, topic_ids = _topics(application, admin, create=create)
     plans = list(application.plans.values())
     external = [
@@ -163,10 +153,6 @@ def ranges(
     Args:
         cuts: first offset, for partitions whose earlier records are in an archive.
         late: topics with offset reset "latest", whose present records are not read.
-
-    Raises:
-        CannotBackfillError: an end is past the last stable offset, or records before a cut are
-            deleted.
     """
     starts, stable = admin.start_offsets(tps), admin.stable_offsets(tps)
     ends = dict(stable)
@@ -234,10 +220,7 @@ def _check_cut(tp: TopicPartition, cut: int, start: int, stable: int) -> None:
 
 
 def stages_of(plans: Sequence[SubPlan]) -> tuple[tuple[int, ...], ...]:
-    """Group sub-topologies into stages, each after the stages that write to it.
-
-    Sub-topologies that write to each other in a cycle form a single stage.
-    """
+    """Group sub-topologies into stages after their writers; a cycle is a single stage."""
     writers = {
         plan.id: {
             other.id

@@ -69,11 +69,7 @@ def _without_cr(frame: Any) -> Any:
 
 
 def read_json(spark: SparkSession, path: str) -> DataFrame:
-    """Read files with a JSON object on each line; values that are not text become text.
-
-    Raises:
-        CannotBackfillError: Spark would skip or change rows without an error.
-    """
+    """Read files with a JSON object on each line; values that are not text become text."""
     _require_json(spark, path)
     frame = spark.read.option("mode", "FAILFAST").option("primitivesAsString", True).json(path)
     return _typed(frame)

@@ -46,15 +46,7 @@ class Application:
     def of(
         cls, topology: Topology, settings: Settings, combined: Collection[str] = ()
     ) -> Application:
-        """Compile a topology.
-
-        Args:
-            combined: the repartition topics that receive partial aggregates.
-
-        Raises:
-            ConfigError: the settings are wrong.
-            TopologyError: the topology cannot run.
-        """
+        """Compile a topology; the repartition topics `combined` receive partial aggregates."""
         config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
         # The caller decides about pre-aggregation.
         rewrites = tuple(name for name in config.topology_optimization if name != COMBINE)
@@ -69,7 +61,6 @@ class Application:
 
     @property
     def repartitions(self) -> frozenset[str]:
-        """Full names of the repartition topics."""
         plans = self.plans.values()
         return frozenset(t.name for plan in plans for t in plan.topics.repartition_sources)
 
@@ -111,19 +102,13 @@ class Job:
     memory_bytes: int = STATE_IN_MEMORY_BYTES
 
     def open(self) -> tuple[Application, BackfillPlan]:
-        """Compile the application, and read the plan."""
         topology, settings = by_value.loads(self.application)
         application = Application.of(topology, settings, self.combined)
         return application, BackfillPlan.from_text(self.plan)
 
 
 def pack_application(topology: Topology, settings: Settings) -> bytes:
-    """Pickle a topology with its settings, functions and lambdas included.
-
-    Raises:
-        CannotBackfillError: an object in it cannot be pickled.
-        SparkMissingError: pyspark, which has the pickler, is not installed.
-    """
+    """Pickle a topology with its settings, functions and lambdas included."""
     try:
         return by_value.dumps((topology, settings))
     except ModuleNotFoundError as error:

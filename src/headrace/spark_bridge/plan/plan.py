@@ -83,7 +83,6 @@ class BackfillPlan:
 
     @property
     def sub_topologies(self) -> tuple[int, ...]:
-        """Ids of the sub-topologies, in the order of the stages."""
         return tuple(sub for stage in self.stages for sub in stage)
 
     @property
@@ -92,7 +91,6 @@ class BackfillPlan:
         return sum(end - self.starts[tp] for tp, end in self.ends.items())
 
     def to_json(self) -> dict[str, object]:
-        """Return the plan as plain objects."""
         return {
             "format": FORMAT,
             "application": self.application_id,
@@ -110,11 +108,6 @@ class BackfillPlan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> BackfillPlan:
-        """Read a plan from the objects that `to_json` returns.
-
-        Raises:
-            PlanFormatError: the data is not a plan of this format.
-        """
         if data.get("format") != FORMAT:
             raise PlanFormatError(
                 f"the plan of a backfill has format {data.get('format')!r} and this version reads "
@@ -154,11 +147,6 @@ class BackfillPlan:
 
     @classmethod
     def from_text(cls, text: str) -> BackfillPlan:
-        """Read a plan from the text that `to_text` returns.
-
-        Raises:
-            PlanFormatError: the text is not a plan of this format.
-        """
         try:
             data = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
         except (ValueError, zlib.error) as error:

@@ -31,11 +31,6 @@ def is_of(application: Application, plan: BackfillPlan) -> bool:
 
 
 def refuse_other_topology(application: Application, plan: BackfillPlan) -> None:
-    """Raise if a plan was made for another topology.
-
-    Raises:
-        CannotBackfillError: the digests differ.
-    """
     if not is_of(application, plan):
         raise CannotBackfillError(
             f"backfill {plan.id} of {plan.application_id} was begun with another topology (other "
@@ -46,14 +41,7 @@ def refuse_other_topology(application: Application, plan: BackfillPlan) -> None:
 
 
 def refuse_other_topics(plan: BackfillPlan, facts: Mapping[str, TopicFacts]) -> None:
-    """Raise if a topic of a plan was deleted or created again.
-
-    Args:
-        facts: facts of the plan's topics that exist.
-
-    Raises:
-        CannotBackfillError: a topic is missing or has another id.
-    """
+    """Raise if a topic of a plan was deleted or created again; `facts` are of existing topics."""
     problems = []
     for name, topic_id in plan.topic_ids.items():
         if name not in facts:

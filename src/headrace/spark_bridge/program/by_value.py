@@ -30,11 +30,7 @@ _CACHE = "__msgspec_cache__"
 
 
 def dumps(value: object) -> bytes:
-    """Pickle a value.
-
-    Raises:
-        Exception: an object in it cannot be pickled; of any class, like the errors of pickle.
-    """
+    """Pickle a value; an object that cannot be pickled raises an error of any class."""
     from pyspark.cloudpickle import CloudPickler
 
     plain: Any = CloudPickler
@@ -43,7 +39,6 @@ def dumps(value: object) -> bytes:
         """Pickler with support for msgspec structs and dataclasses."""
 
         def reducer_override(self, obj: Any) -> Any:
-            """Reduce classes and functions; pickle calls this before any other reducer."""
             if type(obj).__module__ == "dataclasses" and (name := _SIGNS.get(id(obj))):
                 return name  # pickled as a global name
             found = super().reducer_override(obj)
@@ -57,25 +52,16 @@ def dumps(value: object) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """Unpickle the result of `dumps`."""
     return pickle.loads(data)  # noqa: S301 - made by the driver
 
 
 class ByValue:
-    """Function for Spark's workers, pickled here because Spark's pickler does not support msgspec.
-
-    Args:
-        function: takes and yields Arrow batches.
-
-    Raises:
-        Exception: see `dumps`.
-    """
+    """Function for Spark's workers, pickled here as Spark's pickler does not support msgspec."""
 
     def __init__(self, function: Function) -> None:
         self._data = dumps(function)
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Call the function."""
         function: Function = loads(self._data)
         return function(batches)
 

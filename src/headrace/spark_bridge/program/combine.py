@@ -16,11 +16,9 @@ from headrace.topology.topology import Topology
 
 
 def combined_topics(topology: Topology, config: StreamsConfig, order: str) -> frozenset[str]:
-    """Return the names in the topology of the repartition topics that receive partial aggregates.
+    """Return the repartition topics that receive partial aggregates, as named in the topology.
 
-    Args:
-        order: "exact" for none, "auto" for the topics with pre-aggregation in the live application,
-            "combine" for the topics that would have it with caches.
+    "auto" does as the live application, "combine" as the live application would with caches.
     """
     if order == "exact":
         return frozenset()

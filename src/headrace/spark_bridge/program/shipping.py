@@ -18,16 +18,7 @@ _LEFT_OUT = {"__pycache__"}
 def project_modules(
     modules: Mapping[str, ModuleType], *, installed: Iterable[Path] | None = None
 ) -> dict[str, Path]:
-    """Find the loaded top-level packages and modules that are not installed.
-
-    Args:
-        modules: the loaded modules, such as ``sys.modules``.
-        installed: directories whose packages executors already have; None means the library
-            directories of this Python.
-
-    Returns:
-        A directory or file by module name, without the program itself.
-    """
+    """Find the loaded top-level packages and modules outside of the `installed` directories."""
     known = tuple(_installed() if installed is None else installed)
     found: dict[str, Path] = {}
     for name, module in list(modules.items()):
@@ -56,7 +47,6 @@ def _installed() -> list[Path]:
 
 
 def pack(modules: Mapping[str, Path], archive: Path) -> Path:
-    """Write modules and packages, with their data files, into a zip that Python can import."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
         for name, path in sorted(modules.items()):
             if path.is_file():
@@ -68,7 +58,6 @@ def pack(modules: Mapping[str, Path], archive: Path) -> Path:
 
 
 def _files(directory: Path) -> list[Path]:
-    """Return all files of a package, following symbolic links."""
     return sorted(
         Path(place, name)
         for place, _, names in os.walk(directory, followlinks=True)

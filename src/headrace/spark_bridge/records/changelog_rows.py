@@ -14,13 +14,10 @@ _VERSION_ROWS = (b"\x00", b"\x01")
 
 
 def changelog_rows(task: Task, store: str) -> Iterator[tuple[bytes, bytes | None, int]]:
-    """Yield key, value and timestamp of each changelog record of a store.
+    """Yield key, value and timestamp of each changelog record of a store without dirty rows.
 
     Expired windows and sessions are skipped. In a versioned store, a deletion is a null value at
     the time of the deletion.
-
-    Args:
-        task: a task without dirty rows.
     """
     buffer = task.buffer(store)
     assert not buffer.dirty, f"rows of {store} are not written"

@@ -43,11 +43,7 @@ class OpenPack(NamedTuple):
 
 
 def open_packs(batches: Iterable[pa.RecordBatch]) -> Iterator[OpenPack]:
-    """Decode the packs in Spark's batches, in sequence.
-
-    Args:
-        batches: in the columns of `headrace.spark_bridge.records.packs.PACK`, sorted by `ORDER`.
-    """
+    """Decode the packs in Spark's batches, which are sorted by `ORDER`."""
     for batch in batches:
         if not batch.num_rows or "data" not in batch.schema.names:
             continue  # a batch without packs
@@ -62,11 +58,9 @@ def open_packs(batches: Iterable[pa.RecordBatch]) -> Iterator[OpenPack]:
 def merged_packs(
     packs: Iterable[OpenPack], sources: Mapping[TopicPartition, int]
 ) -> Iterator[Block]:
-    """Yield the records of all packs in order, as blocks for a single partition each.
+    """Yield the records of sorted packs in order, as blocks for a single partition each.
 
-    Args:
-        packs: sorted by their first records.
-        sources: the input partitions; records of all other partitions are numbered in their order.
+    Records of partitions outside of `sources` are numbered in their order.
     """
     numbered: dict[TopicPartition, int] = {}
     held: list[_Held] = []
@@ -169,7 +163,6 @@ def _block(
 
 
 def _headers(column: Any) -> Iterable[Any]:
-    """Return the headers of each record, or None for a record without headers."""
     if column.null_count == len(column):
         return repeat(None, len(column))
     return [

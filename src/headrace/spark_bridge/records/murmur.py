@@ -20,10 +20,7 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def murmur2_of(keys: Any) -> Hashes:
-    """Return the hash of each key as an unsigned number; a null has the hash of empty bytes.
-
-    Args:
-        keys: an Arrow array of binary.
+    """Return the hash of each key of a binary Arrow array; a null has the hash of empty bytes.
 
     >>> import pyarrow as pa
     >>> [int(h) - 2**32 for h in murmur2_of(pa.array([b"foobar"], pa.binary()))]
@@ -43,10 +40,7 @@ def murmur2_of(keys: Any) -> Hashes:
 
 
 def partitions_of_keys(keys: Any, partitions: int) -> npt.NDArray[np.int32]:
-    """Return the partition that Kafka's default partitioner assigns to each key.
-
-    Args:
-        keys: an Arrow array of binary without nulls.
+    """Return the partitions by Kafka's default partitioner, for a binary Arrow array without nulls.
 
     >>> import pyarrow as pa
     >>> partitions_of_keys(pa.array([b"foobar"], pa.binary()), 6).tolist()

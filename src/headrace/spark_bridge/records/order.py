@@ -87,7 +87,6 @@ class _Input:
         self._position = 0
 
     def head(self) -> Order | None:
-        """Return the order of the next record, or None at the end."""
         while self._position == len(self._block.orders):
             following = next(self._blocks, None)
             if following is None:

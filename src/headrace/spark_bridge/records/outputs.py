@@ -61,7 +61,6 @@ class MadeRows:
         """Number of rows that the last cause has in earlier packs."""
 
     def begin(self, cause: Order) -> None:
-        """Set the record that causes the following rows."""
         if cause != self.cause:
             self._causes.append(cause)
             self._starts.append(len(self.rows))
@@ -106,10 +105,7 @@ class MadeRows:
             yield Label(self._kind, sub, d, topic), np.flatnonzero(names == topic)
 
     def _orders(self) -> dict[str, Any]:
-        """Return the order columns of the rows, and clear the causes.
-
-        ``seq`` counts the rows of a cause, across packs.
-        """
+        """Return the order columns, and clear the causes; ``seq`` counts rows across packs."""
         starts = np.array(self._starts, np.int64)
         counts = np.diff(starts, append=len(self.rows))
         causes = np.repeat(np.array(self._causes, np.int64), counts, axis=0)
@@ -199,31 +195,24 @@ class Row(tuple[TopicPartition, int, "bytes | None", "bytes | None", int, "Heade
     __slots__ = ()
 
     def topic(self) -> str:
-        """Return the topic."""
         return self[0].topic
 
     def partition(self) -> int:
-        """Return the partition."""
         return self[0].partition
 
     def offset(self) -> int:
-        """Return the offset."""
         return self[1]
 
     def key(self) -> bytes | None:
-        """Return the key's bytes."""
         return self[2]
 
     def value(self) -> bytes | None:
-        """Return the value's bytes."""
         return self[3]
 
     def timestamp(self) -> tuple[int, int]:
-        """Return the timestamp type and the milliseconds since 1970."""
         return CREATE_TIME, self[4]
 
     def headers(self) -> Headers | None:
-        """Return the headers, or None if the record has none."""
         return self[5]
 
 
@@ -291,7 +280,6 @@ class Outputs:
         self._next_offset: dict[TopicPartition, int] = {}
 
     def sender(self, task: TaskId) -> Send:
-        """Return the send function of a task."""
         cause, internal, delivered = self._cause, self._internal, self._delivered
         with_sinks = self._with_sinks
         records = self._of(task, "record")
@@ -375,7 +363,6 @@ class Outputs:
         yield from batches_of(packs)
 
     def _pack(self, least: int) -> None:
-        """Pack the rows of each task and kind that has at least `least` rows."""
         for found in self._rows.values():
             if len(found.rows) >= least:
                 self._packs += found.packs(self._partitions)

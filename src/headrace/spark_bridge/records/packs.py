@@ -116,12 +116,7 @@ Pack = tuple[Any, ...]
 def packed_records(
     label: Label, number: int, records: pa.RecordBatch, places: Any
 ) -> Iterator[Pack]:
-    """Pack records for tasks, with separate packs for each partition.
-
-    Args:
-        number: number of records that the task produced before.
-        records: in the columns of `RECORD`, in order.
-    """
+    """Pack records in order, separately for each partition; `number` were packed before."""
     order = np.argsort(places, kind="stable")
     places = places[order]
     bounds = [0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), len(places)]
@@ -141,12 +136,10 @@ def packed_rows(label: Label, number: int, rows: pa.RecordBatch) -> Iterator[Pac
 
 
 def packed_note(label: Label, note: bytes) -> Pack:
-    """Return a pack without rows that carries data about the task itself."""
     return (*label[:3], "", -1, 0, 0, None, None, None, None, None, note)
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a batch into slices of about `PACK_BYTES`."""
     parts = min(-(-batch.nbytes // PACK_BYTES), batch.num_rows) or 1
     step = -(-batch.num_rows // parts)
     for start in range(0, batch.num_rows, step):
@@ -178,7 +171,6 @@ def opened(data: bytes | bytearray | pa.Buffer) -> pa.RecordBatch:
 
 
 def packs_to_arrow(packs: Sequence[Pack]) -> pa.RecordBatch:
-    """Convert packs to an Arrow batch for Spark."""
     arrays = [
         pa.array(values, field.type)
         for values, field in zip(zip(*packs, strict=True), PACK, strict=True)
@@ -187,7 +179,6 @@ def packs_to_arrow(packs: Sequence[Pack]) -> pa.RecordBatch:
 
 
 def batches_of(packs: Iterable[Pack]) -> Iterator[pa.RecordBatch]:
-    """Yield packs as Arrow batches of at most `BATCH_BYTES`, unless a single pack is larger."""
     some: list[Pack] = []
     size = 0
     for pack in packs:

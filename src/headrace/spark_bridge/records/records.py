@@ -70,18 +70,13 @@ class Results:
 
     @property
     def heap_bytes(self) -> int:
-        """Maximum heap size of the driver's JVM, through which all rows pass."""
         return heap_bytes(self.packs.sparkSession)
 
     def batches(self, largest: int | None = None) -> Batches:
         """Yield the rows as Arrow batches in the driver, by Spark partition.
 
         They are ordered by stage, then by the partition of the task, then, within a task and kind,
-        by `number`.
-
-        Args:
-            largest: bytes of the largest Spark partition; if they exceed the limit for the heap,
-                large partitions are split.
+        by `number`. If `largest` exceeds the limit for the heap, large partitions are split.
         """
         limit = part_bytes(self.heap_bytes)
         packs = self.packs
@@ -91,16 +86,11 @@ class Results:
             yield _rows_of(pack.asDict())
 
     def rows(self) -> Iterator[ResultRow]:
-        """Yield the rows in the driver, in the order of `batches`."""
         for batch in self.batches():
             yield from result_rows(batch)
 
     def run(self, work: Callable[[Batches], Batches], ddl: str) -> list[Any]:
-        """Run `work` in executors on the rows of each Spark partition, and return its output rows.
-
-        Args:
-            work: takes batches of `RESULT`.
-        """
+        """Run `work` in executors on batches of `RESULT`, and return its output rows."""
         found: list[Any] = self.packs.mapInArrow(_Unpacking(work), ddl).collect()
         return found
 

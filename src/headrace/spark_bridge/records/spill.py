@@ -26,16 +26,10 @@ _WRITE_BUFFER_BYTES = 64 << 20
 
 
 def spill_directory(number: int) -> str | None:
-    """Return a local directory of Spark for a task's state on disk.
+    """Return a local directory of Spark for a task's state on disk, or None outside of Spark.
 
-    Spark passes its Python workers the block directories of the executor. They are on the disks
-    configured with `spark.local.dir` or by the cluster manager, and Spark removes them.
-
-    Args:
-        number: number of the task; tasks use the directories in turn.
-
-    Returns:
-        The directory, or None outside of Spark.
+    Spark passes its Python workers the block directories of the executor, which are on the disks
+    of `spark.local.dir` or of the cluster manager, and removes them.
     """
     directories = [path for path in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if path]
     return directories[number % len(directories)] if directories else None
@@ -95,15 +89,12 @@ class SpillingState:
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether the rows have moved to disk."""
         return self._directory is not None
 
     def store(self, name: str) -> CommittedStore:
-        """Return the handle of a store; it stays valid when the rows move."""
         return self._stores[name]
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
-        """Apply all deltas and positions."""
         self.home.write(deltas, positions)
         if self.is_on_disk:
             return
@@ -135,27 +126,21 @@ class SpillingState:
             store.home = disk.store(name)
 
     def position(self, store_name: str) -> Position | None:
-        """Return the position of a store."""
         return self.home.position(store_name)
 
     def begin_restore(self) -> None:
-        """Start a bulk restore."""
         self.home.begin_restore()
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
-        """Apply changelog records in their order."""
         self.home.restore(deltas)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
-        """End a bulk restore, and store the positions."""
         self.home.end_restore(positions)
 
     def drop_store(self, name: str) -> None:
-        """Delete all rows of a store."""
         self.home.drop_store(name)
 
     def close(self) -> None:
-        """Discard the state, and remove its directory."""
         self.home.close()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -22,11 +22,7 @@ from headrace.topology.processors.store_faces import store_key
 def load_global_tables(
     application: Application, plan: BackfillPlan, open_consumer: OpenConsumer, log: Log
 ) -> Mapping[str, TableView]:
-    """Read the topics of all global tables, and return the tables by node and by store.
-
-    Raises:
-        RecordError: a record is not a valid row, and no handler skips it.
-    """
+    """Read the topics of all global tables, and return the tables by node and by store."""
     config = application.config
     errors = RowErrors(config.handlers, config.null_key_policy, log)
     views: dict[str, TableView] = {}
@@ -45,7 +41,6 @@ def load_global_tables(
 
 
 def no_rows(application: Application) -> Mapping[str, TableView]:
-    """Return the global tables without rows."""
     views: dict[str, TableView] = {}
     for table in application.global_plans:
         rows = GlobalRows(table, 0)

@@ -26,7 +26,6 @@ from headrace.topology.topology import Topology
 
 
 def refusals(topology: Topology, application: Application) -> list[str]:
-    """Return the reasons why a topology cannot be backfilled, each with its node."""
     return [
         *_unknown_nodes(topology),
         *_clocks(topology, application),
@@ -36,11 +35,6 @@ def refusals(topology: Topology, application: Application) -> list[str]:
 
 
 def refuse_early(topology: Topology, application: Application) -> None:
-    """Raise if a topology cannot be backfilled.
-
-    Raises:
-        CannotBackfillError: names every node and the reason.
-    """
     found = refusals(topology, application)
     if found:
         raise CannotBackfillError("this topology cannot be backfilled: " + "; ".join(found))
@@ -88,12 +82,7 @@ def _lost_state(application: Application) -> Iterator[str]:
 
 
 def refuse_reused(archived: Iterable[str], application: Application) -> None:
-    """Raise if an archive is of a topic that is also the changelog of a table.
-
-    Raises:
-        CannotBackfillError: the live application restores the table from the topic alone, which
-            lacks the archived rows.
-    """
+    """Raise for a table's changelog: the live application restores it without the archived rows."""
     archived = set(archived)
     for plan in application.plans.values():
         for store in plan.program.sub_topology.stores:
@@ -111,9 +100,6 @@ def refuse_processors(application: Application, plan: BackfillPlan) -> None:
 
     This detects a wall-clock schedule that is set at the start before the first Spark task runs. A
     later wall-clock schedule fails in its task.
-
-    Raises:
-        CannotBackfillError: a processor fails to start, or schedules a wall-clock punctuator.
     """
     for sub in application.plans.values():
         if not any(getattr(node, "spec", None) for node in sub.program.sub_topology.nodes):

@@ -31,17 +31,12 @@ def denied(what: str, error: Exception, way_out: str = "") -> AccessError | None
 
 
 def archive_error(topic: str, error: Exception) -> BackfillError:
-    """Convert an executor's error about an archive to a message without Spark's stack frames."""
     return BackfillError(f"the archive of {topic} could not be read: {_said(error)}")
 
 
 @contextmanager
 def said_of_results() -> Iterator[None]:
-    """Explain errors of Spark while results are brought to the driver.
-
-    Raises:
-        BackfillError: the results could not be brought to the driver.
-    """
+    """Explain errors of Spark while results are brought to the driver."""
     try:
         yield
     except (StreamsError, GeneratorExit, KeyboardInterrupt):

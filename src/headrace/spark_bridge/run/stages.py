@@ -27,7 +27,6 @@ class Stages:
 
     @property
     def results(self) -> Results:
-        """Results to hand over."""
         from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
         kept = F.col("kind").isin(*RESULT_KINDS)
@@ -43,7 +42,6 @@ class Stages:
         return [json.loads(bytes(row["data"])) for row in rows]
 
     def release(self) -> None:
-        """Remove persisted frames from the executors' disks."""
         for frame in self.frames.values():
             frame.unpersist()
 
@@ -55,12 +53,7 @@ def make_stages(
     job: Job,
     archives: Sequence[Any] = (),
 ) -> Stages:
-    """Create the frames of all stages, without running them.
-
-    Args:
-        job: of any stage; only its `stage` is replaced.
-        archives: frames with packs of records of source topics.
-    """
+    """Create the frames of all stages, without running them; `job` is of any stage."""
     from pyspark import StorageLevel
 
     frames: dict[tuple[int, ...], Any] = {}

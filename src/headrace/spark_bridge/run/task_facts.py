@@ -17,11 +17,7 @@ class HistoryFacts(TaskFacts):
     """Context of a task that rejects wall-clock schedules."""
 
     def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
-        """Schedule a punctuator by stream time.
-
-        Raises:
-            WallClockError: the schedule is by wall clock.
-        """
+        """Schedule by stream time; raise WallClockError for a wall-clock schedule."""
         if kind == "wall_clock":
             raise WallClockError(
                 f"processor {schedule.node} (task {self.task_id}) schedules a punctuator by the "
@@ -36,10 +32,8 @@ def facts_of(
 ) -> HistoryFacts:
     """Create the context that the processors of a task share.
 
-    Args:
-        config: the settings; settings of clients, which may be secret, are not passed on.
-        now_ms: current time for processors, the same in each attempt.
-        calls: runs async I/O; None if no operator uses it.
+    Settings of clients, which may be secret, are not passed on; `now_ms` is the same in each
+    attempt.
     """
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
     return HistoryFacts(

@@ -55,7 +55,6 @@ class run_stage:  # noqa: N801 - called as a function
         self._job = job
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the tasks of a Spark partition."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -163,14 +162,7 @@ class StageRun:
     # -- the run -------------------------------------------------------------------------------
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Process all input, and yield all output.
-
-        Args:
-            batches: sorted packs of records for these tasks, from repartition topics and archives.
-
-        Raises:
-            StreamsError: a record cannot be read or processed.
-        """
+        """Process all input, sorted packs of records for these tasks, and yield all output."""
         with and_then(self._close):
             self._global_views = load_global_tables(
                 self._application, self._plan, self._open_tables, self._log
@@ -231,7 +223,6 @@ class StageRun:
         return [merged_packs(open_packs(batches), self._sources), *map(self._range, external)]
 
     def _range(self, tp: TopicPartition) -> Iterator[Block]:
-        """Yield the records of a partition that are read from Kafka."""
         task, source = self._reader_of[tp], self._sources[tp]
         archived = self._job.archived.get(tp)
         largest = -1 if archived is None else archived.largest
@@ -366,7 +357,6 @@ class StageRun:
 
 
 def tasks_of(topics: Sequence[str], plan: BackfillPlan) -> int:
-    """Return the number of tasks of a sub-topology that reads these topics."""
     return max(plan.partitions[topic] for topic in topics)
 
 
@@ -380,8 +370,6 @@ def _writes_to_itself(application: Application, stage: Sequence[int]) -> bool:
 
 
 def partition_counter(plan: BackfillPlan, config: Any) -> Callable[[str], int]:
-    """Return a function that returns the partition count of an output topic."""
-
     def partitions_of(topic: str) -> int:
         known = plan.partitions.get(topic)
         if known is not None:
