@@ -15,11 +15,7 @@ from headrace.topology.serdes.json_schemas import resolved, unreadable_json
 
 
 def dropped_fields(new: str, old: str) -> list[str]:
-    """Return the fields of old values that a new serde drops.
-
-    Args:
-        new: the result of `headrace.topology.serdes.serde_schemas.schema_of` for the new serde.
-        old: the same for the old serde.
+    """Return the fields of old values that a new serde drops, from the results of `schema_of`.
 
     >>> old = '{"json":{"type":"object","properties":{"paid":{"type":"number"}}}}'
     >>> dropped_fields(old.replace("paid", "payed"), old)

@@ -25,9 +25,6 @@ class KeyMeeting:
     """Two sources whose keys are used in the same store, but are or may be encoded differently.
 
     Args:
-        store: the store with the keys of both.
-        node: the node that uses both in the store.
-        sources: the source nodes.
         serdes: the serdes of their keys, with defaults applied.
         certain: whether the bytes are known to differ.
         refused: whether a DSL operator requires equal keys to match there; processors may not
@@ -65,14 +62,7 @@ class KeyMeeting:
 
 
 def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
-    """Raise if the topology joins or aggregates keys that are encoded differently.
-
-    Args:
-        default_key: the serde of keys if the topology names none.
-
-    Raises:
-        TopologyError: naming both sources, both serdes, and what to write.
-    """
+    """Raise if the topology joins or aggregates keys that are encoded differently."""
     found = [m for m in key_meetings(topology, default_key) if m.refused]
     if found:
         raise TopologyError("\n".join(map(str, found)))
@@ -81,10 +71,8 @@ def refuse_unequal_keys(topology: Graph, default_key: AnySerde) -> None:
 def key_meetings(topology: Graph, default_key: AnySerde) -> Iterator[KeyMeeting]:
     """Yield each pair of sources with keys in the same store that may be encoded differently.
 
-    Args:
-        default_key: the serde of keys if the topology names none.
-
     Example:
+
         >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> both = builder.stream("a", key=serdes.string).merge(builder.stream("b"))
@@ -109,13 +97,8 @@ def inputs_that_meet(
 ) -> frozenset[str]:
     """Return the external topics whose keys must match keys that the application writes itself.
 
-    Args:
-        own: the topics that the application writes by the hash of their keys.
-        chosen: the topics whose partitions a function chooses, which are excluded.
-
-    Returns:
-        Topics that are not in `own`. Topics with windowed keys are excluded, because their
-        partitions do not depend on all bytes of the key.
+    Excluded are topics in `own`, written by the hash of keys, in `chosen`, written by a function's
+    choice, and topics with windowed keys, whose partitions do not depend on all bytes.
     """
     found: set[str] = set()
     read = _sources_above(sub, frozenset(chosen))

@@ -18,11 +18,7 @@ _ADVICE = "leave direct=True out, so that it reads a topic of its own"
 
 
 def refuse_shared_sinks(topology: Graph) -> None:
-    """Raise if an external sink that reads its topic directly shares it with other operators.
-
-    Raises:
-        TopologyError: naming the sink, and the reason.
-    """
+    """Raise if an external sink that reads its topic directly shares it with other operators."""
     for sub in topology.sub_topologies:
         node = sub.outside
         if node is None:
@@ -63,9 +59,6 @@ def refuse_loops(nodes: Iterable[Node]) -> None:
 
     A topic that a function chooses is not checked: it may return only some records, as a retry with
     a limit must.
-
-    Raises:
-        TopologyError: naming the topics, and how to allow the loop.
     """
     nodes = tuple(nodes)
     written = _written(nodes)

@@ -65,9 +65,6 @@ class UnnamedKey:
     Args:
         changed: the node that may have changed the keys.
         source: the source upstream, which has an explicit serde.
-        named: the serde of the source.
-        sink: the sink that writes the keys.
-        default: the default serde that the sink uses.
         likely: the serde of the return type of the node's function, if known.
     """
 
@@ -100,10 +97,8 @@ class UnnamedKey:
 def unnamed_keys(topology: Graph, default_key: AnySerde) -> Iterator[UnnamedKey]:
     """Yield the sinks that write such keys, in program order.
 
-    Args:
-        default_key: the serde of keys if the topology names none.
-
     Example:
+
         >>> from headrace import StreamsBuilder, serdes
         >>> builder = StreamsBuilder()
         >>> orders = builder.stream("orders", key=serdes.string)
