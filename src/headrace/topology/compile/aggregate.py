@@ -17,7 +17,6 @@ Descend = Callable[[Flow], None]
 
 
 def emit(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
-    """Write the lines that update a row, and the children."""
     guard_key(gen, node, flow, lambda kept: _with_value(gen, node, kept, descend), store=node.store)
 
 

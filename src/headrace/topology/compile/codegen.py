@@ -82,7 +82,6 @@ class Flow:
     """Variable of the partial aggregate that the record may be, or None for ordinary records."""
 
     def with_key(self, variable: str, *, is_set: bool = False) -> Flow:
-        """Return the flow with a new key object."""
         return replace(
             self,
             key=variable,
@@ -93,7 +92,6 @@ class Flow:
         )
 
     def with_value(self, variable: str, *, is_set: bool = False) -> Flow:
-        """Return the flow with a new value object."""
         return replace(
             self, value=variable, value_bytes=None, value_serde=None, value_is_set=is_set
         )
@@ -105,18 +103,15 @@ class Flow:
 
     @property
     def value_or_bytes(self) -> str:
-        """Variable that is None exactly if the value is null."""
         return self.value or self.value_bytes or "None"
 
     @property
     def key_object(self) -> str:
-        """Variable of the decoded key; the source has decoded it if a node needs it."""
         assert self.key is not None, "the source must decode a key that a node reads"
         return self.key
 
     @property
     def value_object(self) -> str:
-        """Variable of the decoded value; the source has decoded it if a node needs it."""
         assert self.value is not None, "the source must decode a value that a node reads"
         return self.value
 
@@ -131,7 +126,6 @@ class Writer:
     node: str = ""
 
     def line(self, text: str) -> None:
-        """Add a line at the current indentation, for the current node."""
         self.lines.append("    " * self.depth + text if text else "")
         self.nodes.append(self.node)
 
@@ -175,7 +169,6 @@ class Generator:
         self.ordinals = {node.name: i for i, node in enumerate(self.sub.nodes)}
 
     def ordinal(self, node: Node) -> int:
-        """Return the node's number in the sub-topology, for the names of its variables."""
         return self.ordinals[node.name]
 
     def constant(self, name: str, value: object) -> str:
@@ -185,19 +178,13 @@ class Generator:
         return name
 
     def function(self, name: str, value: object, *, looked_at: bool = False) -> str:
-        """Make a user function available to the generated code under `name`.
-
-        Args:
-            name: a name for this function only.
-            looked_at: whether its first result is checked, see `functions.looked_at`.
-        """
+        """Make a user function available to the generated code under a `name` for it only."""
         self.functions.add(name)
         if looked_at:
             self.looked_at.add(name)
         return self.constant(name, value)
 
     def store_serdes(self, name: str) -> tuple[AnySerde, AnySerde]:
-        """Return the key and value serdes of a store, with defaults applied."""
         store = next(s for s in self.sub.stores if s.name == name)
         return (
             store.key or self.options.default_key,
@@ -219,7 +206,6 @@ class Generator:
         )
 
     def encoded_value(self, flow: Flow, serde: AnySerde, node: Node) -> str:
-        """Return a variable or expression of the value's bytes in `serde`."""
         return self._encoded(
             flow.value, flow.value_bytes, flow.value_serde, serde, flow.value_is_set, "value", node
         )
@@ -262,7 +248,6 @@ def attempt(
     """Write the lines of a node in a ``try`` block that reports failures to the handler.
 
     Args:
-        flow: the input record of the node.
         part: for a sink, the expression of the part that could not be written.
         instead: a line to run after a failure, if the following lines run without `otherwise`.
     """
@@ -307,10 +292,8 @@ def hold_of(
 ) -> Hold:
     """Decide whether `store` holds values as objects or as bytes.
 
-    Args:
-        immutable: whether its serde makes immutable values.
-        outlives_errors: whether a row must keep its value after a user function failed on it, and
-            must be encoded immediately so that a failure is found.
+    With `outlives_errors`, a row keeps its value after a user function failed on it, and is
+    encoded immediately so that a failure is found.
     """
     users = [node for node in sub.nodes if store in node.stores]
     if outlives_errors and not all(node.counts for node in users):
@@ -370,7 +353,6 @@ def needs_key(gen: Generator, node: Node, serde: object) -> bool:
 
 
 def needs_value(gen: Generator, node: Node, serde: object) -> bool:
-    """Whether a node downstream reads the decoded value, or writes it in another serde."""
     if gen.options.handles_errors:
         return True
     for child in gen.sub.children(node.name):
@@ -385,7 +367,6 @@ def needs_value(gen: Generator, node: Node, serde: object) -> bool:
 
 
 def needs_old(sub: SubTopology, node: Node) -> bool:
-    """Whether a child reads the previous value that `node` forwards."""
     return any(child.needs_old for child in sub.children(node.name))
 
 
@@ -415,13 +396,7 @@ class _Binding:
 
 
 def write(w: Writer, gen: Generator, body: Sequence[str]) -> None:
-    """Write the bindings of the names that the body reads.
-
-    Args:
-        w: receives the lines.
-        gen: the generator, after it has written the body.
-        body: the lines after the bindings, in a function.
-    """
+    """Write the bindings of the names that `body` reads, after the generator has written it."""
     read = _names_read(tuple(body))
     kept: list[_Binding] = []
     for binding in reversed([*_of_the_task(), *_constants(gen), *_rows(gen)]):

@@ -104,7 +104,6 @@ class _Record:
 
 
 def emit_fused(gen: Generator, node: Fused, flow: Flow, descend: Descend) -> None:
-    """Write the condition of a fused node, and its children inside."""
     condition = node.spec.condition(_Record(gen, node, flow))
     if gen.options.handles_errors:
         kept = f"kept_{gen.ordinal(node)}"
@@ -133,7 +132,6 @@ def gathering(nodes: Iterable[Node]) -> list[Operator]:
 
 
 def emit_release(gen: Generator, node: Operator, children: Children) -> None:
-    """Write the function that forwards the results of a batching node."""
     w, i = gen.writer, gen.ordinal(node)
     given = Flow("key", None, None, "value", None, None)
     each = w.block(f"for one in operator_{i}.joined():")
@@ -194,7 +192,6 @@ def emit_keeping(gen: Generator, node: Operator, flow: Flow) -> None:
 
 
 def emit_keeper(gen: Generator, node: Operator, w: Writer) -> None:
-    """Write the binding of the method that keeps records."""
     i = gen.ordinal(node)
     w.line(f"keep_{i} = operator_{i}.kept.append")
 
@@ -207,7 +204,6 @@ def emit_keeper(gen: Generator, node: Operator, w: Writer) -> None:
 
 
 def emit_row_keys(gen: Generator, node: Node, flow: Flow, descend: Callable[[Flow], None]) -> None:
-    """Write the conversion of the key to the object that the row's bytes decode to."""
     serde = _row_key_serde(gen, node)
     if serde is None or flow.key is None or _has_read(serde, flow):
         descend(flow)
@@ -257,7 +253,6 @@ def _has_read(serde: AnySerde, flow: Flow) -> bool:
 
 
 def emit_table(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> None:
-    """Write the update of a row of a table from a stream, and the children."""
     guard_key(gen, node, flow, lambda kept: _upsert(gen, node, kept, descend), store=node.store)
 
 
@@ -339,11 +334,9 @@ class Program:
 
     @property
     def options(self) -> CompileOptions:
-        """Options that the program was compiled with."""
         return self._options
 
     def bind(self, environment: TaskEnvironment) -> BoundProgram:
-        """Return the functions for a task."""
         namespace: dict[str, Any] = {
             "constants": self._constants,
             "ATOMS": ATOMS,
@@ -395,14 +388,7 @@ class Program:
     def called(
         self, error: BaseException | None, node: str | None, *, likely: bool
     ) -> tuple[Place, ...]:
-        """Return the source location of the user function that failed, or the candidates.
-
-        Args:
-            error: the raised error.
-            node: the node that it came from.
-            likely: whether to return all functions of the node if the traceback does not identify
-                the function.
-        """
+        """Return the user function that failed, or if `likely` the node's functions if unknown."""
         lines = self.source_code.splitlines()
         traceback = None if error is None else error.__traceback__
         name = blame.name_called(traceback, self.filename, lines)
@@ -415,11 +401,7 @@ class Program:
         return tuple(dict.fromkeys(place for place in places if place is not None))
 
     def locate(self, traceback: TracebackType | None) -> tuple[str | None, Any]:
-        """Find the node that an exception came from, and the message that was processed.
-
-        Returns:
-            The node's name, and the message; each is None if the traceback does not have it.
-        """
+        """Return the node that an exception came from, and the message that was processed."""
         node, message = None, None
         while traceback is not None:
             frame = traceback.tb_frame
@@ -431,14 +413,7 @@ class Program:
 
 
 def compile_sub_topology(sub: SubTopology, options: CompileOptions) -> Program:
-    """Generate and compile the batch functions of a sub-topology.
-
-    Args:
-        options: the defaults and policies from the settings.
-
-    Returns:
-        The program; its code is the same for all tasks of the sub-topology.
-    """
+    """Generate and compile the batch functions; the code is the same for all tasks."""
     holds: dict[str, Hold] = {}
     for store in sub.stores:
         serde = store.value or options.default_value
@@ -473,10 +448,7 @@ _ROW_BY_ROW = (StoredMapping, TransformValues, CogroupMerge)
 
 
 def _followers(sub: SubTopology, node: Node) -> Iterator[Operator]:
-    """Yield the operators that follow the stream time of a node's windows.
-
-    They are children of the node, or below filters and mappings of its rows.
-    """
+    """Yield the operators that follow the stream time of a node's windows."""
     if isinstance(node, Operator) and node.makes_windows:
         yield from _followers_below(sub, node)
 
@@ -701,7 +673,6 @@ class _Assembler:
             call(flow)
 
     def _call_shared(self, node: Node, flow: Flow) -> None:
-        """Write a call of a node with several parents; it takes the decoded record."""
         record = (flow.key_object, flow.value_object, flow.old or "None")
         arguments = ", ".join((*record, flow.timestamp, flow.headers))
         self._gen.writer.line(f"node_{self._gen.ordinal(node)}({arguments})")

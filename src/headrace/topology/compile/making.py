@@ -75,7 +75,6 @@ class OperatorMaker:
         self.made: dict[str, RunningOperator] = {}
 
     def make(self, name: str, children: Mapping[str, Receive]) -> RunningOperator:
-        """Return the operator of a node, which forwards its results to `children`."""
         node = self._nodes[name]
         assert isinstance(node, Operator), name
         self.made[name] = made = node.spec.make(self._context(node, children))

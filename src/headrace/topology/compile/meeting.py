@@ -20,9 +20,8 @@ ANY_TOPIC = ""
 def meets_others(sub: SubTopology, node: Node, *, in_runs: bool) -> bool:
     """Whether nodes downstream also process records that do not pass through the node.
 
-    Args:
-        in_runs: whether the node forwards all results before records of another source are
-            processed, so that only records of the same source matter.
+    With `in_runs`, only records of the same source count: the node forwards all results before
+    records of another source are processed.
     """
     below = _below(sub, node)
     mine = _sources(sub, node)
@@ -78,6 +77,5 @@ def _stores(nodes: Iterable[Node]) -> set[str]:
 
 
 def _topics(nodes: Iterable[Node]) -> set[str]:
-    """Return the topics that sinks write to, including repartition topics."""
     sinks = [sink for node in nodes if (sink := node.as_sink) is not None]
     return {ANY_TOPIC if callable(s.topic) else f"{s.internal} {s.topic}" for s in sinks}

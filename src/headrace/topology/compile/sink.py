@@ -20,7 +20,6 @@ from headrace.topology.serdes.partials import unmarked, write_count
 
 
 def emit(gen: Generator, node: Sink, flow: Flow) -> None:
-    """Write the send; the producer chooses the partition from the key's bytes."""
     if node.combines is not None:
         _emit_folded(gen, node, flow)
     else:
@@ -91,11 +90,7 @@ def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, 
 
 
 def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
-    """Write the aggregation of a record into the partial aggregate of its key.
-
-    A record with a null key or value is sent as it is, because the reader rejects or drops and
-    counts it.
-    """
+    """Write the aggregation into the key's partial aggregate; records with nulls are sent alone."""
     assert node.combines is not None
     if _is_held_by_strings(gen, node, flow):
         _emit_count_by_string(gen, node, flow)
@@ -230,12 +225,7 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
 
 
 def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) -> None:
-    """Write the count of a record.
-
-    Args:
-        held: the variable that the partial aggregate is stored under.
-        data: the expression of the key's bytes.
-    """
+    """Write the count under the variable `held`; `data` is the expression of the key's bytes."""
     w, i = gen.writer, gen.ordinal(node)
     kept = f"partial_{i}"
     w.line(f"{kept} = partials_{i}_get({held})")
@@ -247,7 +237,6 @@ def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) ->
 
 
 def _emit_latest(gen: Generator, flow: Flow, kept: str) -> None:
-    """Write the update of a partial aggregate's timestamp and headers."""
     with gen.writer.block(f"if {flow.timestamp} > {kept}[2]:"):
         gen.writer.line(f"{kept}[2] = {flow.timestamp}")
     gen.writer.line(f"{kept}[3] = {flow.headers}")
@@ -256,11 +245,7 @@ def _emit_latest(gen: Generator, flow: Flow, kept: str) -> None:
 def _given(
     gen: Generator, node: Sink, variable: str | None, part: Part, *, data: str | None = None
 ) -> str:
-    """Write a copy of a part of the record, as its bytes decode; return its variable.
-
-    Args:
-        data: the bytes, if they are known.
-    """
+    """Write a copy of a part of the record, as its bytes decode; return its variable."""
     assert variable is not None
     w, i = gen.writer, gen.ordinal(node)
     is_key = part == "key"
@@ -280,11 +265,7 @@ def _given(
 
 
 def _hold(gen: Generator, node: Sink, serde: AnySerde, new: str) -> None:
-    """Write the conversion of a partial aggregate to the form that a store holds; None stays None.
-
-    A mutable value is held as bytes: a function that changes it in place and then returns None must
-    not affect it.
-    """
+    """Write the conversion to the held form: bytes if mutable, so later changes do not matter."""
     w, i = gen.writer, gen.ordinal(node)
     exact = exact_types(serde)
     if not serde.immutable and len(exact) > 1:
@@ -298,7 +279,6 @@ def _hold(gen: Generator, node: Sink, serde: AnySerde, new: str) -> None:
 
 
 def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
-    """Write the creation of the sink's `Partials`; return its variable."""
     assert node.combines is not None
     i, fold = gen.ordinal(node), node.combines.fold
     name = f"partials_{i}"
@@ -320,12 +300,10 @@ def emit_partials(gen: Generator, node: Sink, w: Writer) -> str:
 
 
 def _writer(serde: AnySerde) -> Callable[[Any], bytes]:
-    """Return the function that encodes a partial aggregate."""
     return serde.serialize if serde.immutable else partial(written, serde.serialize)
 
 
 def written(serialize: Callable[[Any], bytes], held: Any) -> bytes:
-    """Return a value that is already bytes; encode any other value."""
     return held if held.__class__ is bytes else serialize(held)
 
 
@@ -348,12 +326,7 @@ def chosen(
 ) -> Iterable[int]:
     """Return the partitions that a user's function chooses; its None is returned as (-1,).
 
-    The partitions are checked, because the client would take -1 for no choice, and would fail
-    itself on numbers that are too large.
-
-    Raises:
-        NoPartitionError: it returns a partition that the topic does not have, or another type.
-        NoTopicError: the topic is not a str.
+    They are checked, because the client would take -1 for no choice, and fail on a large number.
     """
     if not isinstance(topic, str):
         raise NoTopicError(type_of(topic))

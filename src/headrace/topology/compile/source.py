@@ -124,10 +124,7 @@ def _take_partial(gen: Generator, node: Source, flow: Flow) -> Flow:
 
 
 def partial_taker(sub: SubTopology, source: Source, default_value: AnySerde) -> Take | None:
-    """Return the reader of partial aggregates of a repartition topic, or None.
-
-    Only a source whose single child is a mergeable aggregation has a reader.
-    """
+    """Return the reader of partial aggregates, if the single child is a mergeable aggregation."""
     children = sub.children(source.name)
     fold = children[0].combinable if source.internal and len(children) == 1 else None
     if fold is None:
@@ -159,7 +156,6 @@ def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:
 
 
 def decoder_of(serde: AnySerde) -> Callable[[bytes], Any]:
-    """Return the fastest decoder: the serde's `decoder`, if defined (see `Serde`)."""
     decoder: Callable[[bytes], Any] = getattr(serde, "decoder", None) or serde.deserialize
     return decoder
 

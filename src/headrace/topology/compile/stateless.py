@@ -12,12 +12,10 @@ Descend = Callable[[Node, Flow], None]
 
 
 def emit(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
-    """Write a stateless operator and, inside it, its children."""
     _EMITTERS[node.op](gen, node, flow, descend)
 
 
 def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> None:
-    """Write an if/elif chain; a record is forwarded to the first branch whose predicate holds."""
     w, i = gen.writer, gen.ordinal(node)
     children = {child.name: child for child in gen.sub.children(node.name)}
     if gen.options.handles_errors:
@@ -196,7 +194,6 @@ def _null_key_filter(gen: Generator, node: Stateless, flow: Flow, descend: Desce
 def guard_key(
     gen: Generator, node: Node, flow: Flow, rest: Callable[[Flow], None], store: str | None = None
 ) -> None:
-    """Write the null-key policy, and the rest for keys that are not null."""
     w = gen.writer
     if flow.key_is_set:
         rest(flow)

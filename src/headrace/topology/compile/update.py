@@ -27,13 +27,7 @@ def read_row(gen: Generator, node: Node, store: str, row_key: str) -> tuple[str,
 def emit_kept(
     gen: Generator, node: Node, store: str, value: str, *, exact: type | None = None
 ) -> None:
-    """Write the conversion of a new value to the object that its bytes decode to.
-
-    Nothing is written if the store holds bytes.
-
-    Args:
-        exact: the class that the value always has, if known.
-    """
+    """Write the conversion of a new value to the object that its bytes decode to."""
     serde = gen.store_serdes(store)[1]
     known = exact_types(serde)
     if gen.holds[store] == "bytes" or exact in known:
@@ -62,10 +56,7 @@ def emit_update(
     *,
     kept: str | None = None,
 ) -> None:
-    """Write the new row, and either the children or the cached update for the next flush.
-
-    The row was read before, by `read_row`. `kept` is the result of `held`, if it was needed before.
-    """
+    """Write the new row, and the children or the cached update; `read_row` has read the row."""
     w, i = gen.writer, gen.ordinal(node)
     kept = kept or held(gen, node, store, result)
     w.line(f"dirty_{i}[{result.key_bytes}] = ({kept}, {result.timestamp})")
@@ -86,7 +77,6 @@ def emit_update(
 
 
 def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
-    """Return the expression of the value in the form that the store holds."""
     value = result.value_object
     if gen.holds[store] != "bytes":
         return value
@@ -100,10 +90,7 @@ def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
 
 
 def _read_back(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
-    """Return the flow with the value as the store decodes it, if the store holds bytes.
-
-    The value is unchanged if it is only written with the store's serde, which gives the same bytes.
-    """
+    """Return the flow with the value as the store decodes it, unless it is only written again."""
     serde = gen.store_serdes(store)[1]
     read = result.value_serde is serde and result.value_bytes is not None
     plain = isinstance(node, Aggregate) and node.fold.makes in exact_types(serde)
@@ -136,7 +123,6 @@ def _decode_held(gen: Generator, node: Node, store: str, variable: str) -> None:
 
 
 def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow], None]) -> None:
-    """Write the loop that forwards the last update of each cached row."""
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(store)
     with_old, with_key = needs_old(gen.sub, node), needs_key(gen, node, key_serde)
