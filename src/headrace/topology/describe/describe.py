@@ -35,12 +35,9 @@ T = TypeVar("T")
 
 
 def hash_order(names: Iterable[str], *, sized: bool = False) -> list[str]:
-    """Return the names in the order of a ``java.util.HashSet``, or of the keys of a ``HashMap``.
+    """Return distinct names in the order of a ``java.util.HashSet``, or of a ``HashMap``'s keys.
 
-    Args:
-        names: distinct strings, in the order in which they are added.
-        sized: whether the set is created from another collection, which determines its initial
-            capacity.
+    `sized`: the set is created from another collection, which determines its initial capacity.
     """
     added = list(names)
     capacity = 16
@@ -91,7 +88,6 @@ class TreeSet(Generic[T]):
             yield from self._walk(entry.right)
 
     def add(self, item: T) -> None:
-        """Add an element, unless an element on its path compares equal."""
         parent, order = None, 0
         entry = self._root
         while entry is not None:
@@ -168,13 +164,7 @@ class RunSettings(Protocol):
 def describe(topology: Graph, *, code: bool = False, config: RunSettings | None = None) -> str:
     """Return the text that Kafka Streams prints for the topology, optionally with the source.
 
-    Args:
-        code: whether the source is included.
-        config: the settings that the topology runs with; None uses the defaults, and then the text
-            without code describes the topology before optimization.
-
-    Raises:
-        TopologyError: `config` is of a wrong type, such as settings that were not parsed.
+    Without `config` and code, the text describes the topology before optimization.
     """
     if config is not None:
         if not hasattr(config, "compile_options"):

@@ -42,7 +42,6 @@ class _Place:
 
 
 def to_svg(topology: Graph) -> str:
-    """Return the picture as an SVG element (see `Topology.to_svg`)."""
     picture = picture_of(topology)
     lanes = _lanes(picture)
     rows = _rows(picture)

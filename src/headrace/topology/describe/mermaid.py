@@ -13,7 +13,6 @@ _SHAPES: Final = {"topic": ('[/"', '"/]'), "step": ('["', '"]'), "store": ('[("'
 
 
 def to_mermaid(topology: Graph) -> str:
-    """Return the text of the flowchart (see `Topology.to_mermaid`)."""
     picture = picture_of(topology)
     # Boxes are numbered, because names may contain Mermaid syntax.
     ids = {box.id: f"{box.kind}{index}" for index, box in enumerate(picture.boxes)}
