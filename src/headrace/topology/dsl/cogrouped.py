@@ -316,9 +316,7 @@ def _cogroup(
     *,
     folds_nulls: bool,
 ) -> Edge:
-    """Add the repartition topics, a node for each stream and the merging node, in Kafka Streams'
-    order.
-    """
+    """Add repartition topics, a node for each stream and the merge, in Kafka Streams' order."""
     first = groups[0][0]._edge
     draft, names = first.draft, first.draft.names
     store_name = names.store(_AGGREGATE) if kept.store is None else kept.store
@@ -340,9 +338,7 @@ def _cogroup(
 def _partitioned(
     group: grouped.KGroupedStream[Any, Any], groups: tuple[Group, ...], store: str
 ) -> Edge:
-    """Return a stream, repartitioned if necessary; new keys without a serde use the other streams'
-    serde.
-    """
+    """Repartition a stream if necessary; new keys without a serde use the other streams' serde."""
     edge = group._edge
     if not edge.rekeyed:
         return edge

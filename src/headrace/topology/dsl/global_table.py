@@ -44,7 +44,6 @@ def global_table(
     store: str | Materialized | None,
     name: str | None,
 ) -> GlobalKTable[K, V]:
-    """Add a global table to a draft (see `StreamsBuilder.global_table`)."""
     kept = materialized(store)
     names = draft.names
     store_name = names.store(f"{topic}-") if kept.store is None else kept.store
@@ -62,11 +61,6 @@ def global_table(
 
 
 def node_of(table: GlobalKTable[K, V], draft: Draft) -> str:
-    """Return the name of a table's node.
-
-    Raises:
-        TopologyError: the table is from another builder.
-    """
     if table._draft is not draft:
         raise TopologyError("join() was given a global table of another builder; use one builder")
     return table._node

@@ -245,13 +245,5 @@ def session_store(
     key: SessionWindowedSerde[Any],
     value: AnySerde | None,
 ) -> Store:
-    """Return the store of an aggregation of sessions.
-
-    Args:
-        value: serde of its values; None uses the setting ``default.value.serde``.
-
-    Raises:
-        TopologyError: the retention is shorter than the gap and the grace period.
-    """
     least_ms = windows.gap_ms + windows.grace_ms
     return Store(kept.timed_spec(name, "session", least_ms=least_ms), key, value)

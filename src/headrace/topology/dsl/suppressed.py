@@ -131,14 +131,7 @@ class Suppressed(metaclass=Hinting):
 
 
 def close_wait_ms(draft: Draft, node: str) -> int:
-    """Return the delay between the end of a table's windows and their close, in stream time.
-
-    Returns:
-        Milliseconds; the maximum if the table is computed from several windowed tables.
-
-    Raises:
-        TopologyError: the table is not windowed, or its windows never close.
-    """
+    """Return the longest delay between end and close of a table's windows, in stream time."""
     steps = {n.name: step for step in draft.steps() for n in step.nodes}
     makers = _windowed(steps, node)
     if not makers:
@@ -150,9 +143,7 @@ def close_wait_ms(draft: Draft, node: str) -> int:
 
 
 def _windowed(steps: Mapping[str, Step], name: str) -> list[Node]:
-    """Return the nearest upstream nodes that create windows; empty if an upstream path has no such
-    node.
-    """
+    """Return the nearest upstream nodes that create windows; empty if an upstream path has none."""
     step = steps[name]
     node = next(n for n in step.nodes if n.name == name)
     if node.makes_windows:

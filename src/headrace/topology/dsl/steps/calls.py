@@ -50,7 +50,6 @@ class Calls:
 
 
 def called_for_each(edge: Edge, given: Calls) -> Edge:
-    """Add the node that calls a service for each record."""
     if given.retry is not None and not isinstance(given.retry, Retry):
         raise TopologyError(
             f"map_async(): retry must be Retry(...), and not {given.retry!r}; Retry(attempts=3) "
@@ -85,7 +84,6 @@ def called_for_batches(
     form: Form,
     name: str | None,
 ) -> Edge:
-    """Add the node that calls a function for batches of records."""
     require_word("map_batches(): as_", form, get_args(Form))
     require_library(form)
     most = _positive("map_batches(): max_records", max_records)

@@ -12,11 +12,6 @@ from headrace.topology.operators.dead_letters import ToDeadLetters
 
 
 def add_dead_letters(edge: Edge, reason: str | Callable[[Any, Any], str], name: str | None) -> None:
-    """Add the node.
-
-    Raises:
-        TopologyError: the reason is empty.
-    """
     if reason == "":
         raise TopologyError(
             "to_dead_letters() was given an empty reason; give a text that says what is wrong "

@@ -19,18 +19,7 @@ from headrace.topology.operators.outbox import WriteOutside
 def add_external_sink(
     edge: Edge, sink: Any, name: str, *, table: bool = False, direct: bool = False
 ) -> None:
-    """Add the internal topic and the node that writes to the sink.
-
-    Args:
-        sink: the external sink.
-        name: name of the node, and prefix of the topic's name.
-        table: whether the records are changes of a table.
-        direct: whether to omit the internal topic; `checks.loops` checks when this is
-            allowed.
-
-    Raises:
-        TopologyError: it is not a sink, or has no keys for the rows of a table.
-    """
+    """Add the sink's node, after an internal topic unless `direct` (`checks.loops` checks it)."""
     _require_sink(sink)
     if table and not sink.keyed:
         raise TopologyError(

@@ -24,12 +24,8 @@ class Deduplication:
     """Arguments of `KStream.deduplicate`.
 
     Args:
-        within: the interval.
-        grace: how late records may be.
         identify: function that returns the rest of the id.
-        with_key: whether the function takes the key, too.
         id_serde: serde of the function's results.
-        kept: options of the store.
         name: name of the node and of a repartition topic.
     """
 
@@ -43,7 +39,6 @@ class Deduplication:
 
 
 def deduplicated(edge: Edge, given: Deduplication) -> Edge:
-    """Add the node, its store, and before it a repartition topic if keys may have changed."""
     within_ms = duration_ms("within", given.within, at_least=1)
     grace_ms = duration_ms("grace", given.grace, at_least=0)
     names, kept = edge.draft.names, given.kept
@@ -78,7 +73,6 @@ def deduplicated(edge: Edge, given: Deduplication) -> Edge:
 def sampled(
     edge: Edge, fraction: float, by: By, serde: Serde[Any] | None, name: str | None
 ) -> Edge:
-    """Add the node."""
     node_name = edge.draft.names.node("KSTREAM-SAMPLE-", name)
     own = edge.key if by == "key" else edge.value
     spec = Sample(fraction, by, own if serde is None else serde, node_name)

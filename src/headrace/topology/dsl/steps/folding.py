@@ -50,18 +50,11 @@ def add_fold(
     name: str | None,
     burn: bool = False,
 ) -> tuple[Edge, str]:
-    """Add the aggregation's node, and before it a repartition topic if necessary.
+    """Add the aggregation's node; return the edge that it reads from, and its name.
 
     Args:
-        fold: the aggregation; it determines the prefix of names.
-        make: returns the node and its store.
-        kept: options of the store.
-        group: the group's name, which is the prefix of the repartition topic's name.
-        name: name of the node; None generates one.
+        group: prefix of the name of the repartition topic, which is added if necessary.
         burn: whether a store without a name uses up an additional number.
-
-    Returns:
-        The edge that the node reads from, and the node's name.
     """
     names = edge.draft.names
     prefix = f"KSTREAM-{fold.title}-"

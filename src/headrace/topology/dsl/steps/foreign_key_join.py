@@ -52,19 +52,10 @@ def foreign_key_join(
     """Add the nodes and return the edge of the results, a table with the left table's keys.
 
     Args:
-        left: the table whose rows have foreign keys.
-        joiner: called as ``joiner(left value, right value)``.
-        foreign_key: called as ``foreign_key(left value)``; None for no foreign key.
         outer: whether left rows without a right row are joined with None.
         with_key: whether both functions take the left row's key as the first argument.
-        store: name or options of the store of the results.
-        key: serde of the results' keys; None uses the left table's.
-        name: prefix of the names of topics and nodes.
         partitioner: returns the left table's partition of a key; None uses the subscription's.
         other_partitioner: returns the right table's partition of a key; None hashes the key.
-
-    Raises:
-        TopologyError: the tables are from two builders, or a name is not legal or is taken.
     """
     if left.draft is not right.draft:
         raise TopologyError("tables of two builders are joined; read both with one StreamsBuilder")
@@ -139,7 +130,6 @@ def _add_other_side(
 
 
 def _answers(left: Edge, names: _StepNames, partitioner: Partitioner | None) -> tuple[Sink, Source]:
-    """Return the sink and the source of the response topic."""
     chosen = _to_who_asked if partitioner is None else _ByKey(partitioner)
     sink = Sink(
         names.answers_sink,

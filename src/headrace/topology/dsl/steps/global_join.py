@@ -31,19 +31,7 @@ def global_join(
     kind: str,
     options: Mapping[str, Any],
 ) -> Edge:
-    """Add the node downstream of `edge`.
-
-    Args:
-        table: the global table.
-        joiner: called as ``joiner(value, row)``, or with the record's key as the first argument.
-        key_mapper: called as ``key_mapper(key, value)``, returns the table's key.
-        kind: "inner" or "left".
-        options: the other arguments of `KStream.join`.
-
-    Raises:
-        TopologyError: an argument is not valid for a global table, the table is from another
-            builder, or the name is not legal.
-    """
+    """Add the node; `options` are the other arguments of `KStream.join`."""
     if kind == "outer":
         raise TopologyError(
             "a stream has no outer join with a global table, as a row alone makes no result; use "

@@ -40,18 +40,11 @@ class StreamJoin:
     """Arguments of a join of two streams.
 
     Args:
-        kind: which sides have unmatched results.
-        joiner: returns the result of two values.
-        with_key: whether the joiner takes the key as the first argument.
-        windows: the join windows.
         key: serde of keys; None uses the left side's, then the right side's.
         value: serde of the left side's values; None uses the stream's.
-        other_value: serde of the right side's values; None uses the stream's.
         store: options of both sides' stores, and prefix of their names.
         name: prefix of the nodes' names; None generates them.
         late_match: whether a record still matches after its unmatched result.
-        late: receives the stream of the left side's late records.
-        other_late: receives the stream of the right side's late records.
     """
 
     kind: JoinKind
@@ -74,11 +67,7 @@ class TableLookup:
 
     Args:
         left: whether records without a row have an unmatched result.
-        joiner: returns the result of the record's and the row's value.
-        with_key: whether the joiner takes the key as the first argument.
         key: serde of keys; None uses the stream's, or else the table's.
-        value: serde of the stream's values; None uses the stream's.
-        name: name of the node; None generates one.
         grace: how long a record waits for late rows; None joins it immediately.
     """
 
@@ -106,11 +95,6 @@ class _JoinNames:
 
 
 def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
-    """Add a join of two streams and return the edge of its results.
-
-    Raises:
-        TopologyError: the streams are from two builders, or a name is not legal or is taken.
-    """
     if left.draft is not right.draft:
         raise TopologyError("join() was given a stream of another builder; use one builder")
     is_outer_left, is_outer_right = join.kind != "inner", join.kind == "outer"
@@ -157,14 +141,7 @@ def _keyed(
     name: str | None,
     arguments: Arguments = NO_ARGUMENTS,
 ) -> Edge:
-    """Repartition a side if its key may have changed, with a key serde that matches the other side.
-
-    Args:
-        key: the join's key serde; None uses the side's, or else the other side's.
-        other: the other side's key serde.
-        name: prefix of the repartition topic's name.
-        arguments: names of the join's arguments that contain the side's serdes.
-    """
+    """Repartition a side if its key may have changed, with a key serde like the other side's."""
     edge = replace(edge, key=key or edge.key)
     if not edge.rekeyed:
         return edge
@@ -255,11 +232,6 @@ def _add_joins(
 
 
 def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
-    """Add a join of a stream with a table and return the edge of its results.
-
-    Raises:
-        TopologyError: they are from two builders, or a name is not legal or is taken.
-    """
     if stream.draft is not table.draft:
         raise TopologyError("join() was given a table of another builder; use one builder")
     edge = replace(stream, value=join.value or stream.value)
@@ -319,11 +291,7 @@ def table_lookup(
     windows: JoinWindows | None,
     options: dict[str, Any],
 ) -> TableLookup:
-    """Return the arguments of a join with a table, after checking the other arguments of the call.
-
-    Raises:
-        TopologyError: an argument is valid only for a join of two streams.
-    """
+    """Return the arguments of a join with a table; raise for arguments of a join of streams."""
     if kind == "outer":
         raise TopologyError(
             "a stream has no outer join with a table, as a row alone makes no result; use "

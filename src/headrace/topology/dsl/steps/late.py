@@ -25,14 +25,6 @@ def add_late(edge: Edge, node: str, late: Late[Any, Any] | None) -> None:
 
     Kafka Streams has no such stream, so its name uses no number and all other names stay the same.
     The operator finds it with `operators.windows.lateness.split_late`.
-
-    Args:
-        edge: the node's input, whose late records these are.
-        node: name of the node, which was already added.
-        late: the ``late=`` argument; with None no stream is added.
-
-    Raises:
-        TopologyError: a node with that name exists, or the function returned a topic name.
     """
     if late is None:
         return

@@ -27,15 +27,7 @@ def primary_key_join(
 ) -> Edge:
     """Add the nodes and return the edge of the results, a table with the same keys.
 
-    Args:
-        joiner: called as ``joiner(left value, right value)``.
-        alone: for the left and the right table, whether rows without a match are joined with None.
-        store: name or options of the store of the results.
-        key: serde of the results' keys; None uses the left table's.
-        name: name of the merging node, and prefix of the names of the other nodes.
-
-    Raises:
-        TopologyError: the tables are from two builders, or a name is not legal or is taken.
+    `alone`: for the left and the right table, whether rows without a match are joined with None.
     """
     draft = left.draft
     if draft is not right.draft:

@@ -22,11 +22,7 @@ from headrace.topology.processors.versioned_store import VersionedFace
 
 
 def merged(a: Edge, b: Edge, name: str | None) -> Edge:
-    """Add a node that merges two streams; it keeps a serde if both streams have the same serde.
-
-    Raises:
-        TopologyError: the streams are from two builders.
-    """
+    """Add a node that merges two streams; it keeps a serde if both streams have the same serde."""
     if a.draft is not b.draft:
         raise TopologyError("merge() was given a stream of another builder; use one builder")
     node_name = a.draft.names.node("KSTREAM-MERGE-", name)
@@ -53,14 +49,7 @@ class ProcessorOptions(TypedDict, total=False):
 def process_step(
     edge: Edge, supplier: Any, stores: Iterable[AnyStore], name: str | None, *, fixed_key: bool
 ) -> Edge:
-    """Add a processor downstream of an edge, and the stores that it defines.
-
-    Args:
-        supplier: see `operators.process.supplied`.
-        stores: stores of the processor; store builders are added to the topology.
-        name: name of the node; None generates one.
-        fixed_key: whether the processor cannot change keys.
-    """
+    """Add a processor downstream of an edge, and the stores that it defines."""
     given = supplied(supplier)
     wanted = (*stores, *given.stores)
     kind = "PROCESSVALUES" if fixed_key else "PROCESSOR"
@@ -93,9 +82,7 @@ def table_node(
 
 
 def to_table(edge: Edge, kept: Materialized, name: str | None) -> Edge:
-    """Add the node that reads a stream as a table, after a repartition topic if the key may have
-    changed.
-    """
+    """Add the node that reads a stream as a table; repartition if the key may have changed."""
     names = edge.draft.names
     node_name = names.node("KSTREAM-TOTABLE-", name)
     reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store

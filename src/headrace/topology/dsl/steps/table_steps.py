@@ -21,9 +21,7 @@ FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
 
 
 def kept_if(predicate: Function) -> Function:
-    """Return a function that keeps the value of a row if the predicate is true; deleted rows stay
-    None.
-    """
+    """Return a function that keeps values if the predicate is true; deleted rows stay None."""
 
     @made_of(predicate)
     def kept(key: Any, value: Any) -> Any:
@@ -33,10 +31,6 @@ def kept_if(predicate: Function) -> Function:
 
 
 def kept_unless(predicate: Function) -> Function:
-    """Return a function that keeps the value of a row if the predicate is false; deleted rows stay
-    None.
-    """
-
     @made_of(predicate)
     def kept(key: Any, value: Any) -> Any:
         return None if value is None or holds(predicate(key, value)) else value
@@ -71,15 +65,7 @@ def mapped_table(
     value: AnySerde | None,
     name: str | None,
 ) -> Edge:
-    """Add a filter or a mapping; it is stored only if its store has a name.
-
-    Args:
-        function: called as ``function(key, value)``, also with None for a deleted row.
-        store: name or options of the store.
-        key: serde of the rows' keys; None uses the table's.
-        value: serde of the new values; None uses the table's for a filter.
-        name: name of the node; None generates one.
-    """
+    """Add a filter or a mapping; it is stored only if its store has a name."""
     names, kept = edge.draft.names, materialized(store)
     if kept.store is None and (store, key, value) != (None, None, None):
         # Kafka Streams uses up an additional number if a store has options and no name.
@@ -107,15 +93,7 @@ def transformed_table(
     value: AnySerde | None,
     name: str | None,
 ) -> Edge:
-    """Add a transformer; its results are stored if the store has a name, or if they are read.
-
-    Args:
-        supplier: returns a transformer.
-        stores: stores of the transformer; store builders are added to the topology.
-        store: name or options of the store of the results.
-        key: serde of the rows' keys; None uses the table's.
-        name: name of the node; None generates one.
-    """
+    """Add a transformer; its results are stored if the store has a name, or if they are read."""
     kept, wanted, draft = materialized(store), tuple(stores), edge.draft
     node_name = draft.names.node("KTABLE-TRANSFORMVALUES-", name)
     result = replace(edge, key=key or edge.key, value=value)

@@ -27,11 +27,6 @@ def size_ms(windows: TimeSpans) -> int:
 def windowed_fold(
     windows: TimeSpans, fold: Fold, store: str, kept: Materialized, emit: Emit = "on_window_update"
 ) -> tuple[AlignedFold | SlidingFold, StoreSpec]:
-    """Return the spec of the operator and of its store.
-
-    Raises:
-        TopologyError: the store's retention is shorter than the windows and their grace.
-    """
     rows = kept.timed_spec(store, "window", least_ms=_least_ms(windows))
     if emit == "on_window_close":
         rows = replace(rows, cached=False)
@@ -39,9 +34,7 @@ def windowed_fold(
 
 
 def _least_ms(windows: TimeSpans) -> int | None:
-    """Return the minimum retention of rows after their window's start, in stream time; None for
-    ever.
-    """
+    """Return the minimum retention of rows after their window's start; None for ever."""
     if isinstance(windows, UnlimitedWindows):
         return None
     if isinstance(windows, SlidingWindows):
