@@ -140,7 +140,6 @@ class FixedKeyRecord(Generic[K_co, V_co]):
 
 
 def _setters(kind: type) -> tuple[Callable[[Any, Any], None], ...]:
-    """Return the setters of a frozen class's fields, in their order."""
     return tuple(vars(kind)[field.name].__set__ for field in fields(kind))
 
 
@@ -385,9 +384,7 @@ class ProcessingContext:
         return found
 
     def _sendable(self, headers: HeaderTuple) -> list[tuple[str, bytes | None]]:
-        """Return the headers as a list; raise for a name that is not UTF-8, which would crash the
-        client.
-        """
+        """Return the headers as a list; raise for a name that would crash the client."""
         for name, _ in headers:
             if not is_header_name(name):
                 raise MisuseValueError(

@@ -61,11 +61,6 @@ class Rows:
     watermark: Callable[[], int] = lambda: NEVER_MS
 
     def encoded(self, key: Any, serde: AnySerde | None = None) -> bytes:
-        """Return the bytes of a key.
-
-        Raises:
-            ValueError: the key is None.
-        """
         if key is None:
             raise MisuseValueError(
                 f"store {self.name!r} was given None as a key; its rows have keys"
@@ -73,11 +68,7 @@ class Rows:
         return (serde or self.key).serialize(key)
 
     def time(self, time: int) -> int:
-        """Return a time that a processor passed, after checking it.
-
-        Raises:
-            ValueError: the time is before 1970 or too large.
-        """
+        """Return a time that a processor passed, or raise if it is before 1970 or too large."""
         try:
             if 0 <= time <= LAST_TIME_MS:
                 return time
@@ -95,9 +86,7 @@ class Rows:
     def scan(
         self, start: bytes | None, end: bytes | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield row key, value and timestamp of a range of rows, with their values when they are
-        reached.
-        """
+        """Yield row key, value and timestamp of a range, with the values when they are reached."""
         buffer = self.buffer
         for row_key, value, timestamp in buffer.scan(start, end, reverse=reverse):
             if row_key in buffer.dirty:
@@ -276,7 +265,6 @@ class ReadOnlyKeyValueStore(KeyValueStore[K, V]):
         )
 
     def delete(self, key: K) -> V | None:
-        """Raise an error; see `put`."""
         self.put(key, None)
         return None
 

@@ -373,7 +373,6 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
 
 
 def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
-    """Return the distinct names of stores that are given by name or by builder."""
     names = (s.name if isinstance(s, StoreBuilder) else s for s in stores)
     return tuple(dict.fromkeys(names))
 
@@ -381,11 +380,7 @@ def store_names(stores: Iterable[StoreBuilder[Any] | str]) -> tuple[str, ...]:
 def with_stores(
     stores: Iterable[Store], wanted: Iterable[StoreBuilder[Any] | str], lines: Lines
 ) -> tuple[tuple[Store, ...], Lines]:
-    """Return the stores and their source lines, with the missing stores of `wanted` added.
-
-    Raises:
-        TopologyError: another store with that name exists.
-    """
+    """Return the stores and their source lines, with the missing stores of `wanted` added."""
     by_name = {store.name: store for store in stores}
     for builder in wanted:
         if isinstance(builder, str):

@@ -53,9 +53,7 @@ class _Timed(Generic[K]):
             self._buffer.expire(self._latest.value - self._retention_ms + 1)
 
     def _advance(self, time: int) -> bool:
-        """Advance the store's time to a time that is put; return whether it is within the
-        retention.
-        """
+        """Advance the store's time to a time that is put; return whether it is retained."""
         self._rows.time(time)
         if time > self._latest.value:
             self._latest.value = max(self._latest.value, min(time, self._rows.watermark()))
@@ -78,9 +76,7 @@ class _Timed(Generic[K]):
     def _of_key(
         self, key: bytes, low: int, high: int, *, tail: int, backward: bool
     ) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield the rows of a key between two times; a scan also finds rows of longer keys, which
-        are skipped.
-        """
+        """Yield the rows of a key between two times; rows of longer keys are skipped."""
         if low > high:
             return
         start = key + TIMESTAMP.pack(max(low, 0))
@@ -400,7 +396,6 @@ class WindowFace:
     timestamped: bool = False
 
     def __call__(self, rows: Rows) -> WindowStore[Any, Any] | TimestampedWindowStore[Any, Any]:
-        """Create the wrapper of a store's rows."""
         kind = TimestampedWindowStore if self.timestamped else WindowStore
         return kind(rows, self.retention_ms, duplicates=self.duplicates)
 
@@ -412,5 +407,4 @@ class SessionFace:
     retention_ms: int | None = None
 
     def __call__(self, rows: Rows) -> SessionStore[Any, Any]:
-        """Create the wrapper of a store's rows."""
         return SessionStore(rows, self.retention_ms)

@@ -113,5 +113,4 @@ class VersionedFace:
     history_ms: int
 
     def __call__(self, rows: Rows) -> VersionedStore[Any, Any]:
-        """Create the wrapper of a store's rows."""
         return VersionedStore(rows, self.history_ms)
