@@ -44,11 +44,7 @@ class Gaps(NamedTuple):
 
 
 def gaps_in(inner: Mapping[type, tuple[str, ...]]) -> dict[type, Gaps]:
-    """Return the gaps of classes; empty if no class has defaults that may be missing.
-
-    Args:
-        inner: the fields of each class that may contain other objects.
-    """
+    """Return the gaps by class; empty if no class has defaults that may be missing."""
     found = {cls: Gaps(_defaults_of(cls), names) for cls, names in inner.items()}
     return found if any(gaps.defaults for gaps in found.values()) else {}
 
@@ -144,7 +140,6 @@ class Findings:
     """Inspected classes, with their fields that may contain other objects."""
 
     def look(self, kind: inspect.Type, where: str) -> None:
-        """Inspect a type and, recursively, the types in it."""
         if isinstance(kind, inspect.Metadata):
             self.look(kind.type, where)
         elif isinstance(kind, inspect.CustomType):
@@ -184,7 +179,6 @@ class Findings:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Return whether a field's type contains only immutable built-in types."""
     return all(isinstance(one, _IMMUTABLE) for one in getattr(kind, "types", (kind,)))
 
 
@@ -231,9 +225,7 @@ class JsonOfSerde(Generic[T]):
         return JsonOfSerde, (self.name, self.cls, self.checked)  # decoders cannot be pickled
 
     def serialize(self, value: T, /) -> bytes:
-        """Encode a value; unless unchecked, reject a value that would not decode to an equal
-        object.
-        """
+        """Encode a value; if `checked`, reject a value that would not decode to an equal object."""
         data = self._encoded(value)
         if not self.checked:
             return data
@@ -242,13 +234,10 @@ class JsonOfSerde(Generic[T]):
         return self._encode(again) if self._findings.has_float else data
 
     def normalise(self, value: T, /) -> T:
-        """Return the value as `deserialize` returns it from its bytes, or raise the error of
-        `serialize`.
-        """
+        """Return the value as its bytes decode, or raise the error of `serialize`."""
         return self._read_again(value, self._encoded(value))
 
     def written_form(self) -> dict[str, Any] | None:
-        """Return the JSON Schema of the documents; see `headrace.topology.serdes.serde_schemas`."""
         try:
             return {"json": stripped(msgspec.json.schema(self.cls))}
         except (TypeError, ValueError, NameError):
@@ -307,15 +296,7 @@ def name_of(cls: Any) -> str:
 
 
 def refuse_other_than_type(given: Any, called: str) -> None:
-    """Raise if an argument is not a type; the message does not contain its content.
-
-    Args:
-        given: the argument.
-        called: the called function's name in errors.
-
-    Raises:
-        TopologyError: the argument is a string or another object.
-    """
+    """Raise if an argument is not a type; the message does not contain its content."""
     if isinstance(given, str):
         name = given if given.isidentifier() else "Order"
         raise TopologyError(f"{called}: give the class itself, and not its name: {called}({name})")
@@ -350,5 +331,4 @@ def _difference(value: Any, again: Any, where: str) -> str:
 
 
 def json_of_serde(cls: Any, name: str | None, checked: bool) -> JsonOfSerde[Any]:
-    """Create the serde of `cls`; see `serdes.json_of`."""
     return JsonOfSerde(name or f"json_of({name_of(cls)})", cls, checked)

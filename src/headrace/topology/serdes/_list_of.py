@@ -47,12 +47,10 @@ class ListSerde(Generic[T]):
         object.__setattr__(self, "name", f"list_of({self.inner.name})")
 
     def for_topic(self, topic: str, *, is_key: bool) -> ListSerde[T]:
-        """Return a copy with the inner serde for a topic."""
         inner = for_topic(self.inner, topic, is_key=is_key)
         return self if inner is self.inner else replace(self, inner=inner)
 
     def serialize(self, value: list[T], /) -> bytes:
-        """Encode a list; an item that the inner serde rejects raises that serde's error."""
         if type(value) is not list:
             raise SerdeError(
                 f"serde {self.name!r} cannot encode a value of type {type(value).__name__}; "
@@ -89,7 +87,6 @@ class ListSerde(Generic[T]):
         )
 
     def deserialize(self, data: bytes, /) -> list[T]:
-        """Decode a list of either format; an invalid item raises the inner serde's error."""
         if type(data) is not bytes:
             raise SerdeError(
                 f"serde {self.name!r} cannot decode an object of type {type(data).__name__}; "

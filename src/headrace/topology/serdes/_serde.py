@@ -116,7 +116,6 @@ def _is_typed(kind: type) -> bool:
 
 
 def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
-    """Raise the error for a value that the serde `name` cannot encode."""
     kind = type(value)
     other = _TAKES.get(kind)
     if value is None:
@@ -135,7 +134,6 @@ def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
 
 
 def refuse_data(name: str, data: object, reason: str) -> NoReturn:
-    """Raise the error for data that the serde `name` cannot decode."""
     if not isinstance(data, bytes):
         raise SerdeError(
             f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
@@ -148,7 +146,6 @@ def refuse_data(name: str, data: object, reason: str) -> NoReturn:
 
 
 def _may_have_written(data: bytes) -> tuple[str, ...]:
-    """Return the names of the built-in serdes that may have written the data."""
     try:
         is_text = data.decode().isprintable()
     except UnicodeDecodeError:
@@ -172,7 +169,6 @@ class StringSerde:
     canonical: bool = True
 
     def serialize(self, value: str, /) -> bytes:
-        """Encode as UTF-8; lone surrogates are rejected."""
         try:
             return _encode(value)
         except TypeError:
@@ -181,7 +177,6 @@ class StringSerde:
             refuse_value(self.name, value, f"{error.reason} at {error.start}")
 
     def deserialize(self, data: bytes, /) -> str:
-        """Decode UTF-8 strictly, without replacement characters."""
         try:
             return _decode(data)
         except TypeError:
@@ -207,7 +202,6 @@ class BytesSerde:
         refuse_value(self.name, value)
 
     def deserialize(self, data: bytes, /) -> bytes:
-        """Return the data itself."""
         if type(data) is bytes:
             return data
         refuse_data(self.name, data, "")
@@ -235,7 +229,6 @@ class IntegerSerde:
         return IntegerSerde, (self.name, self.width)  # methods of a Struct cannot be pickled
 
     def serialize(self, value: int, /) -> bytes:
-        """Encode in exactly `width` bytes; a larger integer is rejected."""
         if type(value) is int:
             try:
                 return self._pack(value)
@@ -249,7 +242,6 @@ class IntegerSerde:
         refuse_value(self.name, value)
 
     def deserialize(self, data: bytes, /) -> int:
-        """Decode exactly `width` bytes."""
         try:
             return self._unpack(data)[0]
         except (struct.error, TypeError):
@@ -273,7 +265,6 @@ class DoubleSerde:
     canonical: bool = True
 
     def serialize(self, value: float, /) -> bytes:
-        """Encode in 8 bytes; an int that a double cannot represent exactly is rejected."""
         if type(value) is float:
             return _pack_double(value)
         return self._serialize_int(value)
@@ -290,7 +281,6 @@ class DoubleSerde:
         refuse_value(self.name, value)
 
     def deserialize(self, data: bytes, /) -> float:
-        """Decode exactly 8 bytes."""
         try:
             value: float = _unpack_double(data)[0]
         except (struct.error, TypeError):
@@ -323,8 +313,7 @@ _INFINITE = float("inf")
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether decoding a value's bytes returns an equal value: types, finite numbers, key
-    order.
+    """Return whether a value's bytes decode to an equal value, with the same types and key order.
 
     >>> is_plain({"a": [1, 2.5], "b": None}), is_plain([(1,)]), is_plain({"b": 1, "a": 2})
     (True, False, False)
@@ -365,17 +354,13 @@ class JsonSerde:
     canonical: bool = False
 
     def reserialize(self, value: Any, data: bytes, /) -> bytes:
-        """Return the bytes of a value that was read from `data`; faster than `serialize` for plain
-        strings.
-        """
+        """Return the bytes of a value that was read from `data`; fast for plain strings."""
         if value.__class__ is str and data[0] == data[-1] == _QUOTE and _BACKSLASH not in data:
             return data
         return self.serialize(value)
 
     def normalise(self, value: Any, /) -> Any:
-        """Return the value as `deserialize` returns it from its bytes; the value itself if it is
-        plain.
-        """
+        """Return the value as its bytes decode; the value itself if it is plain."""
         try:
             plain = is_plain(value)
         except RecursionError:
@@ -383,9 +368,7 @@ class JsonSerde:
         return value if plain else _loads(self.serialize(value))
 
     def serialize(self, value: Any, /) -> bytes:
-        """Encode a value; None, NaN, infinities, ints beyond 64 bits and non-string keys are
-        rejected.
-        """
+        """Encode; None, NaN, infinities, ints beyond 64 bits and non-string keys are rejected."""
         if value.__class__ is int and _SMALLEST <= value <= _LARGEST:
             return b"%d" % value  # takes 50 % of the time; sums and counts are plain ints
         try:
@@ -446,7 +429,6 @@ class FunctionSerde(Generic[T]):
         )
 
     def deserialize(self, data: bytes, /) -> T:
-        """Decode with the user's function; its exception becomes the cause of a `SerdeError`."""
         try:
             return self._deserialize(data)
         except Exception as error:

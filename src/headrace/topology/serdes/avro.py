@@ -174,18 +174,13 @@ class _Shape:
         ) from None
 
     def cannot_decode(self, data: bytes, reason: str) -> NoReturn:
-        """Raise the error for data that the serde cannot decode."""
         raise SerdeError(
             f"serde {self.name!r} cannot decode {len(data)} bytes ({reason}); pass the serde and "
             "the schema that the topic was written with"
         ) from None
 
     def fitting(self, schema: _Schema | None) -> _Shape:
-        """Return this object if the schema has all fields that its class requires.
-
-        Raises:
-            TopologyError: the schema does not have a field that the class requires.
-        """
+        """Return this object if the schema has all fields that its class requires, or raise."""
         text = None if schema is None else json.loads(schema.text)
         if self.into is None or not isinstance(text, dict) or text.get("type") != "record":
             return self
@@ -240,7 +235,6 @@ class AvroSerde(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The serde's name in errors."""
         return self.shape.name
 
     @property
@@ -249,15 +243,12 @@ class AvroSerde(Generic[T]):
         return "Avro", self.schema.normal
 
     def written_form(self) -> dict[str, Any]:
-        """Return the format of the bytes; see `headrace.topology.serdes.serde_schemas`."""
         return {"avro": _without(json.loads(self.schema.normal), "doc", "default", "aliases")}
 
     def of_plain(self, plain: Any, /) -> Any:
-        """Return the value that corresponds to the dicts and lists of a JSON document."""
         return self.shape.of_plain(plain)
 
     def serialize(self, value: T, /) -> bytes:
-        """Encode with the schema; a serde with a reader schema cannot encode."""
         if self.reader is not None:
             raise SerdeError(
                 f"serde {self.name!r} reads older data in a newer shape and does not write; write "
@@ -266,7 +257,6 @@ class AvroSerde(Generic[T]):
         return self.shape.encode(self.schema, value)
 
     def deserialize(self, data: bytes, /) -> T:
-        """Decode data of the schema, converted to the reader schema."""
         if type(data) is not bytes:
             self.shape.cannot_decode(b"", f"an object of type {type(data).__name__}")
         value: T = self.shape.decode(self.schema, self.reader, data)
@@ -299,25 +289,20 @@ class RegisteredSerde(Generic[T]):
 
     @property
     def name(self) -> str:
-        """The serde's name in errors."""
         return self.shape.name
 
     @property
     def key_form(self) -> tuple[str, object]:
-        """Properties that determine the serde's bytes (see `key_forms`): a schema has the same id
-        in all subjects.
-        """
+        """Properties that determine the bytes: a schema has the same id in all subjects."""
         what = self if self.schema is None else (self.registry, self.schema.normal)
         return "registered Avro", what
 
     def written_form(self) -> dict[str, Any] | None:
-        """Return the format of the bytes; see `headrace.topology.serdes.serde_schemas`."""
         if self.schema is None:
             return None
         return {"registered": _without(json.loads(self.schema.normal), "doc")}
 
     def for_topic(self, topic: str, *, is_key: bool) -> RegisteredSerde[T]:
-        """Return a copy with the topic's subject, unless the serde has a subject."""
         if self.subject is not None:
             return self
         subject = f"{topic}-{'key' if is_key else 'value'}"
@@ -328,7 +313,6 @@ class RegisteredSerde(Generic[T]):
         return self._bound[subject]
 
     def of_plain(self, plain: Any, /) -> Any:
-        """Return the value that corresponds to the dicts and lists of a JSON document."""
         return self.shape.of_plain(plain)
 
     def serialize(self, value: T, /) -> bytes:

@@ -50,12 +50,10 @@ class ChangedSerde(Around[Any]):
 
     @property
     def immutable(self) -> bool:
-        """Whether the values of a change cannot be mutated."""
         return self._values.immutable
 
     @property
     def canonical(self) -> bool:
-        """Whether equal changes have equal bytes."""
         return self._values.canonical
 
     @property
@@ -74,7 +72,6 @@ class ChangedSerde(Around[Any]):
         return _varint(len(new)) + new + encode(value.old) + b"\x02"
 
     def deserialize(self, data: bytes, /) -> Change:
-        """Decode a change."""
         decode = self._values.deserialize
         flag, end = (data[-1], len(data) - 1) if data else (-1, 0)
         if _WITH_LATEST <= flag <= _WITH_LATEST + _BOTH:

@@ -17,19 +17,13 @@ BASE64 = "base64"
 
 
 def to_document(value: object) -> Any:
-    r"""Return a key or value as a JSON document.
+    r"""Return a decoded key or value as a JSON document: numbers, text, lists and dicts.
 
-    Args:
-        value: a value that a serde has decoded.
-
-    Returns:
-        Numbers, text, lists and dicts. Bytes become UTF-8 text, or an object with the field
-        ``base64``; objects that JSON cannot represent become their `repr`.
-
-    Raises:
-        SerdeError: the value is nested too deeply.
+    Bytes become UTF-8 text, or an object with the field ``base64``; objects that JSON cannot
+    represent become their `repr`. A value that is nested too deeply raises SerdeError.
 
     Example:
+
         >>> from dataclasses import dataclass
         >>> @dataclass
         ... class Order:
@@ -83,8 +77,7 @@ def _otherwise(value: object) -> object:
 
 
 def decoded(data: bytes | None, serde: Serde[Any]) -> Any:
-    """Return the decoded data, or the data itself if the serde cannot decode it, as in dead
-    letters.
+    """Return the decoded data, or the data if the serde cannot decode it, as in dead letters.
 
     >>> from headrace import serdes
     >>> decoded(b"{}", serdes.json), decoded(b"{", serdes.json), decoded(None, serdes.json)
@@ -106,7 +99,7 @@ def as_base64(data: bytes) -> dict[str, str]:
 
 
 def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
-    r"""Return the bytes that a producer would write for a JSON document.
+    r"""Return the bytes that a producer would write for a JSON document other than null.
 
     The serde encodes documents that it accepts: numbers, text, dicts for JSON and Avro. A serde of
     a user's class does not accept dicts. If it reads JSON, the document is decoded and encoded
@@ -114,14 +107,8 @@ def to_bytes(document: Any, serde: Serde[Any]) -> bytes:
     object. An object with only the field ``base64`` represents the bytes themselves, which the
     serde may be unable to decode.
 
-    Args:
-        document: a decoded JSON document other than null.
-        serde: the topic's serde.
-
-    Raises:
-        SerdeError: the serde does not accept the document, or the document is nested too deeply.
-
     Example:
+
         >>> from headrace import serdes
         >>> to_bytes(7, serdes.long)
         b'\x00\x00\x00\x00\x00\x00\x00\x07'
@@ -159,7 +146,6 @@ def _to_bytes(document: Any, serde: Serde[Any]) -> bytes:
 
 
 def _made(make: Callable[[Any], Any], document: Any, refused: SerdeError) -> Any:
-    """Return the object that a document represents."""
     value = make(document)
     shown = to_document(value)
     # Text may be bytes or their base64, so check that the object has the document's values.

@@ -54,12 +54,10 @@ class KeptKeySerde(Around[Any]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: KeptKey, /) -> bytes:
-        """Encode a row key."""
         assert self.inner is not None
         return self.inner.serialize(value.key) + KEPT.pack(value.timestamp_ms, value.number)
 
     def deserialize(self, data: bytes, /) -> KeptKey:
-        """Decode a row key."""
         assert self.inner is not None
         timestamp, number = KEPT.unpack_from(data, len(data) - KEPT.size)
         return KeptKey(self.inner.deserialize(data[: -KEPT.size]), timestamp, number)
@@ -87,13 +85,11 @@ class PostponedKeySerde(Around[Any]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: PostponedKey, /) -> bytes:
-        """Encode a row key."""
         assert self.inner is not None
         key = self.inner.serialize(value.key)
         return TIMESTAMP.pack(value.timestamp_ms) + key + SEQUENCE.pack(value.number)
 
     def deserialize(self, data: bytes, /) -> PostponedKey:
-        """Decode a row key."""
         assert self.inner is not None
         (timestamp,) = TIMESTAMP.unpack_from(data)
         (number,) = SEQUENCE.unpack_from(data, len(data) - SEQUENCE.size)
@@ -110,7 +106,6 @@ class WaitingKey(NamedTuple):
 
 
 def waiting_row(timestamp: int, is_left: bool, key: bytes) -> bytes:
-    """Return the encoded row key of records that wait for their first match."""
     return TIMESTAMP.pack(timestamp) + (_LEFT if is_left else _RIGHT) + key
 
 
@@ -128,12 +123,10 @@ class WaitingKeySerde(Around[Any]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: WaitingKey, /) -> bytes:
-        """Encode a row key."""
         assert self.inner is not None
         return waiting_row(value.timestamp_ms, value.is_left, self.inner.serialize(value.key))
 
     def deserialize(self, data: bytes, /) -> WaitingKey:
-        """Decode a row key."""
         assert self.inner is not None
         (timestamp,) = TIMESTAMP.unpack_from(data)
         return WaitingKey(
@@ -169,7 +162,6 @@ class WaitingValuesSerde:
         object.__setattr__(self, "immutable", immutable)
 
     def serialize(self, value: list[tuple[bool, Any]], /) -> bytes:
-        """Encode a list of pairs."""
         assert self.left is not None
         assert self.right is not None
         left, right = self.left.serialize, self.right.serialize
@@ -178,7 +170,6 @@ class WaitingValuesSerde:
         )
 
     def deserialize(self, data: bytes, /) -> list[tuple[bool, Any]]:
-        """Decode a list of pairs."""
         assert self.left is not None
         assert self.right is not None
         left, right = self.left.deserialize, self.right.deserialize
@@ -188,18 +179,15 @@ class WaitingValuesSerde:
         ]
 
     def normalise(self, value: list[tuple[bool, Any]], /) -> list[tuple[bool, Any]]:
-        """Return the values as `deserialize` returns them from their bytes."""
         assert self.left is not None
         assert self.right is not None
         left, right = self.left, self.right
         return [(is_left, kept(left if is_left else right, v)) for is_left, v in value]
 
     def with_inner_default(self, default: AnySerde, /) -> WaitingValuesSerde:
-        """Return a copy with `default` for each side without a serde."""
         return WaitingValuesSerde(completed(self.left, default), completed(self.right, default))
 
     def for_topic(self, topic: str, *, is_key: bool) -> WaitingValuesSerde:
-        """Return a copy with the inner serdes for a topic."""
         if self.left is None or self.right is None:
             return self
         return WaitingValuesSerde(

@@ -41,9 +41,6 @@ def stripped(schema: Any) -> Any:
 def unreadable_json(new: Schema, old: Schema) -> str | None:
     """Return why some documents of the old schema cannot be read with the new schema, or None.
 
-    Returns:
-        The first field and its problem, or None.
-
     >>> old = {"type": "object", "properties": {}, "required": []}
     >>> tax = {"type": "number"}
     >>> new = {"type": "object", "properties": {"tax": tax}, "required": ["tax"]}

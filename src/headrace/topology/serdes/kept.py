@@ -27,10 +27,7 @@ from headrace.topology.serdes._serde import JsonSerde, Serde, StringSerde
 
 
 def as_pair(returned: Any) -> Any:
-    """Return the argument if it is a tuple or list of two.
-
-    Raises:
-        NoPairError: it is not a tuple or list, or does not have two items.
+    """Return the argument if it is a tuple or list of two; raise NoPairError otherwise.
 
     >>> as_pair([1, 2])
     [1, 2]
@@ -75,8 +72,7 @@ def kept(serde: Serde[Any], value: Any) -> Any:
 
 
 def own_copy(serde: Serde[Any]) -> Callable[[Any], Any]:
-    """Return a function that converts a value to its stored form, as a private copy if it is
-    mutable.
+    """Return a function that converts a value to its stored form, as a private copy if mutable.
 
     >>> from headrace import serdes
     >>> given = [1, {"a": (2.5,)}]

@@ -39,7 +39,6 @@ def marked(headers: Headers | None, call: str) -> Headers:
 
 
 def unmarked(headers: Headers) -> Headers:
-    """Return the headers without a mark."""
     return [one for one in headers if one[0] != MARK]
 
 
@@ -52,19 +51,13 @@ def call_of(headers: Headers) -> str | None:
 
 
 def refuse_partial(headers: Headers) -> None:
-    """Raise if the record is a partial aggregate.
-
-    Raises:
-        PartialError: the headers contain the mark.
-    """
     call = call_of(headers)
     if call is not None:
         raise PartialError(call)
 
 
 def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
-    """Describe a record of a repartition topic if it is a partial aggregate; None for a single
-    record.
+    """Describe a record of a repartition topic if it is a partial aggregate, else return None.
 
     >>> said_of_partial(marked(None, "count"), write_count(3))
     "a partial result of 'count', made of 3 records"
@@ -83,16 +76,7 @@ def said_of_partial(headers: Headers | None, value: bytes | None) -> str | None:
 
 
 def refuse_unread(error: Exception, headers: Headers | None) -> None:
-    """Raise for a partial aggregate that cannot be read, because no handler may skip its many
-    records.
-
-    Args:
-        error: the error of reading the record.
-        headers: the record's headers.
-
-    Raises:
-        PartialError: the record is a partial aggregate.
-    """
+    """Raise for an unreadable partial aggregate: no handler may skip its many records."""
     call = call_of(headers or ())
     if call is None:
         return
@@ -104,14 +88,9 @@ def refuse_unread(error: Exception, headers: Headers | None) -> None:
 def taker(call: str, read: Callable[[bytes], Any]) -> Take:
     """Return a reader of the repartition topic of an aggregation that supports partial aggregates.
 
-    Args:
-        call: the name of the aggregation.
-        read: decodes a partial aggregate.
-
-    Returns:
-        A function of the headers and the value's bytes of a record. It returns the partial
-        aggregate, or None for a single record, and the record's headers. It raises `PartialError`
-        if the record is a partial aggregate of another aggregation, or damaged.
+    The reader takes the headers and the value's bytes of a record. It returns the partial
+    aggregate, or None for a single record, and the record's headers. It raises `PartialError`
+    if the record is a partial aggregate of another aggregation, or damaged.
 
     >>> take_count(marked(None, "count"), write_count(3)), take_count([("trace", b"1")], b"v")
     ((3, None), (None, [('trace', b'1')]))

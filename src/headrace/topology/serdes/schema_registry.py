@@ -70,14 +70,7 @@ class SchemaRegistry(Protocol):
 
 
 def incompatibility(reader: str, writer: str) -> str | None:
-    """Return why data of a schema cannot be read with another schema, by Apache Avro's rules.
-
-    Args:
-        reader: the schema to read with, as JSON.
-        writer: the schema that the data was written with, as JSON.
-
-    Returns:
-        The problem, or None if every value of `writer` can be read.
+    """Return why `reader` cannot read data of `writer` by Apache Avro's rules, or None.
 
     >>> incompatibility('"long"', '"int"') is None
     True

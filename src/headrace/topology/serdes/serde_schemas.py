@@ -52,14 +52,7 @@ def _form(serde: Any) -> dict[str, Any]:
 
 
 def unreadable(new: str, old: str) -> str | None:
-    """Return why new code cannot read all data of old code, or None.
-
-    Args:
-        new: the result of `schema_of` for the new serde.
-        old: the result of `schema_of` for the old serde.
-
-    Returns:
-        The first location and its problem, or None if all data can be read or a format is unknown.
+    """Return why `new` cannot read all data of `old`, two results of `schema_of`; None if unknown.
 
     >>> unreadable('{"json":{"type":"string"}}', '{"json":{"type":"integer"}}')
     '`$` was an integer and is a string'

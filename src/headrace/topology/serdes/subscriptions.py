@@ -47,7 +47,6 @@ class Instruction(IntEnum):
 
     @property
     def forgets(self) -> bool:
-        """Whether it ends the subscription."""
         return self < Instruction.ANSWER
 
 
@@ -108,7 +107,6 @@ def combined_key(foreign_key: bytes, key: bytes) -> bytes:
 
 
 def primary_key(row_key: bytes) -> bytes:
-    """Return the primary key's bytes from a store's key."""
     return row_key[_LENGTH.size + _LENGTH.unpack_from(row_key)[0] :]
 
 
@@ -138,7 +136,6 @@ class SubscriptionSerde:
         return bytes((flags, value.instruction)) + (value.hash or b"") + value.key + end
 
     def deserialize(self, data: bytes, /) -> Subscription:
-        """Decode a subscription of either version."""
         if len(data) < 2 or data[0] & _VERSION > _WITH_PARTITION or data[1] > 3:
             _refuse(self.name, data)
         start = 2 if data[0] & _NO_HASH else 2 + _HASH.size
@@ -169,13 +166,11 @@ class ResponseSerde:
     canonical: bool = True
 
     def serialize(self, value: Response, /) -> bytes:
-        """Encode a response without its partition."""
         version = _EMPTY_VALUE if value.value == b"" else 0
         flags = version | (_NO_HASH if value.hash is None else 0)
         return bytes((flags,)) + (value.hash or b"") + (value.value or b"")
 
     def deserialize(self, data: bytes, /) -> Response:
-        """Decode a response; its partition is None."""
         start = 1 if data and data[0] & _NO_HASH else 1 + _HASH.size
         if len(data) < start or data[0] & _VERSION > _EMPTY_VALUE:
             _refuse(self.name, data)
@@ -198,13 +193,11 @@ class CombinedKeySerde:
     canonical: bool = False
 
     def serialize(self, value: tuple[Any, Any], /) -> bytes:
-        """Encode a pair."""
         assert self.foreign is not None
         assert self.primary is not None
         return combined_key(self.foreign.serialize(value[0]), self.primary.serialize(value[1]))
 
     def deserialize(self, data: bytes, /) -> tuple[Any, Any]:
-        """Decode a pair."""
         assert self.foreign is not None
         assert self.primary is not None
         key = primary_key(data)
@@ -212,12 +205,10 @@ class CombinedKeySerde:
         return self.foreign.deserialize(foreign), self.primary.deserialize(key)
 
     def with_inner_default(self, default: Serde[Any], /) -> CombinedKeySerde:
-        """Return a copy with `default` for each missing serde."""
         foreign, primary = completed(self.foreign, default), completed(self.primary, default)
         return replace(self, foreign=foreign, primary=primary)
 
     def for_topic(self, topic: str, *, is_key: bool) -> CombinedKeySerde:
-        """Return a copy with the inner serdes for a topic."""
         inner: Sequence[Serde[Any] | None] = (self.foreign, self.primary)
         told = [s if s is None else for_topic(s, topic, is_key=is_key) for s in inner]
         return self if told == list(inner) else CombinedKeySerde(told[0], told[1])

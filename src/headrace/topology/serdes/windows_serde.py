@@ -115,19 +115,15 @@ class WindowStoreSerde(Generic[K]):
     canonical: bool = field(default=True, init=False)
 
     def serialize(self, value: Windowed[K], /) -> bytes:
-        """Encode a windowed key; a window of another size is rejected."""
         return self.windowed.serialize(value) + _SEQUENCE
 
     def deserialize(self, data: bytes, /) -> Windowed[K]:
-        """Decode a windowed key; the sequence number is ignored."""
         return self.windowed.deserialize(data[: -len(_SEQUENCE)])
 
     def with_inner_default(self, default: Serde[Any], /) -> WindowStoreSerde[K]:
-        """Return a copy with `default` as the inner key's serde, if it has none."""
         return replace(self, windowed=self.windowed.with_inner_default(default))
 
     def for_topic(self, topic: str, *, is_key: bool) -> WindowStoreSerde[K]:
-        """Return a copy with the inner serde for a topic."""
         return replace(self, windowed=self.windowed.for_topic(topic, is_key=is_key))
 
 
