@@ -27,9 +27,6 @@ from headrace.topology.java_names import hinting
 def require_word(argument: str, given: object, words: Sequence[str]) -> None:
     """Raise unless the value is in `words`; the message suggests the closest word.
 
-    Raises:
-        TopologyError: The value is not in `words`.
-
     >>> require_word("emit", "on_close", ["on_window_update", "on_window_close"])
     Traceback (most recent call last):
     headrace.topology.errors.TopologyError: emit must be 'on_window_update' or 'on_window_close', \
@@ -277,9 +274,7 @@ def _check_function(
 
 
 def _returns_nothing(function: Any) -> bool:
-    """Return whether a Python function returns None on every path, such as a function without
-    `return`.
-    """
+    """Return whether a Python function returns None on every path."""
     while isinstance(function, functools.partial):
         function = function.func
     called = function if hasattr(function, "__code__") else type(function).__call__
@@ -306,19 +301,7 @@ def refuse_other_than_function(
     *,
     is_awaited: bool = False,
 ) -> None:
-    """Raise if an argument is not a function that can be called as it will be called.
-
-    Args:
-        function: The argument.
-        method: The method that it was passed to.
-        name: Name of the parameter.
-        count: Number of arguments that the function will be called with; None if it varies.
-        called_as: The call in source form, if known.
-        is_awaited: Whether a coroutine function is accepted.
-
-    Raises:
-        TopologyError: It is not a function, is a coroutine function, or takes other arguments.
-    """
+    """Raise if a function cannot take `count` arguments (None: any), or would never run."""
     where = f"{method}() at {calling_line()}"
     if not callable(function):
         raise TopologyError(f"{where}: {name} must be a function, and not {_described(function)}")
@@ -345,14 +328,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def why_not_called_as(called: str, count: int, function: Any) -> str | None:
-    """Return an error description of a function, as the rest of a sentence, or None if it is valid.
-
-    Args:
-        called: The call, such as ``handler(failure)``.
-        count: The number of its arguments.
-
-    Returns:
-        None if the function can be called in this way, or if that is unknown.
+    """Return why a call is wrong, as the rest of a sentence; None if it is valid or unknown.
 
     >>> print(why_not_called_as("handler(failure)", 1, len))
     None
@@ -386,9 +362,7 @@ def is_coroutine(function: Any) -> bool:
 
 
 def _takes(function: Any, count: int) -> bool:
-    """Return whether a function accepts `count` positional arguments; true if its signature is
-    unknown.
-    """
+    """Return whether a function accepts `count` positional arguments; true if unknown."""
     values = (None,) * count
     told = False
     for signature in _signatures(function):
@@ -452,11 +426,7 @@ def _described(value: Any) -> str:
 
 
 def refuse_other_than_serde(value: Any, name: str, method: str) -> None:
-    """Raise if an argument is neither None nor a serde.
-
-    Raises:
-        TopologyError: The argument is not a serde; the message suggests a replacement.
-    """
+    """Raise if an argument is neither None nor a serde."""
     is_one = callable(getattr(value, "serialize", None)) and callable(
         getattr(value, "deserialize", None)
     )

@@ -23,11 +23,7 @@ _UNPACKED = re.compile(r"key_\d+, value_\d+|\(k, v\)|k, v")
 
 
 def explained(error: Exception, filename: str, lines: Sequence[str]) -> Exception:
-    """Add the key or value part to a serde's error, or replace an unpacking error by a clear error.
-
-    Returns:
-        The error to report.
-    """
+    """Add the key or value part to a serde's error; replace an unpacking error by a clear error."""
     if isinstance(error, SerdeError):
         error.part = error.part or part_of(error.__traceback__, filename, lines)
     elif isinstance(error, ValueError) and "values to unpack" in str(error):
@@ -72,9 +68,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _asked_for_results(frame: TracebackType, lines: Sequence[str]) -> bool:
-    """Return whether the error was raised by iterating over a function's result, not inside the
-    function.
-    """
+    """Return whether iterating over a function's result raised the error, not the function."""
     operation = dis.opname[frame.tb_frame.f_code.co_code[frame.tb_lasti]]
     return operation == "GET_ITER" or _GATHERED.match(_ran(frame, lines)) is not None
 

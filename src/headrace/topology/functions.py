@@ -24,11 +24,7 @@ from headrace.topology.errors import NeverRunError
 
 
 def refuse_never_run(result: object) -> None:
-    """Raise if a function's result is a coroutine or generator, which would never run.
-
-    Raises:
-        NeverRunError: It is a coroutine, a generator or similar.
-    """
+    """Raise if a function's result is a coroutine or generator, which would never run."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()
         raise NeverRunError(type(result).__name__)
@@ -37,12 +33,7 @@ def refuse_never_run(result: object) -> None:
 
 
 def holds(result: object) -> bool:
-    """Return the truth value of a predicate's result; for predicates called inside another
-    function.
-
-    Raises:
-        NeverRunError: It is a coroutine, a generator or similar.
-    """
+    """Return the truth value of the result of a predicate that another function called."""
     if result is True or result is False:
         return result
     refuse_never_run(result)
@@ -52,11 +43,7 @@ def holds(result: object) -> bool:
 def looked_at(
     function: Callable[..., Any], keep: Callable[[Callable[..., Any]], None]
 ) -> Callable[..., Any]:
-    """Return a wrapper of a function that checks its first result.
-
-    Args:
-        keep: Called with the function itself after a valid result, to replace the wrapper.
-    """
+    """Wrap a function to check its first result; `keep` then replaces the wrapper."""
 
     def call(*values: Any) -> Any:
         result = function(*values)
@@ -104,8 +91,7 @@ class Place:
 
 
 def place_of(function: object) -> Place | None:
-    """Return the source location of a user function; None for a function of this package or another
-    object.
+    """Return the location of a user function; None for this package's functions and other objects.
 
     >>> str(place_of(str.upper)), str(place_of(len)), str(place_of(functools.partial(int, base=2)))
     ('str.upper', 'len', 'int')
@@ -139,11 +125,7 @@ def made_of(function: Callable[..., Any]) -> Callable[[F], F]:
 
 
 def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..., Any]]:
-    """Yield the user functions in a node of a topology, except functions of serdes.
-
-    Args:
-        depth: Maximum depth of nested objects.
-    """
+    """Yield the user functions in a node of a topology, except functions of serdes."""
     if hasattr(given, "serialize") and hasattr(given, "deserialize"):
         return
     if callable(given) and place_of(given) is not None:
@@ -157,11 +139,7 @@ def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..
 
 
 def called(traceback: TracebackType | None, generated: str) -> Place | None:
-    """Return the first function in a traceback that is a user function, or None.
-
-    Args:
-        generated: File name of the generated code.
-    """
+    """Return the first user function in a traceback outside of the `generated` file, or None."""
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code.co_filename != generated and not is_ours(_module_in(frame)):
@@ -190,7 +168,6 @@ def _module_of(function: object) -> str:
 
 
 def is_ours(module: str) -> bool:
-    """Return whether a module belongs to this package."""
     return module == "headrace" or module.startswith("headrace.")
 
 
@@ -231,7 +208,6 @@ def _tail(file: str, module: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return the text with unprintable characters replaced, such as line breaks."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

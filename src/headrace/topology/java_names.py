@@ -69,9 +69,7 @@ def _takes_names_alone(made: Callable[..., None]) -> bool:
 
 
 def _by_name(face: type, made: Callable[..., None]) -> Callable[..., None]:
-    """Return an `__init__` whose error for positional arguments shows the call with keyword
-    arguments.
-    """
+    """Return an `__init__` whose error for positional arguments shows the call by name."""
 
     @wraps(made)
     def init(self: Any, *args: Any, **named: Any) -> None:

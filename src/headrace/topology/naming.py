@@ -44,11 +44,9 @@ class Names:
         return generated if given is None else legal(given)
 
     def store(self, prefix: str) -> str:
-        """Generate the name of a store without a given name."""
         return self._numbered(f"{prefix}STATE-STORE-")
 
     def repartition(self, prefix: str) -> RepartitionNames:
-        """Return the names of a repartition topic and its nodes for a prefix."""
         topic = repartition_topic(prefix)
         # The numbers are used up in this order even if the names do not contain them.
         numbered = [self._numbered(f"KSTREAM-{kind}-") for kind in ("SINK", "FILTER", "SOURCE")]
@@ -62,7 +60,6 @@ class Names:
 
 
 def repartition_topic(prefix: str) -> str:
-    """Return the name of the repartition topic with a given or generated prefix."""
     return prefix if prefix.endswith(_REPARTITION) else prefix + _REPARTITION
 
 
@@ -80,11 +77,7 @@ def _is_legal(name: str) -> bool:
 
 
 def legal(name: str, what: str = "name") -> str:
-    """Return `name` if it is a legal topic name.
-
-    Raises:
-        TopologyError: the name is not legal.
-    """
+    """Return `name` if it is a legal topic name, or raise."""
     if not isinstance(name, str):
         raise TopologyError(f"{what} must be a str, and {type_of(name)} was given")
     if not _is_legal(name):
@@ -100,14 +93,7 @@ def legal(name: str, what: str = "name") -> str:
 
 
 def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
-    """Return the topics that a call reads.
-
-    Args:
-        step: the call, for errors.
-
-    Raises:
-        TopologyError: no topic is given, a topic is given twice, or a name is not legal.
-    """
+    """Return the topics that `step` reads; raise if there is none, a duplicate or a wrong name."""
     if isinstance(topics, bytes) or not isinstance(topics, (str, Iterable)):
         raise TopologyError(
             f"{step} takes the name of a topic, or several of them, and was given {type_of(topics)}"
@@ -123,11 +109,6 @@ def legal_topics(topics: str | Iterable[str], step: str) -> tuple[str, ...]:
 
 
 def legal_topic(topic: str, step: str) -> str:
-    """Return the single topic that a call reads.
-
-    Raises:
-        TopologyError: no topic or several topics are given, or the name is not legal.
-    """
     found = legal_topics(topic, step)
     if len(found) > 1:
         raise TopologyError(

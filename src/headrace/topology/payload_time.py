@@ -124,11 +124,7 @@ class EventTime:
         return "skip" if self.on_invalid == "drop" else None
 
     def __call__(self, record: InputRecord, partition_time: int) -> int:
-        """Return the time in milliseconds since 1970.
-
-        Raises:
-            InvalidTimeError: the payload has no valid time.
-        """
+        """Return milliseconds since 1970; raise InvalidTimeError without a valid time."""
         del partition_time
         try:
             return self._time(record)

@@ -139,9 +139,7 @@ BY_NAME: dict[str, TimestampExtractor] = {
 def needed(
     own: TimestampExtractor | None, default: TimestampExtractor | None
 ) -> TimestampExtractor | None:
-    """Return the extractor to call for a source, or None if the record's own timestamp is
-    sufficient.
-    """
+    """Return the extractor to call for a source, or None if the record's timestamp suffices."""
     chosen = own if own is not None else default
     return None if chosen is fail_on_invalid_timestamp else chosen
 
@@ -162,36 +160,29 @@ class Stamped:
 
     @property
     def received(self) -> Any:
-        """The record as it was read, with its own timestamp."""
         return self._message
 
     def topic(self) -> str:
-        """Return the record's topic."""
         topic: str = self._message.topic()
         return topic
 
     def partition(self) -> int:
-        """Return the record's partition."""
         partition: int = self._message.partition()
         return partition
 
     def offset(self) -> int:
-        """Return the record's offset."""
         offset: int = self._message.offset()
         return offset
 
     def key(self) -> bytes | None:
-        """Return the key's bytes."""
         key: bytes | None = self._message.key()
         return key
 
     def value(self) -> bytes | None:
-        """Return the value's bytes."""
         value: bytes | None = self._message.value()
         return value
 
     def headers(self) -> Headers:
-        """Return the headers in order."""
         headers: Headers = self._message.headers()
         return headers
 
@@ -200,22 +191,14 @@ class Stamped:
         return self._message.timestamp()[0], self._timestamp
 
     def objects(self) -> tuple[Any, Any]:
-        """Return the decoded key and value.
-
-        Raises:
-            Exception: The error of their serdes.
-        """
+        """Return the decoded key and value, or raise the error of their serdes."""
         if self._objects is None:
             assert self._error is not None
             raise self._error
         return self._objects
 
     def time(self) -> int:
-        """Return the timestamp from the extractor.
-
-        Raises:
-            Exception: The error of the extractor.
-        """
+        """Return the timestamp from the extractor, or raise its error."""
         if self._error is not None:
             raise self._error
         return self._timestamp
@@ -285,7 +268,6 @@ class TimestampAssigner:
     partition_time: int = -1
 
     def stamp(self, messages: Iterable[Any]) -> list[Stamped]:
-        """Return the records with their timestamps."""
         stamped = []
         for message in messages:
             record = Stamped(message)

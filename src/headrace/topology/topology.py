@@ -44,7 +44,6 @@ def with_source(
     timestamps: TimestampExtractor | None,
     offset_reset: OffsetReset | None,
 ) -> G:
-    """Return the topology with a source node added."""
     found = legal_topics(topics, "add_source()")
     for node in topology.nodes:
         for topic in set(found).intersection(node.reads_topics):
@@ -67,7 +66,6 @@ def with_source(
 def with_processor(
     topology: G, name: str, supplier: Any, parents: tuple[str, ...], stores: Iterable[Any]
 ) -> G:
-    """Return the topology with a processor node added."""
     given = supplied(supplier)
     wanted = (*stores, *given.stores)
     node = Operator(
@@ -89,14 +87,12 @@ def with_sink(
     value: AnySerde | None,
     partitioner: Function | None,
 ) -> G:
-    """Return the topology with a sink node added."""
     target = topic if callable(topic) else legal(topic, "topic")
     above = _known(topology, name, parents)
     return _with(topology, Sink(legal(name), above, target, key, value, partitioner=partitioner))
 
 
 def with_state_store(topology: G, store: StoreBuilder[Any], processors: tuple[str, ...]) -> G:
-    """Return the topology with a store added and connected to processors."""
     stores, lines = with_stores(topology.stores, (store,), topology.lines)
     added = replace(topology, stores=stores, lines=lines)
     for processor in processors:
@@ -131,7 +127,6 @@ def with_read_only_state_store(
 
 
 def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
-    """Return the topology with stores connected to a processor."""
     if not stores:
         raise TopologyError(f"no store was named to connect {processor!r} with; name at least one")
     found = [node for node in topology.nodes if node.name == processor]

@@ -60,15 +60,7 @@ class Windowed(NamedTuple, Generic[K]):
 
 
 def duration_ms(name: str, value: Any, *, at_least: int) -> int:
-    """Return a user's duration in milliseconds, after checking it.
-
-    Args:
-        name: name of the parameter, for the error.
-        at_least: minimum in milliseconds.
-
-    Raises:
-        TopologyError: it is not a timedelta, too short, or not a whole number of milliseconds.
-    """
+    """Return a user's duration in milliseconds; raise if it is too short or not whole."""
     if not isinstance(value, timedelta):
         raise TopologyError(f"{name} must be a timedelta, not {type(value).__name__}")
     milliseconds, rest = divmod(value, _MS)
