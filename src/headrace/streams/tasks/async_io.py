@@ -34,12 +34,7 @@ Look = Callable[[], None]
 
 
 class CallWatch:
-    """Cancellation check for the calls of a worker.
-
-    Args:
-        is_stopping: returns whether the worker must stop.
-        is_given_up: returns whether the worker was removed from the consumer group.
-    """
+    """Cancellation check for the calls of a worker that stops or was removed from its group."""
 
     def __init__(
         self,
@@ -54,12 +49,7 @@ class CallWatch:
         self._stopping_s: float | None = None
 
     def look(self) -> None:
-        """Raise if calls in flight must be cancelled.
-
-        Raises:
-            TaskMigratedError: the partitions belong to another worker.
-            AbortableError: the worker must stop, and the grace period has passed.
-        """
+        """Raise if calls in flight must be cancelled; a stop leaves them a grace period."""
         if self._is_given_up():
             raise TaskMigratedError(
                 "the group has given this worker up; calls under way were cancelled, and who has "
@@ -77,20 +67,14 @@ class CallWatch:
             )
 
 
-def unwatched() -> None:
-    """Default check, which never raises."""
+def unwatched() -> None: ...
 
 
 Pause = Callable[[float], object]
 
 
 class Attempts:
-    """The attempts of a job.
-
-    Args:
-        job: receives the result or the error.
-        plan: the retry policy and the timeout.
-    """
+    """The attempts of a job, which receives the result or the error."""
 
     __slots__ = ("_job", "_plan", "made")
 
@@ -101,11 +85,6 @@ class Attempts:
         """Number of attempts that were started."""
 
     async def run_async(self) -> None:
-        """Await the attempts on the current event loop.
-
-        Raises:
-            asyncio.CancelledError: the awaiting task was cancelled.
-        """
         job, plan = self._job, self._plan
         try:
             async with asyncio.timeout(plan.timeout_ms / 1000) as limit:
@@ -134,11 +113,6 @@ class Attempts:
             await asyncio.sleep(pause_ms / 1000)
 
     def run(self, pause: Pause) -> None:
-        """Make the attempts in this thread.
-
-        Args:
-            pause: sleeps for a number of seconds.
-        """
         job, plan = self._job, self._plan
         for self.made in count(1):
             try:
@@ -167,11 +141,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class OneByOne:
-    """Sequential caller of user functions, deterministic for tests and simulations.
-
-    Args:
-        gathers: whether operators batch calls, as live workers do.
-    """
+    """Sequential caller of user functions, deterministic for tests and simulations."""
 
     def __init__(self, *, gathers: bool = True) -> None:
         self.gathers = gathers
@@ -181,7 +151,6 @@ class OneByOne:
         """Ignore the check, because calls take no time."""
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
-        """Make the calls sequentially."""
         for number, job in enumerate(jobs):
             job.ended = number
         if not plan.is_async:
@@ -201,7 +170,6 @@ class OneByOne:
             self._loop.run_until_complete(Attempts(job, plan).run_async())
 
     def close(self) -> None:
-        """Close the loop."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.close()
@@ -218,7 +186,6 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         super().__init__(_Jumping(self._jump))
 
     def time(self) -> float:
-        """Return seconds, including skipped time."""
         return super().time() + self._jumped_s
 
     def __del__(self) -> None:
@@ -281,7 +248,7 @@ class Threads:
         self._is_closed = False
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
-        """Make the calls, and return when all of them have ended or timed out."""
+        """Make the calls until all of them have ended or timed out."""
         if self._stuck > STUCK_FACTOR * plan.concurrency:
             for job in jobs:
                 job.error = CallsStuckError(self._stuck)
@@ -379,7 +346,6 @@ class _Wave:
                 self._end(job)
 
     def _pause(self, job: Job, pause_s: float) -> None:
-        """Wait before the next attempt; raise if the job has timed out."""
         with self._changed:
             ends_s = self._monotonic_s() + pause_s
             while (rest_s := ends_s - self._monotonic_s()) > 0 and job in self._running:
@@ -440,11 +406,7 @@ CLOSE_S = 5.0
 
 
 class LiveCalls:
-    """Caller of user functions for a live worker.
-
-    Args:
-        gathers: whether operators batch calls.
-    """
+    """Caller of user functions for a live worker."""
 
     def __init__(self, *, gathers: bool = True) -> None:
         self.gathers = gathers
@@ -454,11 +416,9 @@ class LiveCalls:
         self._look: Look = unwatched
 
     def watch(self, look: Look, /) -> None:
-        """Set the check that is called regularly during waits for calls."""
         self._look = look
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
-        """Make the calls, and return when all of them have ended."""
         if plan.is_async:
             if self._loop is None:
                 self._loop = SharedLoop.taken()
@@ -467,7 +427,6 @@ class LiveCalls:
             self._threads.run(jobs, plan, self._look)
 
     def close(self) -> None:
-        """Release the loop and stop idle threads."""
         self._threads.close()
         loop, self._loop = self._loop, None
         if loop is not None:
@@ -489,7 +448,6 @@ class SharedLoop:
 
     @classmethod
     def taken(cls) -> SharedLoop:
-        """Return the loop of the process, and create it if necessary."""
         with cls._lock:
             if cls._present is None:
                 cls._present = cls()
@@ -497,7 +455,6 @@ class SharedLoop:
             return cls._present
 
     def let_go(self) -> None:
-        """Release the loop; the last release ends it."""
         with self._lock:
             self._users -= 1
             if self._users:
@@ -508,7 +465,6 @@ class SharedLoop:
         self._thread.join(CLOSE_S)
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
-        """Await jobs; errors during the wait, such as Ctrl-C, cancel running jobs."""
         future = asyncio.run_coroutine_threadsafe(_run_all(jobs, plan), self._loop)
         try:
             while not wait([future], LOOK_S).done:
@@ -546,7 +502,6 @@ async def _settled() -> bool:
 
 
 async def _run_all(jobs: Sequence[Job], plan: CallPlan) -> None:
-    """Run jobs with limited concurrency; each lane takes the next job."""
     waiting, ended = iter(jobs), iter(range(len(jobs)))
 
     async def lane(waiting: Iterator[Job]) -> None:

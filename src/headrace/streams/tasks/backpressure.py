@@ -64,8 +64,6 @@ class RepartitionBackpressure:
 
     Args:
         is_ahead: returns whether a task must wait because it is ahead of other tasks in event time.
-        partitions: the partition count of each topic.
-        end_offsets: returns the end offsets of partitions.
         committed: returns committed offsets without waiting for open transactions.
     """
 
@@ -125,7 +123,7 @@ class RepartitionBackpressure:
     # -- paused tasks --------------------------------------------------------------------------
 
     def nearest_first(self, tasks: Sequence[Task]) -> list[Task]:
-        """Sort tasks so that downstream tasks are processed first."""
+        """Sort downstream tasks first."""
         depths = self._flow.depths
         return sorted(tasks, key=lambda task: depths[task.id.sub_topology])
 
@@ -134,11 +132,7 @@ class RepartitionBackpressure:
         return task.id.sub_topology in self._feeds
 
     def holds(self, task: Task, waiting: Callable[[Task], bool]) -> bool:
-        """Return whether a task must wait for the readers of its output; call it in each turn.
-
-        Args:
-            waiting: returns whether a reader waits for more input.
-        """
+        """Return whether a task must wait for the readers of its output; call it in each turn."""
         topics = self._feeds.get(task.id.sub_topology, ())
         # Check every topic, because each check also updates whether the topic is full.
         held = bool([topic for topic in topics if self._is_full(topic, waiting)])
@@ -147,11 +141,9 @@ class RepartitionBackpressure:
         return held
 
     def is_held(self, task: Task) -> bool:
-        """Return whether the last call of `holds` paused a task."""
         return task.id in self._held
 
     def has_read(self, task: Task, count: int) -> None:
-        """Count the records that a writing task has processed."""
         if self.feeds(task):
             self._read += count
 
@@ -164,11 +156,7 @@ class RepartitionBackpressure:
     # -- early commits -------------------------------------------------------------------------
 
     def wants_commit(self) -> bool:
-        """Return whether a task waits for readers that cannot see its uncommitted records.
-
-        This is possible under exactly-once only. A task that waits only for an answer of the
-        cluster does not need a commit because the answer arrives earlier.
-        """
+        """Return whether a task waits for readers that cannot see its uncommitted records."""
         return (
             self._exactly_once
             and bool(self._held)
@@ -224,9 +212,7 @@ class RepartitionBackpressure:
         return full or self._is_blind(now_s)
 
     def _is_blind(self, now_s: float) -> bool:
-        """Return whether writers have read the maximum number of records since the last answered
-        request.
-        """
+        """Return whether writers have read as much as they may before the next answer."""
         if self._read - self._read_and_seen < self._unseen_max:
             return False
         return not self._inquiry.is_open or now_s - self._asked_s < PATIENCE_S
@@ -275,7 +261,7 @@ class RepartitionBackpressure:
         return any(self._full.values()) or unseen * ASKED_PER_LAG >= self._limit
 
     def _look(self, tps: Sequence[TopicPartition], unknown: Sequence[TopicPartition]) -> Answer:
-        """Request end and committed offsets from the cluster; runs in the background."""
+        """Request the offsets in the background."""
         try:
             ends = self._end_offsets(tps)
             begun = self._committed(unknown) if unknown else {}

@@ -51,12 +51,7 @@ def committed_rows(
 
 
 class PassedOver:
-    """Records of a task that are marked to be skipped, by the command `headrace skip`.
-
-    Args:
-        progress: the committed metadata, by input partition.
-        log: logs each skipped record.
-    """
+    """Records of a task that are marked to be skipped, by the command `headrace skip`."""
 
     def __init__(
         self, progress: Mapping[TopicPartition, OffsetMetadata], task_id: str, log: Log | None
@@ -89,7 +84,6 @@ class PassedOver:
         return kept
 
     def values(self, tp: TopicPartition, offset: int) -> dict[str, int]:
-        """Return the numbers to commit with an offset, for marked records that are still ahead."""
         if not self._offsets:
             return {}
         return left_out_values(o for o in self._offsets.get(tp, ()) if o >= offset)
@@ -127,7 +121,6 @@ class TimesWritten:
     def begin(
         self, sub: int, operators: Mapping[str, Operator], number: Callable[[str], Number]
     ) -> None:
-        """Register the operators of the task and the numbers that it commits."""
         held: list[tuple[Number, Sequence[Operator]]] = []
         for topic, writers in self._written.items():
             nodes = writers.holders[sub]
@@ -179,11 +172,7 @@ class TimesWritten:
 
 
 class CommittedNumbers:
-    """Numbers in the offset metadata of a task: of its operators and of its topics.
-
-    Args:
-        progress: the committed metadata, by input partition.
-    """
+    """Numbers in the offset metadata of a task: of its operators and of its topics."""
 
     def __init__(
         self, progress: Mapping[TopicPartition, OffsetMetadata], topic_ids: Mapping[str, str]
@@ -201,7 +190,6 @@ class CommittedNumbers:
         self._changelog_numbers: dict[str, int] = {}
 
     def number(self, name: str) -> Number:
-        """Return a number of an operator, with its committed value."""
         known = self._numbers.get(name)
         if known is None:
             known = self._numbers[name] = Number(self._extra_values.pop(name, -1))
@@ -220,15 +208,9 @@ class CommittedNumbers:
         *,
         of_inputs: Iterable[str] = (),
     ) -> None:
-        """Check before the first record that the numbers fit into the offset metadata.
+        """Raise before the first record if the numbers do not fit into the offset metadata.
 
         IDs of changelogs are committed only if they fit with all other numbers.
-
-        Args:
-            of_inputs: names of numbers that differ by input.
-
-        Raises:
-            TopologyError: the numbers do not fit.
         """
         own = dict.fromkeys((*self._numbers, *of_inputs, INPUTS, COMMIT_ID), 0)
         values = {**self._extra_values, **own, **id_values("", "")}
@@ -254,7 +236,6 @@ class CommittedNumbers:
         self._changelog_numbers = fitting
 
     def values(self, inputs: Iterable[str], commit_id: int) -> dict[str, int]:
-        """Return the numbers to commit with every input offset."""
         numbers = {name: n.value for name, n in self._numbers.items() if n.value != -1}
         own = {INPUTS: inputs_number(inputs), COMMIT_ID: commit_id, **self._changelog_numbers}
         return {**self._extra_values, **numbers, **own}
@@ -262,5 +243,4 @@ class CommittedNumbers:
     def progress(
         self, topic: str, partition_time: int, values: Mapping[str, int]
     ) -> OffsetMetadata:
-        """Return the metadata to commit with an offset of an input."""
         return OffsetMetadata(partition_time, {**values, **self._id_values.get(topic, {})})

@@ -61,11 +61,9 @@ class MemoryDisk:
         """By task; the global tables have the key None."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
-        """Open a task's state."""
         return self._open(task_id, stores)
 
     def open_global(self, stores: Sequence[Store]) -> TaskHome:
-        """Open the state of global tables."""
         return self._open(None, stores)
 
     def _open(self, task_id: TaskId | None, stores: Sequence[Store]) -> TaskHome:
@@ -75,7 +73,6 @@ class MemoryDisk:
         return self._homes[task_id]
 
     def process_ended(self) -> None:
-        """Drop stores of kind "memory"."""
         for home in self._homes.values():
             home.memory.cancel_restore()  # the object outlives the worker that restored it
             for store in home.stores:
@@ -83,16 +80,11 @@ class MemoryDisk:
                     home.state.drop_store(store.name)
 
     def lose(self) -> None:
-        """Delete all state."""
         self._homes.clear()
 
 
 class RocksDisk:
-    """Disk that keeps each task's state in RocksDB, as the live runtime does.
-
-    Args:
-        config: the application ID and the memory limits of RocksDB.
-    """
+    """Disk that keeps each task's state in RocksDB, as the live runtime does."""
 
     def __init__(self, directory: Path, config: StreamsConfig, log: Log) -> None:
         # Import RocksDB only if it is used.
@@ -111,7 +103,6 @@ class RocksDisk:
         """By task; the global tables have the key None."""
 
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> TaskHome:
-        """Open a task's state."""
         from headrace.streams.tasks.home import LocalHome
 
         home = self._homes.get(task_id)
@@ -122,7 +113,6 @@ class RocksDisk:
         return home
 
     def open_global(self, stores: Sequence[Store]) -> TaskHome:
-        """Open the state of global tables."""
         from headrace.streams.tasks.home import open_global_home
 
         home = self._homes.get(None)
@@ -132,12 +122,10 @@ class RocksDisk:
         return home
 
     def process_ended(self) -> None:
-        """Close all open state."""
         for home in self._homes.values():
             if home.is_open:
                 home.close()
 
     def lose(self) -> None:
-        """Delete all files."""
         shutil.rmtree(self._files)
         self._directory = self._make_directory()

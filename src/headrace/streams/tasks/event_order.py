@@ -50,7 +50,6 @@ class EventOrder:
     Args:
         subs: the sub-topologies whose event time bounds downstream tasks.
         limit: repartition.lag.max.records; 0 disables the feature.
-        look_s: seconds between two checks whether a task is ahead.
     """
 
     def __init__(

@@ -92,11 +92,7 @@ class Failure:
 
 
 def describe_failure(error: BaseException, *, full: bool) -> Failure:
-    """Describe an error for the log and for reports.
-
-    Args:
-        full: whether to include texts that may quote a record.
-    """
+    """Describe an error; `full` includes texts that may quote a record."""
     chain = list(_chain(error))
     cause = chain[-1]
     told = is_ours(error) or full
@@ -112,7 +108,6 @@ def describe_failure(error: BaseException, *, full: bool) -> Failure:
 
 
 def log_failure(log: Log, failure: Failure, **fields: object) -> None:
-    """Log a failure and its location in the user's code."""
     log.error("application_failed", error=failure.error, reason=failure.reason, **fields)
     if failure.places or failure.traceback:
         shown: dict[str, Any] = {"traceback": failure.traceback} if failure.traceback else {}
@@ -161,7 +156,6 @@ def _called(chain: list[BaseException]) -> list[str]:
 
 
 def _lines(chain: list[BaseException]) -> list[str]:
-    """Return the user's frames with source lines and error texts, formatted like a traceback."""
     lines: list[str] = []
     for error in reversed(chain):
         frames = traceback.extract_tb(error.__traceback__)
@@ -184,7 +178,6 @@ def is_ours(error: BaseException) -> bool:
 
 
 def is_the_users(filename: str) -> bool:
-    """Return whether a file is user code: not this package, generated code or a library."""
     if _GENERATED.fullmatch(filename):
         return False
     path = Path(filename)
@@ -220,7 +213,6 @@ class RecordErrors:
         send: sends dead letters, in the task's transaction.
         dropped: counts skipped records, by node and reason.
         refuse: raises the error that stops the application, given error, node and message.
-        facts: the state that the task's processors share, such as a running punctuator.
         record_limit: returns the maximum record size of a topic in bytes, if known.
     """
 
@@ -252,7 +244,6 @@ class RecordErrors:
         headers: Headers | None,
         part: Part | None,
     ) -> None:
-        """Decide about a record that a node fails on, or a sink cannot write."""
         stage: Stage = "processing" if part is None else "production"
         record = NodeRecord(key, value, timestamp, headers)
         if isinstance(error, SerdeError) and (part == "key" or part == "value"):
@@ -279,7 +270,6 @@ class RecordErrors:
         self._decide(error, "processing", node, message, record, answer=answer)
 
     def refused(self, node: str, error: Exception, message: Any, row: SinkRow) -> None:
-        """Decide about a row that an external sink rejects."""
         record = NodeRecord(row.key, row.value, row.timestamp, message.headers())
         self._decide(error, "production", node, message, record, "record")
 

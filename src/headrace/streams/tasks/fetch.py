@@ -28,12 +28,11 @@ class InputWait:
         """Inputs without more records, with the end of the wait; removed when records arrive."""
 
     def must_wait(self, task: Task) -> bool:
-        """Return whether records with lower timestamps may arrive, as `readyToProcess` in Kafka
-        Streams.
+        """Return whether earlier records may arrive, as `readyToProcess` in Kafka Streams.
 
-        A task with several inputs waits for an empty input as long as the broker has more records
-        of it, or its lag is unknown. After that it waits for max.task.idle.ms from the moment when
-        the input was first seen without more records, even while the task has no records itself.
+        A task waits for an empty input while its lag is unknown or positive, and then for
+        max.task.idle.ms from the moment when the input was first seen without more records, even
+        while the task has no records itself.
         """
         if self._config.max_task_idle_ms < 0 or len(task.inputs) < 2:
             return False
@@ -46,16 +45,11 @@ class InputWait:
         return True
 
     def look_again(self, task: Task) -> None:
-        """Update whether a task that has processed all it could waits for an input now.
-
-        If the wait were detected in the next turn only, the queued records of the task would limit
-        the poll before to a single record: each poll would return one record.
-        """
+        """Update the wait before a poll that queued records would limit to a single record."""
         if len(task.inputs) > 1 and task.queued() and task.empty_inputs():
             self.must_wait(task)
 
     def _wait_s(self, task: Task) -> float:
-        """Return the wait for the empty inputs of a task in seconds, or 0 if it may continue."""
         empty = task.empty_inputs()
         for tp in task.inputs:
             if tp not in empty:
@@ -78,16 +72,13 @@ class InputWait:
         return wait_s
 
     def is_waiting(self, task: Task) -> bool:
-        """Return whether the last check of a task made it wait."""
         return task.id in self._waiting
 
     def wait_s(self, tasks: Iterable[Task]) -> float | None:
-        """Return the shortest remaining wait of these tasks, or None if no task waits."""
         until_s = [self._waiting[task.id] for task in tasks if task.id in self._waiting]
         return max(0.0, min(until_s) - self._clock.monotonic_s()) if until_s else None
 
     def keep_to(self, running: Sequence[Task]) -> None:
-        """Discard the waits of tasks that no longer run."""
         ids = {task.id for task in running}
         read = {tp for task in running for tp in task.inputs}
         self._waiting = {t: s for t, s in self._waiting.items() if t in ids}
@@ -107,7 +98,6 @@ class FetchController:
     """Control of the number of records to poll and of paused partitions.
 
     Args:
-        config: max.poll.records, buffered.records.per.partition and max.task.idle.ms.
         backlog: pauses tasks that wait for the readers of their output.
     """
 
@@ -150,15 +140,11 @@ class FetchController:
         return max(1, self._bounded(self._config.max_poll_records) - waiting)
 
     def _bounded(self, most: int) -> int:
-        """Limit a number of records to about WAITING_MAX_BYTES."""
         large = self._record_bytes * most > WAITING_MAX_BYTES
         return max(1, WAITING_MAX_BYTES // self._record_bytes) if large else most
 
     def must_wait(self, task: Task) -> bool:
-        """Return whether a task must wait for its own input, or for the readers of its output.
-
-        Call it in each turn, even if the task has no records.
-        """
+        """Return whether a task must wait for input or for its readers; call it in each turn."""
         # Always evaluate both, because the time of each wait passes during the other.
         waits = self._inputs.must_wait(task)
         return self._backlog.holds(task, self._inputs.is_waiting) or waits
@@ -170,7 +156,6 @@ class FetchController:
         return LAG_WAIT_S if held else self._inputs.wait_s(running)
 
     def is_ready(self, task: Task) -> bool:
-        """Return whether a task has records and the last check did not make it wait."""
         return task.queued() > 0 and not (
             self._inputs.is_waiting(task) or self._backlog.is_held(task)
         )
@@ -200,6 +185,5 @@ class FetchController:
         self._consumer.resume([tp for tp in inputs if tp not in self._paused])
 
     def keep_to_running(self) -> None:
-        """Discard the paused partitions and waits of tasks that no longer run."""
         self._paused = {p for p in self._paused if self._tasks.reader_of(p) is not None}
         self._inputs.keep_to(self._tasks.running)

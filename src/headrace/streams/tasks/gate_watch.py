@@ -37,24 +37,17 @@ class Gate(Protocol):
         """Handle the end of the previous membership: tasks wait again after the next assignment."""
 
     def is_passed(self) -> bool:
-        """Return whether tasks may start.
-
-        Raises:
-            StreamsError: tasks must not start, or the condition cannot be checked.
-        """
+        """Return whether tasks may start; raise if they must not, or if that cannot be checked."""
 
 
 class OpenGate:
     """Gate that is always open."""
 
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Do nothing."""
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None: ...
 
-    def on_new_membership(self) -> None:
-        """Do nothing."""
+    def on_new_membership(self) -> None: ...
 
     def is_passed(self) -> bool:
-        """Return True."""
         return True
 
 
@@ -101,7 +94,6 @@ class GateWatch:
         self._late_s = 0.0
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Start a check when a worker without tasks is assigned some."""
         had, self._has_tasks = self._has_tasks, bool(tasks)
         if not self._has_tasks:
             self._inquiry = self._again_at_s = self._watched = None
@@ -112,7 +104,6 @@ class GateWatch:
             self._watched.ask(self._watch_once)
 
     def on_new_membership(self) -> None:
-        """Check again with the next assignment."""
         self._has_tasks = False
 
     def _begin_to_ask(self) -> None:
@@ -131,12 +122,6 @@ class GateWatch:
         return True
 
     def is_passed(self) -> bool:
-        """Return whether the check has succeeded and tasks may start.
-
-        Raises:
-            StreamsError: an error of `look`.
-            FatalClientError: the check had no result within `patience_s`.
-        """
         if self._inquiry is None:
             self._take_watched()
             return self._again_at_s is None or self._ask_in_time()

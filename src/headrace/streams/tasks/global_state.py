@@ -79,20 +79,11 @@ class GlobalRows:
         self._loaded = self._loaded_bytes = 0
 
     def get(self, key: Any, /) -> Entry:
-        """Return the value and timestamp of a key, or (None, -1).
-
-        Raises:
-            GlobalTableLostError: the local files are corrupted.
-        """
         encoded = self._encode_key(key)
         return self._cache.get(encoded) or self._load(encoded)
 
     def rows(self, start: Any, end: Any, /) -> Iterator[tuple[Any, Any, int]]:
-        """Yield key, value and timestamp of a key range, both ends inclusive; None is no bound.
-
-        Raises:
-            GlobalTableLostError: the local files are corrupted.
-        """
+        """Yield key, value and timestamp of a key range, both ends inclusive; None is no bound."""
         assert self._store is not None, "before the rows were read"
         low = None if start is None else self._encode_key(start)
         # The first key after the end key, because the range is inclusive.
@@ -106,16 +97,13 @@ class GlobalRows:
             raise self._broken(error) from error
 
     def forget(self, rows: Iterable[Row]) -> None:
-        """Remove rows from the cache because they have changed in the store."""
         for key, _ in rows:
             self._cache.pop(key, None)
 
     def cached_bytes(self) -> int:
-        """Estimate the memory of decoded rows."""
         return len(self._cache) * self._entry_bytes()
 
     def shrink_cache(self, limit_bytes: int) -> None:
-        """Evict the oldest decoded rows until the rest fits the limit."""
         cache = self._cache
         surplus = len(cache) - limit_bytes // self._entry_bytes()
         if surplus > 0:
@@ -157,11 +145,7 @@ class GlobalRows:
 def row_of(plan: GlobalPlan, record: ReceivedMessage) -> Row | None:
     """Encode a record as a row with a canonical key; return None without a key.
 
-    Key and value are decoded here, so that an error names the record and is not raised by a later
-    lookup.
-
-    Raises:
-        Exception: a serde cannot decode the key or the value.
+    Decodes key and value, so that an error names the record and is not raised by a later lookup.
     """
     key, value = record.key(), record.value()
     if key is None:
@@ -192,7 +176,6 @@ class Followed:
 
 
 def stores_of_tables(plans: Iterable[GlobalPlan]) -> list[Store]:
-    """Return the stores of the local state of global tables."""
     return [
         Store(StoreSpec(name, kind=plan.store.kind, logged=False, cached=False))
         for plan in plans
@@ -211,15 +194,13 @@ class GlobalState:
         self._home = home
 
     def rows(self, plan: GlobalPlan) -> CommittedStore:
-        """Return the committed rows of a table: key bytes to timestamped values."""
         return self._home.state.store(_names(plan)[0])
 
     def position(self, plan: GlobalPlan) -> Position | None:
-        """Return the written position of a table's rows, or None if they are not usable."""
         return self._home.state.position(_names(plan)[0])
 
     def followed(self, plan: GlobalPlan) -> Followed | None:
-        """Return the offsets that a table's rows have reached, or None if they are not usable."""
+        """Return None if the rows are not usable."""
         rows, offsets = (self._home.state.position(name) for name in _names(plan))
         if rows is None or offsets is None or rows.topic_id != offsets.topic_id:
             return None
@@ -233,7 +214,6 @@ class GlobalState:
         return Followed(rows.topic_id, tps, min(rows.wall_ms, offsets.wall_ms), last)
 
     def drop(self, plan: GlobalPlan) -> None:
-        """Delete the rows and offsets of a table."""
         for name in _names(plan):
             self._home.state.drop_store(name)
 
@@ -257,7 +237,6 @@ class GlobalState:
             self.write(plan, [], reached)
 
     def close(self, *, wipe: bool = False) -> None:
-        """Close the files; with `wipe`, delete corrupted files."""
         if wipe:
             self._home.wipe()
         self._home.close()

@@ -79,11 +79,7 @@ class RowErrors:
         """Number of dropped records, by node and reason."""
 
     def rows(self, plan: GlobalPlan, records: Sequence[ReceivedMessage]) -> list[Row]:
-        """Decode records to rows, in order.
-
-        Raises:
-            RecordError: a record cannot be decoded, and no handler skips it.
-        """
+        """Decode records to rows; raise a `RecordError` for a record that no handler skips."""
         rows = []
         for record in records:
             try:
@@ -260,7 +256,6 @@ class GlobalTables:
 
     @property
     def are_there(self) -> bool:
-        """Whether the application has global tables."""
         return bool(self._tables)
 
     @property
@@ -273,15 +268,10 @@ class GlobalTables:
 
     @property
     def caches(self) -> Sequence[GlobalRows]:
-        """The decoded rows of each table, whose memory is limited together with other caches."""
         return [table.rows for table in self._tables.values()]
 
     def committed(self, store: str) -> tuple[CommittedStore, Position | None] | None:
-        """Return the rows and the position of a store's table, or None without such a table.
-
-        Args:
-            store: the name of the rows in the local state.
-        """
+        """Return rows and position of a table by its store's name in the local state, or None."""
         state = self._state
         plans = (table.plan for table in self._tables.values())
         plan = next((plan for plan in plans if f"r-{plan.store.name}" == store), None)
@@ -291,20 +281,12 @@ class GlobalTables:
 
     @property
     def dropped(self) -> Mapping[tuple[str, str], int]:
-        """Number of dropped records, by node and reason."""
         return self._errors.dropped
 
     # -- bootstrap -----------------------------------------------------------------------------
 
     def bootstrap(self, stopping: Callable[[], bool]) -> None:
-        """Read the topics to their current ends.
-
-        Raises:
-            RecordError: a record cannot be decoded to a row.
-            FatalClientError: no records arrive although the topics have more.
-            LocalStateError: the local state cannot be used.
-            StopRequestedError: `stopping` returned True.
-        """
+        """Read the topics to their current ends; raise `StopRequestedError` if `stopping`."""
         if not self._tables:
             return
         with self._losses():
@@ -314,11 +296,7 @@ class GlobalTables:
             self._read_to(stopping, is_bulk=is_bulk)
 
     def _open(self) -> tuple[dict[TopicPartition, int], bool]:
-        """Open the local state and read its positions.
-
-        Returns:
-            The end offsets of partitions that are not complete, and whether the load runs in bulk.
-        """
+        """Return the ends of incomplete partitions, and whether the load runs in bulk."""
         home = self._open_home(stores_of_tables(t.plan for t in self._tables.values()))
         self._state = state = GlobalState(home)
         tps = [tp for table in self._tables.values() for tp in self._places(table)]
@@ -346,11 +324,7 @@ class GlobalTables:
         facts: Mapping[TopicPartition, ChangelogFacts],
         now_ms: int,
     ) -> bool:
-        """Set the start position of a table, and drop its rows if they are not usable.
-
-        Returns:
-            Whether the table starts empty.
-        """
+        """Set a table's start position; return whether it starts empty, without usable rows."""
         tps = self._places(table)
         table.topic_id = facts[tps[0]].topic_id
         table.starts = {tp: facts[tp].start for tp in tps}
@@ -441,11 +415,7 @@ class GlobalTables:
         return len(done)
 
     def _compared(self, batches: Batches) -> Batches:
-        """Compare the first record of each partition with the last record of the local rows.
-
-        Returns:
-            The records to apply, without tables that are read again from the start.
-        """
+        """Compare first records with the last local records; omit tables that are read again."""
         compared: dict[TopicPartition, Sequence[ReceivedMessage]] = {}
         again: set[str] = set()
         for tp, records in batches.items():
@@ -461,10 +431,7 @@ class GlobalTables:
         return {p: records for p, records in compared.items() if records and p.topic not in again}
 
     def _read_again(self, tp: TopicPartition) -> None:
-        """Drop the rows of a table whose last record is not in the topic, and read it again.
-
-        A missing record was compacted, or the cluster has lost it.
-        """
+        """Drop the rows of a table whose last record is not in the topic, and read it again."""
         assert self._consumer is not None
         assert self._state is not None
         table = self._tables[tp.topic]
@@ -494,12 +461,7 @@ class GlobalTables:
     # -- updates -------------------------------------------------------------------------------
 
     def update(self) -> None:
-        """Apply new records; called before each batch of stream records.
-
-        Raises:
-            RecordError: a record cannot be decoded to a row.
-            GlobalTableLostError: the rows must be read again from the start.
-        """
+        """Apply new records; raise `GlobalTableLostError` if the rows must be read again."""
         if self._consumer is None:
             return
         with self._losses():
@@ -517,7 +479,6 @@ class GlobalTables:
                     self._remember(table)
 
     def close(self) -> None:
-        """Write the positions of the rows, and close."""
         consumer, self._consumer = self._consumer, None
         state, self._state = self._state, None
         if consumer is not None:
@@ -527,7 +488,6 @@ class GlobalTables:
             state.close(wipe=broken)
 
     def _follow_growth(self) -> None:
-        """Read partitions that were added to the topics."""
         assert self._consumer is not None
         for table in self._tables.values():
             if self._topics[table.plan.topic].partitions > len(table.next):
@@ -548,7 +508,6 @@ class GlobalTables:
         *,
         is_bulk: bool,
     ) -> dict[TopicPartition, int]:
-        """Apply records to the rows; return the number of records of each partition."""
         assert self._state is not None
         counts = {}
         for tp, records in batches.items():
@@ -585,7 +544,6 @@ class GlobalTables:
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
-        """Convert errors about lost data to errors that name the table."""
         try:
             yield
         except OffsetLostError as error:

@@ -58,13 +58,11 @@ class LocalHome:
         return open_task_state(self.directory.path, specs, memory=self.memory)
 
     def wipe(self) -> None:
-        """Empty the local state and keep the lock."""
         self.state.close()
         self.directory.wipe()
         self.state = self._open()
 
     def close(self) -> None:
-        """Close the state and release the lock."""
         self.is_open = False
         self.state.close()
         self.directory.release()
@@ -77,15 +75,7 @@ def open_global_home(
     memory: RocksMemory,
     log: Log,
 ) -> LocalHome:
-    """Open the local state of a worker's global tables.
-
-    Args:
-        instance_id: the worker's identity, which no other process has.
-
-    Raises:
-        LocalStateError: the directory cannot be used.
-        DiskFullError: the disk is full; a later start may succeed.
-    """
+    """Open the state of global tables; no other process must use the same `instance_id`."""
     try:
         return LocalHome(directory.acquire_global(instance_id), stores, memory, log)
     except DiskFullError:
@@ -109,12 +99,7 @@ class LocalHomes:
     def open(self, task_id: TaskId, stores: Sequence[Store]) -> LocalHome | None:
         """Open a task's state, or return None while another process may still release it.
 
-        If the other process does not release the directory within `PATIENCE_S`, the task gets a new
-        directory and is restored from the changelogs.
-
-        Raises:
-            LocalStateError: the directory cannot be used.
-            DiskFullError: the disk is full; a later start may succeed.
+        After `PATIENCE_S`, the task gets a new directory and is restored from the changelogs.
         """
         try:
             directory = self._lock(task_id)

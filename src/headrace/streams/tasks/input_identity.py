@@ -59,8 +59,8 @@ class InputIdentity:
     def ask(self, tasks: Iterable[Task]) -> Callable[[], None]:
         """Request the IDs of tasks' topics; return a function that awaits and checks the answer.
 
-        The returned function raises a `TopicReplacedError` if an input is a different topic, and an
-        `AbortableError` if an output does not exist.
+        It raises `TopicReplacedError` for a different input and `AbortableError` for a missing
+        output.
         """
         known = _ids_of(tasks)
         if not known or self._clock.monotonic_s() < self._next_s:
@@ -69,15 +69,7 @@ class InputIdentity:
         return lambda: self._compare(known, answer(WAIT_S))
 
     def cause(self, tasks: Iterable[Task]) -> str:
-        """Return whether deleted or re-created topics may be the cause of a client error.
-
-        Args:
-            tasks: the tasks whose inputs may be affected.
-
-        Returns:
-            A clause for the error message; empty if the topics are unchanged or brokers do not
-            answer.
-        """
+        """Return a clause for an error if topics were deleted or re-created, else an empty text."""
         known = _ids_of(tasks)
         if self._clock.monotonic_s() < self._next_s or not (names := self._names(known)):
             return ""
@@ -117,5 +109,4 @@ def _ids_of(tasks: Iterable[Task]) -> dict[str, str]:
     return {topic: topic_id for task in tasks for topic, topic_id in task.topic_ids.items()}
 
 
-def _do_nothing() -> None:
-    """Return without a check."""
+def _do_nothing() -> None: ...

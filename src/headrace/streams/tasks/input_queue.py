@@ -28,7 +28,6 @@ class InputQueue:
         return self.size
 
     def extend(self, records: Sequence[ReceivedMessage]) -> None:
-        """Append a batch."""
         self.batches.append(records)
         self.size += len(records)
 
@@ -63,11 +62,9 @@ class InputQueue:
         self.size += len(records)
 
     def head(self) -> ReceivedMessage:
-        """Return the next record."""
         return self.batches[0][self.start]
 
     def head_timestamp(self) -> int:
-        """Return the timestamp of the next record."""
         return self._first_times()[self.start]
 
     def _first_times(self) -> list[int]:
@@ -84,7 +81,6 @@ class InputQueue:
             self.times = []
 
     def last_offset(self) -> int:
-        """Return the offset of the last queued record."""
         return self.batches[-1][-1].offset()
 
 
@@ -99,17 +95,10 @@ Batch = Sequence[ReceivedMessage]
 def in_order(
     queues: Mapping[TopicPartition, InputQueue], waiting: Sequence[TopicPartition], count: int
 ) -> Iterator[tuple[TopicPartition, Batch]]:
-    """Yield records of several inputs in timestamp order, until an input is empty.
+    """Yield batches of several inputs in timestamp order, until an input is empty.
 
-    Records of one input keep their order; across inputs, the lowest head timestamp is first, then
-    the lowest partition.
-
-    Args:
-        waiting: the inputs with queued records, at least two.
-        count: the maximum number of records.
-
-    Yields:
-        The input, and its records that come before the next record of the other inputs.
+    Records of an input keep their order; across inputs, the lowest head timestamp is first, then
+    the lowest partition. `waiting` has at least two inputs, all with queued records.
     """
     heads = sorted((queues[tp].head_timestamp(), tp) for tp in waiting)
     while count > 0:
@@ -135,13 +124,7 @@ RUN_MS = 50
 
 
 class Run:
-    """Records of a run, until the task has to wait.
-
-    Args:
-        batch: the records.
-        facts: the task's state, with the wait flag, the emission budget and the time.
-        gathers: whether async calls are made.
-    """
+    """Records of a run, until the task has to wait."""
 
     __slots__ = ("_batch", "_count", "_facts", "_gathers")
 

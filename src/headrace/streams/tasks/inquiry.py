@@ -34,17 +34,12 @@ class Inquiry(Generic[T]):
         return self._is_asking
 
     def ask(self, question: Callable[[], T]) -> None:
-        """Start a request; the previous result must have been taken."""
         assert not self._is_asking, "one question at a time"
         self._question, self._is_asking = question, True
         self._start()
 
     def take(self) -> T | None:
-        """Take the result, or return None if the request is still running.
-
-        Raises:
-            Exception: the error of the request.
-        """
+        """Return the result, or None while the request is running; raise its error."""
         self._start()
         if self._error is not None:
             error, self._error, self._is_asking = self._error, None, False

@@ -52,11 +52,7 @@ class Counted:
 
     @classmethod
     def by(cls, plan: SubPlan, plans: Sequence[SubPlan]) -> Counted:
-        """Find where the tasks of a sub-topology have their records counted.
-
-        If any sub-topology of the application has state, output topics that another sub-topology
-        reads are assumed to be counted there.
-        """
+        """Find stores, and outputs that are read elsewhere if any sub-topology has state."""
         stores = [store.name for store in plan.program.sub_topology.stores]
         counts = any(other.program.sub_topology.stores for other in plans)
         read = {topic for other in plans for topic in other.topics.all_sources}
@@ -72,7 +68,6 @@ class Counted:
         return f"writes to {', '.join(self.written)}, behind which records are counted"
 
     def fields(self) -> dict[str, Sequence[str]]:
-        """Return the log fields of the stores or the topics."""
         return {"stores": self.stores} if self.stores else {"writes_to": self.written}
 
 
@@ -179,7 +174,6 @@ class LostOffsets:
         self._unreadable: set[TopicPartition] = set()
 
     def of(self, sub_topology: int, committed: Committed) -> list[TopicPartition]:
-        """Return the inputs of a task whose offsets are missing."""
         self._say_unreadable(committed)
         return lost_inputs(committed, self._of(sub_topology))
 
@@ -214,16 +208,9 @@ class LostOffsets:
         effects: Mapping[str, str],
         others: Sequence[TopicPartition] = (),
     ) -> None:
-        """Report the effects of missing offsets; raise if they would make the state wrong.
+        """Report the effects of missing offsets; under exactly-once, raise if records are counted.
 
-        Args:
-            counted: where its records are counted; if it is empty, the task only writes output
-                again.
-            effects: the effect for each input (see `effects_of`).
-            others: inputs of other tasks of this worker whose offsets are missing, too.
-
-        Raises:
-            StateWithoutOffsetsError: under exactly-once, if records are counted.
+        `others` are inputs of other tasks of this worker whose offsets are missing, too.
         """
         where = ", ".join(map(str, lost))
         if counted and self._exactly_once:
@@ -258,11 +245,7 @@ class LostOffsets:
 
 
 def way_out(named: str) -> str:
-    """Return the explanation and the fix for offsets that a group has lost.
-
-    Args:
-        named: the options that name the partitions (see `topic_options`).
-    """
+    """Return the explanation and the fix for lost offsets, given `topic_options`."""
     return (
         "they expired or were deleted, or the topic was made anew. Starting from the beginning "
         "would count records twice, so it did not start. Set all of the offsets to where the "
@@ -276,11 +259,7 @@ def way_out(named: str) -> str:
 
 
 def way_around(named: str) -> str:
-    """Return the advice about records that at-least-once counts again.
-
-    Args:
-        named: the options that name the partitions (see `topic_options`).
-    """
+    """Return the advice about records that at-least-once counts again."""
     return (
         "and at_least_once goes on all the same: it counts their records again, and those behind "
         "a repartition topic up to twice again. If that is not wanted, it is to be said before a "
@@ -295,11 +274,7 @@ def effects_of(
     start: Offsets,
     facts: Mapping[TopicPartition, ChangelogFacts],
 ) -> dict[str, str]:
-    """Return the effect of each missing offset, by input.
-
-    Args:
-        start: the offsets from which the inputs are read now.
-    """
+    """Return the effect of each missing offset, given the offsets to read from now."""
     return {str(tp): _effect(start[tp].offset, facts[tp].end) for tp in lost}
 
 

@@ -78,9 +78,6 @@ def plan_restore(position: Position | None, facts: ChangelogFacts, now_ms: int) 
     this topic, or are so old that tombstones after them may have been compacted away. A position in
     the future shows that a clock was set back, so its age is unknown.
 
-    Args:
-        position: the position of the local rows, or None without usable rows.
-
     Example:
         >>> facts = ChangelogFacts("id", start=0, end=10, delete_retention_ms=1000)
         >>> plan_restore(Position("id", 8, 1, 500), facts, 600)
@@ -144,14 +141,13 @@ class RestoreListener(Protocol):
 class SilentRestoreListener:
     """Default listener, which does nothing."""
 
-    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
-        """Do nothing."""
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None: ...
 
-    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Do nothing."""
+    def on_batch_restored(
+        self, tp: TopicPartition, store: str, offset: int, count: int
+    ) -> None: ...
 
-    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
-        """Do nothing."""
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -175,7 +171,6 @@ class _StoreRestore:
     applied: int = 0
 
     def position(self, offset: int) -> Position:
-        """Return the position of the store at an offset during the restore."""
         return Position(self.facts.topic_id, offset, self.since_id, self.since_ms, self.last)
 
     @property
@@ -196,11 +191,7 @@ class _TaskRestore:
 
 
 class Restorer:
-    """Restorer of a worker's tasks, with a shared consumer without a group.
-
-    Args:
-        make_consumer: creates the consumer when a task must be restored.
-    """
+    """Restorer of a worker's tasks, with a shared consumer without a group, created on demand."""
 
     def __init__(
         self,
@@ -230,7 +221,6 @@ class Restorer:
 
     @property
     def is_active(self) -> bool:
-        """Whether a task is being restored."""
         return bool(self._active or self._complete)
 
     def remaining(self) -> dict[tuple[TaskId, str], int]:
@@ -243,12 +233,7 @@ class Restorer:
         }
 
     def begin(self, task: Task, facts: Mapping[TopicPartition, ChangelogFacts]) -> bool:
-        """Start to restore a task; return False if nothing must be restored.
-
-        Args:
-            task: a task with local state and start offsets that has not run yet.
-            facts: the facts of its changelogs, requested after its start offsets.
-        """
+        """Start a restore, or return False; `facts` must be requested after the start offsets."""
         if task.id in self._broken:
             raise TaskCorruptedError([str(task.id)], self._broken.pop(task.id))
         with corruption_of(task.id):
@@ -327,11 +312,9 @@ class Restorer:
     def _require_other_commit(
         self, task: Task, store: str, position: Position | None, facts: ChangelogFacts
     ) -> None:
-        """Refuse to drop rows that belong to the commit of the offsets.
+        """Raise `ChangelogLostError` instead of dropping rows of the commit of the offsets.
 
-        Raises:
-            ChangelogLostError: the changelog was re-created or has lost records, and the local rows
-                are the only copy.
+        They are the only copy if the changelog was re-created or has lost records.
         """
         committed = committed_commit_id(task.start)
         if position is None or committed is None:
@@ -346,13 +329,9 @@ class Restorer:
             raise ChangelogLostError([tp.topic], stores=[store], task=str(task.id))
 
     def _require_uncommitted(self, task: Task, store: str) -> None:
-        """Refuse to drop rows that the changelog lacks and whose offsets are still committed.
+        """Raise `ChangelogLostError` if the worker of the commit wrote the rows, in or before it.
 
-        If the whole cluster was reset to an earlier state, the offsets belong to an earlier commit,
-        too.
-
-        Raises:
-            ChangelogLostError: the same worker wrote the rows, in this commit or before it.
+        If the whole cluster was reset to an earlier state, the offsets are earlier, too.
         """
         committed, position = committed_commit_id(task.start), task.state.position(store)
         if committed is None or position is None:
@@ -365,15 +344,7 @@ class Restorer:
             )
 
     def advance(self, budget_s: float, wait_s: float) -> list[Task]:
-        """Restore for a time slice; return the tasks that are complete.
-
-        Args:
-            wait_s: seconds to wait for records that are not available yet.
-
-        Raises:
-            TaskCorruptedError: the local files of a task are corrupted.
-            RestoreLostError: a changelog was truncated during the restore, which must restart.
-        """
+        """Restore for a time slice, and wait `wait_s` for records; return the complete tasks."""
         deadline = self._clock.monotonic_s() + budget_s
         while self._active:
             assert self._consumer is not None
@@ -433,12 +404,7 @@ class Restorer:
             self._active.remove(restore)
 
     def forget(self, task: Task, *, keep: bool = True) -> None:
-        """Stop the restore of a task that is released.
-
-        Args:
-            task: the task; it need not be in restore.
-            keep: whether to keep the restored rows for the next restore.
-        """
+        """Stop a task's restore, if any; `keep` the restored rows for the next restore."""
         self._complete = [complete for complete in self._complete if complete is not task]
         for restore in [r for r in self._active if r.task is task]:
             self._drop(restore)
@@ -454,7 +420,6 @@ class Restorer:
             self._broken[restore.task.id] = error.reason
 
     def close(self) -> None:
-        """Stop all restores."""
         self._active.clear()
         self._complete.clear()
         self._close_consumer()
@@ -566,9 +531,6 @@ def _require_same_history(part: _StoreRestore, found: LastRecord | None) -> None
 
     A missing record may have been compacted away, or its offset may be a control record of a
     different history. A different record at its offset proves that the rows do not match.
-
-    Raises:
-        _OtherHistoryError: the record differs or is missing.
     """
     expected = part.expected
     assert expected is not None
@@ -591,11 +553,7 @@ def _last_commit_id(task: Task) -> int:
 
 
 def changelog_changes(records: Sequence[ReceivedMessage]) -> Changes:
-    """Return key, value (or None) and timestamp of changelog records.
-
-    Raises:
-        ValueError: a record has no key, so it is not a row.
-    """
+    """Return key, value and timestamp; raise a `ValueError` for a record without a key."""
     changes: Any = [(r.key(), r.value(), r.timestamp()[1]) for r in records]
     if None in map(_KEY, changes):
         record = next(r for r in records if r.key() is None)

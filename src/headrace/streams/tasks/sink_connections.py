@@ -39,7 +39,6 @@ OpenSink = Callable[[ExternalSink, str], SinkConnection]
 
 
 def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
-    """Connect by the sink's own `open`."""
     return sink.open(name)
 
 
@@ -97,12 +96,7 @@ class _Trouble:
 
 
 class SinkConnections:
-    """External sinks of a worker: connected on demand, retried later if they do not answer.
-
-    Args:
-        open_sink: connects to a sink.
-        application_id: the application under which positions are stored.
-    """
+    """External sinks of a worker: connected on demand, retried later if they do not answer."""
 
     def __init__(self, open_sink: OpenSink, application_id: str, *, clock: Clock, log: Log) -> None:
         self._open_sink = open_sink
@@ -121,15 +115,7 @@ class SinkConnections:
     def positions(
         self, node: str, sink: ExternalSink, source: str, partitions: Sequence[int]
     ) -> Mapping[int, int] | SinkUnavailableError:
-        """Return the positions of an external sink; runs in the background.
-
-        Returns:
-            The known positions by partition, or the error if the sink does not answer.
-
-        Raises:
-            UnusableSinkError: the sink cannot be used.
-            SinkFailedError: the sink raised an unexpected error.
-        """
+        """Return positions, in the background, or the error if the sink does not answer."""
         try:
             with self._told(node):
                 connection = self._open(node, sink)
@@ -149,10 +135,7 @@ class SinkConnections:
         return found
 
     def _warn_of_others(self, node: str, connection: SinkConnection) -> None:
-        """Warn if a sink has positions of the same operator under other application IDs.
-
-        The application may have been renamed, and would then write its rows again.
-        """
+        """Warn of positions under other application IDs: a renamed application repeats its rows."""
         keepers = getattr(connection, "keepers", None)
         names = [] if keepers is None else keepers()
         if self.name_of(node) in names:
@@ -176,14 +159,7 @@ class SinkConnections:
         return self._batching.get(node)
 
     def write(self, node: str, sink: ExternalSink, batch: SinkBatch) -> None:
-        """Write a batch.
-
-        Raises:
-            SinkFencedError, SinkRefusedError, SinkUnavailableError: raised by the sink, or derived
-                from the error that a value has raised.
-            UnusableSinkError: the sink cannot be used.
-            SinkFailedError: the sink raised an unexpected error.
-        """
+        """Write a batch; unexpected errors become a `SinkBugError` or a `SinkFailedError`."""
         try:
             with self._told(node):
                 connection = self._writers.get(node)
@@ -207,11 +183,7 @@ class SinkConnections:
             self._log.info("sink_answers_again", sink=node, attempts=trouble.times)
 
     def stumbled_over(self, node: str, error: SinkRefusedError) -> None:
-        """Count a refused row; raise if the sink's code has failed on every row so far.
-
-        Raises:
-            UnusableSinkError: `STUMBLES_MAX` rows failed, and none was written.
-        """
+        """Count a row refused by the sink's code; raise at `STUMBLES_MAX` if none was written."""
         if not isinstance(error, SinkBugError) or node in self._has_written:
             return
         times = self._stumbles[node] = self._stumbles.get(node, 0) + 1
@@ -221,12 +193,10 @@ class SinkConnections:
     # -- sinks that do not answer --------------------------------------------------------------
 
     def is_asked_now(self, node: str) -> bool:
-        """Return whether the backoff of a sink has passed."""
         trouble = self._trouble.get(node)
         return trouble is None or self._clock.monotonic_s() >= trouble.next_s
 
     def unavailable(self, node: str, error: SinkUnavailableError) -> None:
-        """Start or extend the backoff of a sink that has not answered."""
         trouble = self._trouble.setdefault(node, _Trouble())
         if not self.is_asked_now(node):
             return  # another task of this sink has failed in the same turn
@@ -247,7 +217,6 @@ class SinkConnections:
             )
 
     def unanswered(self) -> Mapping[str, str]:
-        """Return the sinks that do not answer, with the reason for each."""
         return {node: t.reason for node, t in self._trouble.items() if not t.answers}
 
     # -- the connections -----------------------------------------------------------------------
@@ -265,16 +234,12 @@ class SinkConnections:
             _close(connection)
 
     def close(self) -> None:
-        """Close all connections."""
         for node in list(self._writers):
             self._drop(node)
 
     @contextmanager
     def _told(self, node: str, *, has_rows: bool = False) -> Iterator[None]:
-        """Convert unexpected errors of a sink to errors that name the sink.
-
-        The error's own text may quote a row if the batch has rows, and is omitted then.
-        """
+        """Name the sink in unexpected errors, and omit their text if it may quote a row."""
         try:
             yield
         except SinkUnusableError as error:

@@ -82,15 +82,8 @@ def begun_at(
 
     The group's offset is committed after the sink's position, and may also be past control records.
     A sink whose position is before an offset that was committed earlier was reset, for example
-    restored from a backup: its rows are written again from its position.
-
-    Args:
-        start: the start offset according to the group.
-        node: the node that writes to the sink.
-        told: whether `start` is a committed offset, not the begin or the end of the topic.
-
-    Raises:
-        UnusableSinkError: the sink has no position although the group has committed one.
+    restored from a backup: its rows are written again from its position. `told` is whether `start`
+    is a committed offset, not the begin or the end of the topic.
     """
     ((tp, committed),) = start.items()
     written = OffsetMetadata.decode(committed.metadata).values.get(f"written.{node.name}", -1)
@@ -116,7 +109,6 @@ def begun_at(
 
 
 def _gone(beginning: StartPosition, tp: TopicPartition, written: int) -> str:
-    """Return the advice for a sink without a position, whose rows may be lost or not."""
     return (
         f"it has no position for {tp}, and had {written}: its table was emptied, or is another "
         "one. Where the rows are there, or are not wanted, give the position back (in a database: "

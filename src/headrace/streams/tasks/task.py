@@ -84,7 +84,6 @@ LocalRows = Sequence[tuple[bytes, "bytes | None"]]
 
 
 def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
-    """Create the buffers of a task, over its local state."""
     found = {}
     for store in spec.stores:
         serde, hold = spec.value_serdes[store.name], spec.program.holds[store.name]
@@ -262,12 +261,10 @@ class Task:
 
     @property
     def id(self) -> TaskId:
-        """Sub-topology and partition."""
         return self.spec.id
 
     @property
     def inputs(self) -> Sequence[TopicPartition]:
-        """The input partitions."""
         return tuple(self.start)
 
     @property
@@ -277,11 +274,9 @@ class Task:
 
     @property
     def external_inputs(self) -> Sequence[TopicPartition]:
-        """The input partitions that this application does not write itself."""
         return [tp for tp in self.start if tp.topic not in self.spec.internal_topics]
 
     def become(self, phase: Phase) -> None:
-        """Advance the task to a later phase."""
         assert phase > self.phase, f"task {self.id}: {self.phase.name} -> {phase.name}"
         self.phase = phase
 
@@ -295,7 +290,6 @@ class Task:
     # -- input -------------------------------------------------------------------------------
 
     def add(self, tp: TopicPartition, records: Sequence[ReceivedMessage]) -> None:
-        """Queue records of an input partition, in the order of their offsets."""
         kept = self._passed_over.of(tp, records)
         if kept:
             self.add_stamped(tp, self.stamp(tp, kept))
@@ -317,38 +311,28 @@ class Task:
         queue.extend(records)
 
     def queued(self) -> int:
-        """Return the number of queued records."""
         return sum(map(len, self._queues.values()))
 
     def queued_in(self, tp: TopicPartition) -> int:
-        """Return the number of queued records of an input partition."""
         return len(self._queues[tp])
 
     def heads(self) -> list[ReceivedMessage]:
-        """Return the next record of each input."""
         return [queue.head() for queue in self._queues.values() if queue]
 
     def empty_inputs(self) -> list[TopicPartition]:
-        """Return the input partitions without queued records."""
         return [tp for tp, queue in self._queues.items() if not queue]
 
     # -- processing --------------------------------------------------------------------------
 
     def process(self, max_records: int) -> int:
-        """Run queued records with the lowest timestamps through the sub-topology.
+        """Run queued records with the lowest timestamps; return the number of records.
 
-        Records of one partition keep their order; across partitions, the lowest head timestamp is
-        first (Kafka Streams: `PartitionGroup`). Ends early if one of several inputs becomes empty,
+        Records of a partition keep their order; across partitions, the lowest head timestamp is
+        first (Kafka Streams: `PartitionGroup`). Ends early if an input of several becomes empty,
         because its next record may precede records of the other inputs.
 
         Results of closed windows that the last commit has left are emitted first; if more is left
         for the next commit, no record is processed before that.
-
-        Returns:
-            The number of processed records.
-
-        Raises:
-            RecordError: a record cannot be processed.
         """
         self.emit_left()
         done = 0
@@ -401,12 +385,10 @@ class Task:
     # -- the clock ---------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Return whether a wall-clock punctuator is due."""
         due_ms = self.facts.wall_due_ms
         return due_ms != NEVER_MS and due_ms <= self.facts.now_ms()
 
     def punctuate(self) -> None:
-        """Call the wall-clock punctuators that are due."""
         try:
             self.facts.punctuate(self.facts.now_ms())
         except BaseException as error:
@@ -430,17 +412,12 @@ class Task:
     # -- the commit --------------------------------------------------------------------------
 
     def passed(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Request a commit if inputs have advanced without records.
-
-        Args:
-            positions: the consumer's positions, past control records.
-        """
+        """Request a commit if inputs have advanced past control records only."""
         for tp, committed in self.start.items():
             if positions.get(tp, 0) > committed.offset and not self._queues[tp]:
                 self.moved = True
 
     def needs_commit(self) -> bool:
-        """Return whether the task has anything to commit now."""
         if self.moved or not self.is_committed:
             return not self.facts.is_held
         return any(buffer.dirty for buffer in self._buffers.values())
@@ -451,7 +428,6 @@ class Task:
 
     @property
     def buffers(self) -> Iterable[Buffer]:
-        """The buffers of its stores."""
         return self._buffers.values()
 
     def held_back(self) -> int:
@@ -459,19 +435,13 @@ class Task:
         return sum(map(len, self._bound.pending))
 
     def caches_bytes(self) -> int:
-        """Estimate the memory of cached updates, without rows."""
         return caches_bytes(self._bound.pending)
 
     def partials_bytes(self, records: int) -> int:
-        """Estimate the memory of partial aggregates before repartition topics.
-
-        Args:
-            records: the number of records processed since the last call.
-        """
+        """Estimate the memory of partial aggregates; `records` count since the last call."""
         return partials_bytes(self._bound.pending, records)
 
     def send_partials(self) -> None:
-        """Forward the partial aggregates before repartition topics."""
         for held in partials_among(self._bound.pending):
             try:
                 held.send()
@@ -479,7 +449,6 @@ class Task:
                 self._raise(error, held.node)
 
     def flush(self) -> None:
-        """Forward all cached updates."""
         try:
             self._bound.flush()
         except BaseException as error:
@@ -487,12 +456,10 @@ class Task:
 
     @property
     def watermark(self) -> int:
-        """The time up to which no record of its repartition topics is outstanding."""
         return min(self.watermarks.values(), default=NEVER_MS)
 
     @property
     def unfollowed(self) -> Sequence[TopicPartition]:
-        """The inputs without a watermark."""
         return [tp for tp in self.start if tp not in self.watermarks]
 
     def advance_watermarks(self, times: Mapping[TopicPartition, int], limit: int) -> None:
@@ -559,11 +526,7 @@ class Task:
         self._closes_idle = False
 
     def deltas(self) -> dict[str, Delta]:
-        """Encode the rows that changed since the last commit, by store.
-
-        Raises:
-            RecordError: a row cannot be encoded.
-        """
+        """Encode the rows that changed since the last commit, by store."""
         try:
             return {name: b.delta() for name, b in self._buffers.items() if b.dirty}
         except ValueEncodingError as error:
@@ -574,25 +537,18 @@ class Task:
             self._raise(error)
 
     def oldest_times(self) -> dict[str, int]:
-        """Return the earliest time that the next commit writes, by windowed store."""
         return oldest_times(self._buffers)
 
     def row_refused(
         self, store: str, error: RecordTooLargeError | RefusedTimestampError
     ) -> StreamsError:
-        """Return the error for a row that the changelog rejects, attributed to its input range."""
         suspect = self.suspect()
         if isinstance(error, RefusedTimestampError):
             suspect = suspect.for_its_time()
         return range_error(suspect, str(error), node=None, store=store)
 
     def offsets(self, positions: Mapping[TopicPartition, int], commit_id: int) -> Offsets:
-        """Return the next offset of every input partition, for the commit.
-
-        Args:
-            positions: the consumer's positions. They are used only for inputs without queued
-                records, where they equal the next offset or are past control records.
-        """
+        """Return the offsets to commit: for empty queues `positions`, past control records."""
         self._times_written.note()
         values = self._beside.values((tp.topic for tp in self.start), commit_id)
         result = {}
@@ -633,13 +589,7 @@ class Task:
         *,
         committed: bool = False,
     ) -> Iterable[tuple[bytes, Any, int]]:
-        """Yield ``(key bytes, value, timestamp)`` of a store in the order of the keys.
-
-        Args:
-            start: the first key, inclusive; None for the first key of the store.
-            end: the last key, exclusive; None for no limit.
-            committed: whether to omit uncommitted rows.
-        """
+        """Yield ``(key bytes, value, timestamp)`` in the order of the keys; `end` is exclusive."""
         if not committed:
             yield from self._buffers[store].scan(start, end)
             return
@@ -648,15 +598,10 @@ class Task:
         yield from committed_rows(rows, decode, start, end)
 
     def buffer(self, store: str) -> Buffer:
-        """Return the buffer of a store."""
         return self._buffers[store]
 
     def close(self) -> list[tuple[str, BaseException]]:
-        """End the task and discard uncommitted rows; the local state stays open.
-
-        Returns:
-            The errors of processors while they were closed, by node.
-        """
+        """End the task; return errors of processors by node. The local state stays open."""
         self.become(Phase.CLOSED)
         failures = self.facts.close()
         for buffer in self._buffers.values():

@@ -72,7 +72,6 @@ class InputRange:
     far: Ranges = field(default_factory=dict)
 
     def for_its_time(self) -> InputRange:
-        """Return the range limited to records with rejected timestamps, if any is known."""
         return replace(self, ranges=self.far or self.ranges)
 
     def writers(self, error: RecordRefusedError) -> tuple[list[str], list[str]]:
@@ -94,11 +93,7 @@ def _writes(sink: Sink, topic: str | None) -> bool:
 def refused_record(
     suspects: Sequence[InputRange], error: RecordRefusedError, *, now_ms: int
 ) -> StreamsError:
-    """Return the error for a record that the broker rejected after it was sent.
-
-    Args:
-        suspects: the input ranges of the tasks with records in flight.
-    """
+    """Return the error for a record that the broker rejected after a suspect has sent it."""
     busy = [suspect for suspect in suspects if suspect.ranges] or list(suspects)
     guilty = [suspect for suspect in busy if any(suspect.writers(error))] or busy
     stores = {store for suspect in guilty for store in suspect.writers(error)[0]}
@@ -199,7 +194,6 @@ def raise_for(
 def range_error(
     suspect: InputRange, message: str, *, node: str | None, store: str | None
 ) -> StreamsError:
-    """Return an error of a cache or a commit, attributed to all records since the last commit."""
     return error_in_ranges(suspect.ranges, message, node=node, store=store, task_id=suspect.task_id)
 
 
@@ -238,7 +232,6 @@ def _of_partial(spec: TaskSpec, error: BaseException, record: Any) -> str:
 
 
 def _of_row(error: BaseException, store: str | None) -> str:
-    """Name the store whose row may have the bytes that a serde cannot decode."""
     if not _is_unread_row(error, store):
         return ""
     return f"; these may be bytes of a row of store {store!r} that another version has written"
@@ -262,7 +255,6 @@ def _hint(error: BaseException, store: str | None) -> str | None:
 
 
 def _of_folded(spec: TaskSpec, node: str | None) -> str:
-    """Return the advice to find a single record of a partial aggregate."""
     sinks = [n.as_sink for n in spec.program.sub_topology.nodes if n.name == node]
     if not any(sink is not None and sink.combines is not None for sink in sinks):
         return ""
@@ -280,11 +272,7 @@ def _store_of(spec: TaskSpec, node: str | None) -> str | None:
 
 @contextmanager
 def corruption_of(task_id: TaskId) -> Iterator[None]:
-    """Convert an error about corrupted local files to an error that names the task.
-
-    Raises:
-        TaskCorruptedError: instead of a `StoreCorruptedError`.
-    """
+    """Convert `StoreCorruptedError` to a `TaskCorruptedError` that names the task."""
     try:
         yield
     except StoreCorruptedError as error:
@@ -294,8 +282,7 @@ def corruption_of(task_id: TaskId) -> Iterator[None]:
 def _is_the_users(error: BaseException) -> bool:
     """Return whether user code raised an error that is not an `Exception`.
 
-    Ctrl-C can occur anywhere in the program, and errors that end a test or a simulated process come
-    from this package.
+    Ctrl-C may occur anywhere; errors that end a test or a simulated process are of this package.
     """
     if isinstance(error, KeyboardInterrupt):
         return signal.getsignal(signal.SIGINT) is not signal.default_int_handler

@@ -85,9 +85,7 @@ def dropped_record(
     """Return the log fields of a dropped record; empty if no record is being processed.
 
     Args:
-        program: the program that processes it.
         frame: the frame where it was dropped, or a frame called from there.
-        reason: the reason of the drop.
         task: the task that dropped it, with the times before the record's batch.
         unfollowed: repartition topics whose stream time is the latest timestamp.
         skews: the skew between the upstream inputs of each repartition topic.
@@ -161,7 +159,6 @@ class ClusterFacts:
     """Reset policy of topics that differ from the default."""
 
     def changelogs(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, ChangelogFacts]:
-        """Request the ends and IDs of changelog partitions."""
         starts, ends = self.admin.start_offsets(tps), self.admin.end_offsets(tps)
         facts = {}
         for tp in tps:
@@ -176,7 +173,6 @@ class ClusterFacts:
         return facts
 
     def first_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the start offsets of partitions without a committed offset."""
         default: OffsetReset = "earliest" if self.from_earliest else "latest"
         late = [p for p in tps if self.resets.get(p.topic, default) == "latest"]
         early = [tp for tp in tps if tp not in late]
@@ -186,15 +182,10 @@ class ClusterFacts:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """Request the IDs of topics; topics that do not exist are omitted."""
         return {name: facts.topic_id for name, facts in self.admin.describe(topics).items()}
 
     def partitions_of(self, topic: str) -> int:
-        """Return the partition count of a topic; an unknown topic is described and remembered.
-
-        Raises:
-            MissingTopicError: the topic does not exist.
-        """
+        """Return the partition count; an unknown topic is described and remembered."""
         if topic not in self.topics:
             found = describe_twice(self.admin, [topic], {topic}, written={topic})
             if topic not in found:
@@ -209,7 +200,6 @@ class ClusterFacts:
 
 
 def begins_earliest(config: StreamsConfig) -> bool:
-    """Return whether partitions without an offset are read from their beginning."""
     reset = config.consumer_config("").get("auto.offset.reset")
     return reset in ("earliest", "smallest", "beginning")
 
@@ -237,7 +227,6 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """Reset the backoff to its minimum."""
         self._wait_s = _ASK_MIN_S
         self._next_s = 0.0
         self._since_s: float | None = None
@@ -250,11 +239,7 @@ class Backoff:
         return self._wait_s if self._clock.monotonic_s() >= self._next_s else None
 
     def more(self, undecided: Sequence[TopicPartition]) -> None:
-        """Double the backoff, and log undecided partitions.
-
-        Args:
-            undecided: the partitions whose offsets are undecided.
-        """
+        """Double the backoff, and log undecided partitions."""
         now_s = self._clock.monotonic_s()
         self._next_s = now_s + self._wait_s
         self._wait_s = min(2 * self._wait_s, _ASK_MAX_S)
@@ -336,7 +321,6 @@ class OwnedTask:
 
     @property
     def reads(self) -> bool:
-        """Whether the task is running."""
         return self.task is not None and self.task.phase is Phase.RUNNING
 
 
@@ -417,7 +401,6 @@ def drop_unlogged(
 
 
 def has_rows(task: Task) -> bool:
-    """Return whether any store of a task with a changelog has rows."""
     stores = map(task.state.store, task.spec.changelogs)
     return any(next(iter(store.scan()), None) is not None for store in stores)
 
@@ -430,15 +413,8 @@ class Tasks:
 
     Args:
         open_home: opens a task's local state; returns None while another worker holds it.
-        make_send: returns the send function of the current producer.
         read_cache_bytes: shared limit of the read caches of all stores and global tables.
-        make_facts: creates the state that the processors of a task share.
-        global_views: the rows of global tables, by their nodes.
-        write_line: the output of the `print` operator.
-        sinks: the connections of external sinks.
         send_letter: the send function of tasks with external sinks.
-        record_limit: returns the maximum record size of a topic in bytes, if known.
-        max_ahead_ms: how far ahead of the clock topics accept timestamps.
         upstream: the inputs whose times bound the stream time of tasks.
     """
 
@@ -519,25 +495,18 @@ class Tasks:
 
     @property
     def running(self) -> list[Task]:
-        """The tasks that process records."""
         return list(dict.fromkeys(self._readers.values()))
 
     def bound_caches(self, beside: Iterable[RowsKept]) -> None:
-        """Apply the shared limit to the read caches of all stores.
-
-        Args:
-            beside: caches that belong to no task.
-        """
+        """Limit the read caches of all stores, and caches `beside` that belong to no task."""
         own = [buffer for task in self.running for buffer in task.buffers]
         bound_caches((*own, *beside), self._read_cache_bytes)
 
     @property
     def owned(self) -> list[TaskId]:
-        """The IDs of all tasks of this worker."""
         return sorted(self._slots)
 
     def has_all_of(self, sub_topology: int) -> bool:
-        """Return whether this worker owns all tasks of a sub-topology."""
         own = sum(task_id.sub_topology == sub_topology for task_id in self._slots)
         leads = [lead for lead, plan in self._by_lead.items() if plan.id == sub_topology]
         return own == sum(self._partitions[lead] for lead in leads)
@@ -557,11 +526,9 @@ class Tasks:
 
     @property
     def all_running(self) -> bool:
-        """Whether all tasks are running."""
         return all(slot.reads for slot in self._slots.values())
 
     def states(self) -> dict[TaskId, tuple[str, Task | None]]:
-        """Return the state of each task as text, and the task object if it exists."""
         return {
             task_id: (
                 "running" if slot.reads else "waiting" if slot.task is None else "restoring",
@@ -571,17 +538,14 @@ class Tasks:
         }
 
     def sub_topology_of(self, node: str) -> int:
-        """Return the sub-topology of a node or a store."""
         return self._sub_topologies[node]
 
     def reader_of(self, tp: TopicPartition) -> Task | None:
-        """Return the running task that reads a partition."""
         return self._readers.get(tp)
 
     # -- assignment --------------------------------------------------------------------------
 
     def assign(self, leads: Iterable[TopicPartition]) -> None:
-        """Add the tasks of assigned partitions."""
         for topic, partition in leads:
             plan = self._by_lead[topic]
             task_id = TaskId(plan.id, partition)
@@ -591,7 +555,6 @@ class Tasks:
                 )
 
     def owned_of(self, leads: Iterable[TopicPartition]) -> list[TaskId]:
-        """Return the owned tasks of subscribed partitions."""
         ids = [TaskId(self._by_lead[topic].id, partition) for topic, partition in leads]
         return [task_id for task_id in ids if task_id in self._slots]
 
@@ -617,10 +580,7 @@ class Tasks:
     # -- rebuilding --------------------------------------------------------------------------
 
     def rebuild(self) -> None:
-        """Re-create running tasks from committed facts; local state is kept.
-
-        Restores continue because they read only records that were committed before they started.
-        """
+        """Re-create running tasks; restores continue, because they read only committed records."""
         for slot in self._slots.values():
             if slot.reads:
                 self._stop(slot)
@@ -660,11 +620,9 @@ class Tasks:
     # -- start -------------------------------------------------------------------------------
 
     def unanswered_sinks(self) -> Mapping[str, str]:
-        """Return the external sinks that do not answer, with the reason for each."""
         return self._sinks.unanswered()
 
     def _may_begin(self, slot: OwnedTask) -> bool:
-        """Return whether the backoff of the task's external sink has passed, if it has a sink."""
         node = slot.plan.outside
         return node is None or self._sinks.is_asked_now(node.name)
 
@@ -693,7 +651,6 @@ class Tasks:
         self._begin_looked_up()
 
     def _begin_looked_up(self) -> None:
-        """Start the tasks whose facts have arrived, if this worker still owns them."""
         found = self._inquiry.take()
         if found is None:
             return
@@ -801,7 +758,6 @@ class Tasks:
             self.run(slot.task)
 
     def _send_of(self, plan: SubPlan) -> Send:
-        """Return the send function of a task; topics chosen by functions are checked first."""
         if plan.outside is not None:
             return self._send_letter
         send = self._make_send()
@@ -830,9 +786,6 @@ class Tasks:
 
         At the first attempt the offsets are requested again, because another worker may have owned
         the task in the meantime.
-
-        Raises:
-            StateWithoutOffsetsError: records would be counted twice.
         """
         if not slot.lacked_offsets:
             slot.lacked_offsets = True

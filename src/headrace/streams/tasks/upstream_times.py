@@ -124,12 +124,7 @@ def mark_of(
     *,
     topic: str = "",
 ) -> Mark:
-    """Return the watermark of a repartition topic, for an end of 0.
-
-    Args:
-        inputs: the upstream inputs.
-        idle: the inputs that do not limit the watermark.
-        topic: the name of the repartition topic (see `Writers`).
+    """Return the watermark of a repartition topic, for an end of 0; `idle` inputs do not limit it.
 
     Example:
         >>> slow, fast = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -158,18 +153,12 @@ class Marks:
         return len(self._waiting)
 
     def add(self, mark: Mark) -> None:
-        """Append a mark; drop every second pending mark above the maximum."""
         if len(self._waiting) >= MARKS_MAX:
             self._waiting = deque(list(self._waiting)[1::2])
         self._waiting.append(mark)
 
     def reached(self, position: int, latest: int) -> int:
-        """Return the watermark at a position, or -1 if no further mark is reached.
-
-        Args:
-            position: the next offset to process.
-            latest: the largest timestamp that was read.
-        """
+        """Return the watermark at the next offset to process, or -1 if no mark is reached."""
         watermark = -1
         while self._waiting and self._waiting[0].end <= position:
             mark = self._waiting.popleft()
@@ -186,7 +175,6 @@ class _Followed:
     marks: Mapping[TopicPartition, Marks]
 
     def positions(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
-        """Return the next offsets to process, past control records and aborted records."""
         waiting = [tp for tp, marks in self.marks.items() if marks]
         if not waiting:
             return {}
@@ -202,10 +190,8 @@ class UpstreamTimes:
 
     Args:
         upstream: the upstream inputs; empty if stream.time is "fastest".
-        partitions: the partition count of each topic.
         committed: returns committed offsets without waiting for open transactions.
         end_offsets: returns the end offsets of partitions, including records of open transactions.
-        start_offsets: returns the first offsets of partitions.
         idle_s: seconds without more records after which an input is idle.
         interval_s: minimum seconds between two requests.
     """
@@ -296,7 +282,6 @@ class UpstreamTimes:
         return followed is not None and any(marks.has_more for marks in followed.marks.values())
 
     def writers_of(self, topic: str) -> Writers | None:
-        """Return the upstream tasks of a repartition topic if their times are used, else None."""
         return self._upstream.writers.get(topic)
 
     def _keep_to(self, running: Sequence[Task]) -> None:
@@ -401,13 +386,7 @@ class UpstreamTimes:
         own: Sequence[TopicPartition],
         alike: Sequence[TopicPartition],
     ) -> Answer | None:
-        """Request times and ends from the cluster; runs in the background.
-
-        Args:
-            inputs: the inputs of the upstream tasks.
-            own: the repartition partitions that this worker reads.
-            alike: all partitions of their topics.
-        """
+        """Request times and ends in the background; `alike` are all partitions of `own` topics."""
         try:
             committed = self._committed(dict.fromkeys((*inputs, *alike)))
             ends = self._end_offsets([*inputs, *own])

@@ -64,7 +64,6 @@ class IdleWindows:
         return True
 
     def busy(self, task: Task) -> None:
-        """Restart the idle period of a task that has records."""
         if self._idle_s:
             self._since_s[task.id] = self._clock.monotonic_s()
             self._closed.pop(task.id, None)
