@@ -53,12 +53,7 @@ class CommittedAt:
     def written(
         self, task: Task, deltas: Mapping[str, Delta], ends: Mapping[TopicPartition, int]
     ) -> dict[str, Position]:
-        """Return the positions of stores with their own changelog, or without a changelog.
-
-        Args:
-            deltas: the rows written by the commit, by store.
-            ends: the offsets after the last record written to each changelog.
-        """
+        """Return the positions of stores with their own changelog, or without a changelog."""
         commit_id, now_ms = self.commit_id, self.now_ms
         positions = {}
         for store in task.spec.stores:
@@ -120,14 +115,7 @@ class Commit:
     is_final: Callable[[], None] = lambda: None
 
     def run(self, tasks: Sequence[Task], commit_id: int) -> Sequence[dict[str, Delta]]:
-        """Commit all work of tasks since their last commit; return the written rows of each task.
-
-        Args:
-            commit_id: a number larger than the ID of the previous commit.
-
-        Raises:
-            TopicReplacedError: an input topic was re-created.
-        """
+        """Commit all work since the last commit; return the written rows of each task."""
         require_same_inputs = self.inputs.ask(tasks)
         with self.working():
             self.flush_caches(tasks)
@@ -139,14 +127,12 @@ class Commit:
         return deltas
 
     def flush_caches(self, tasks: Sequence[Task]) -> None:
-        """Flush caches downstream until no update is cached (step 1)."""
         for task in tasks:
             while task.held_back():
                 task.flush()
         self.probe("caches_flushed")
 
     def write_changelogs(self, tasks: Sequence[Task], commit_id: int) -> list[dict[str, Delta]]:
-        """Write changed rows to the changelogs (step 2)."""
         last_headers = commit_header(commit_id)
         all_deltas = []
         if any(task.spec.changelogs for task in tasks):
@@ -168,7 +154,6 @@ class Commit:
         return all_deltas
 
     def send_offsets(self, tasks: Sequence[Task], commit_id: int) -> list[Offsets]:
-        """Add the next input offsets to the transaction (step 3)."""
         positions = self.positions([tp for task in tasks for tp in task.inputs])
         offsets = [task.offsets(positions, commit_id) for task in tasks]
         everything = {tp: c for one in offsets for tp, c in one.items()}
@@ -178,7 +163,6 @@ class Commit:
         return offsets
 
     def commit_transaction(self) -> None:
-        """Commit the transaction (step 4)."""
         self.is_ending()
         self.producer.commit()
         self.is_final()
@@ -191,7 +175,6 @@ class Commit:
         offsets: Sequence[Offsets],
         commit_id: int,
     ) -> None:
-        """Write the committed rows and positions to local state (step 5)."""
         written = [
             tp
             for task, own in zip(tasks, deltas, strict=True)

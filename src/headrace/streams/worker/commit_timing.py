@@ -50,7 +50,6 @@ class CommitTiming:
     """Decision when a worker commits: interval, uncommitted volume, or drained input.
 
     Args:
-        config: commit.interval.ms, commit.interval.min.ms and statestore.uncommitted.max.bytes.
         keep_offsets_s: how often unchanged offsets are committed again, in seconds.
     """
 
@@ -83,11 +82,7 @@ class CommitTiming:
         return self._clock.monotonic_s() - self._all_s >= self._keep_offsets_s
 
     def is_due(self, dirty: Sequence[Task], *, processed: int) -> bool:
-        """Return whether the work of these tasks must be committed now.
-
-        Args:
-            processed: the number of records processed in this turn.
-        """
+        """Return whether these tasks must commit now; `processed` counts records of this turn."""
         waited_s = self._clock.monotonic_s() - self._last_s
         is_over = waited_s * 1000 >= self._config.commit_interval_ms
         # If nothing was processed, other workers may wait for the uncommitted records.
@@ -112,9 +107,7 @@ class CommitTiming:
     def is_due_for_markers(self, *, alone: bool) -> bool:
         """Return whether to check for inputs that advanced past markers, at most once per interval.
 
-        Args:
-            alone: whether the commit would contain only such offsets; it must not closely follow
-                another commit then.
+        If the commit would contain such offsets `alone`, it must not closely follow another commit.
         """
         now_s = self._clock.monotonic_s()
         since_s = max(self._looked_s, self._ended_s) if alone else self._looked_s
@@ -128,7 +121,6 @@ class CommitTiming:
         self._last_s = self._clock.monotonic_s()
 
     def committed(self, begun_s: float, *, everything: bool) -> None:
-        """Record the start and the duration of a completed commit."""
         self._last_s = self._ended_s = self._clock.monotonic_s()
         self._begun_s = begun_s
         self._costs_s = (self._costs_s[1], self._last_s - begun_s)
@@ -157,7 +149,6 @@ class CommitTiming:
         return min(BEHIND_FACTOR * min(self._costs_s), most_ms / 1000)
 
     def _is_far_behind(self) -> bool:
-        """Return whether more records are left to read than were read since the last commit."""
         done = left = 0
         for task in self._tasks.running:
             tps = task.external_inputs
@@ -170,11 +161,7 @@ class CommitTiming:
         return left > done
 
     def _is_drained(self) -> bool:
-        """Return whether the worker keeps up: no queued records, and little lag.
-
-        Under steady input some records have always arrived since the last poll; they must not delay
-        the commit.
-        """
+        """Return whether nothing is queued and lag is small, as it is under steady input."""
         if not self._commits_early():
             return False
         for task in self._tasks.running:

@@ -89,15 +89,10 @@ class Commits:
         self._requested.set()
 
     def is_due_for_all(self) -> bool:
-        """Return whether all offsets must be committed again, including unchanged offsets."""
         return self._timing.is_due_for_all()
 
     def is_due(self, processed: int) -> bool:
-        """Return whether uncommitted work must be committed now.
-
-        Args:
-            processed: the number of records processed in this turn.
-        """
+        """Return whether uncommitted work must be committed now; takes a pending request."""
         self._settle_doubts()
         requested = self._requested.is_set()
         if requested:
@@ -144,12 +139,7 @@ class Commits:
         }
 
     def commit(self, *, everything: bool = False, ending: Collection[TaskId] = ()) -> None:
-        """Commit the work of all running tasks in a single transaction.
-
-        Args:
-            everything: whether to include offsets of tasks without changes.
-            ending: tasks with their last commit; their batched sink rows are written, too.
-        """
+        """Commit all running tasks in a transaction, with batched sink rows of `ending` tasks."""
         self._settle_doubts()
         self._sinks.write(ending)
         # Tasks that end do not wait for the interval, so that no lag remains.
@@ -160,11 +150,7 @@ class Commits:
             self._commit(dirty, everything=everything)
 
     def commit_last(self, ending: Collection[TaskId], log: Log) -> bool:
-        """Commit before tasks are released; log uncommitted work if the commit fails.
-
-        Returns:
-            Whether the commit has failed.
-        """
+        """Commit before tasks are released; log uncommitted work and return True on failure."""
         try:
             self.commit(ending=ending)
         except REACTED_TO as error:
@@ -173,10 +159,7 @@ class Commits:
         return False
 
     def commit_letters(self) -> None:
-        """Commit dead letters, together with the work of tasks without an external sink.
-
-        The offsets of tasks with a sink are committed after their rows are written.
-        """
+        """Commit dead letters, and tasks without a sink: the others must first write their rows."""
         self._settle_doubts()
         others = [task for task in self._tasks.running if task.facts.outbox is None]
         self._commit([task for task in others if task.needs_commit()])

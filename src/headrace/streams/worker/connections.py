@@ -72,19 +72,15 @@ class HostState:
 
     @property
     def instance_id(self) -> str:
-        """The worker's identity, kept across restarts."""
         return self._identity.instance_id
 
     def homes(self, clock: Clock, log: Log) -> OpenHome:
-        """Return the opener of tasks' local state."""
         return LocalHomes(self._directory, self._memory, clock=clock, log=log).open
 
     def global_home(self, stores: Sequence[Store], log: Log) -> TaskHome:
-        """Open the local state of this worker's global tables."""
         return open_global_home(self._directory, self.instance_id, stores, self._memory, log)
 
     def close(self) -> None:
-        """Release the identity."""
         self._identity.release()
 
 
@@ -123,16 +119,10 @@ class Connections:
         consumer_client: creates Kafka consumers from settings; None for live consumers.
         producer_client: creates Kafka producers from settings; None for live producers.
         contact: handles the callbacks of live clients, and tracks whether brokers are reachable.
-        local_state: acquires an identity, and opens the host's state.
         background: creates a runner of background jobs with a name.
-        calls: creates the caller for the async I/O of operators.
         first_commit_id: returns the first commit ID, which is unique to the worker.
         results_per_commit: the number of results of closed windows in one commit.
-        measures: measurements of the worker from outside of its loop.
         tracer: creates the tracer of a worker, given the application ID and the worker's identity.
-        open_sink: connects to external sinks.
-        desk: accepts queries about rows in the worker's memory.
-        sent: counts records sent by the worker's producers.
     """
 
     admin: Callable[[StreamsConfig, Stopping], TopicAdmin] | None = None
@@ -164,7 +154,6 @@ class Connections:
         return replace(self.measures, sent=self.sent.totals, are_served=True)
 
     def make_admin(self, config: StreamsConfig, stopping: Stopping) -> TopicAdmin:
-        """Create the admin client."""
         if self.admin is not None:
             return self.admin(config, stopping)
         timeout_s = config.task_timeout_ms / 1000
@@ -180,7 +169,6 @@ class Connections:
         *,
         reads_headers: bool = True,
     ) -> LiveConsumer:
-        """Create a consumer, with or without a group according to its settings."""
         return LiveConsumer(
             settings,
             timeout_s=config.task_timeout_ms / 1000,
@@ -191,14 +179,12 @@ class Connections:
         )
 
     def memberless_group(self, config: StreamsConfig, stopping: Stopping) -> MemberlessGroup:
-        """Return a client of the application's group that does not join it."""
         timeout_s = config.task_timeout_ms / 1000
         return MemberlessGroup(
             config.admin_config(), timeout_s=timeout_s, stopping=stopping, **self.hearing(config)
         )
 
     def committed_records(self, config: StreamsConfig, clock: Clock) -> CommittedRecords:
-        """Return a reader of committed records for the checks before a start."""
         make_reader = partial(self.make_reader, config, clock)
         timeout_s = config.task_timeout_ms / 1000
         return CommittedRecords(make_reader, clock=clock, timeout_s=timeout_s)

@@ -95,7 +95,6 @@ class Membership:
         return self._metadata
 
     def join(self, topics: Sequence[str], listener: RebalanceListener) -> None:
-        """Join the group for the first time."""
         self._joining_since_s = self._clock.monotonic_s()
         self._consumer.subscribe(topics, listener)
 
@@ -109,11 +108,9 @@ class Membership:
     def hear(self) -> bool:
         """Record the membership of this callback; return whether the member ID has changed.
 
-        A member that was removed from the group and has rejoined may detect this in any callback,
-        and has a valid membership by then. Other workers may have owned the tasks in the meantime,
-        so work under the old membership must not be committed under the new membership. A client
-        that is closing may have no membership in its last callbacks, which does not count as a
-        change.
+        Then other workers may have owned the tasks, so work under the old membership must not be
+        committed under the new membership. A client that is closing may have no membership, which
+        does not count as a change.
         """
         name, present = self._consumer.member_id(), self._consumer.group_metadata()
         if present is None:
@@ -138,7 +135,6 @@ class Membership:
             self._look_at_s = self._clock.monotonic_s() + LOOK_AFTER_S
 
     def turn(self) -> None:
-        """Rejoin if necessary, send heartbeats, and check for orphaned partitions."""
         if self._is_fenced:
             self._is_fenced = False
             self._join_anew()
@@ -153,10 +149,10 @@ class Membership:
             self._join_anew()
 
     def _keep_in_touch(self) -> None:
-        """Detect rebalances early and take part immediately, to shorten the pause of partitions.
+        """Send heartbeats between two commits, to take part in rebalances early.
 
-        Heartbeats are sent here, between two commits, not when a commit requests the generation.
-        The client rejoins with the answer, and offsets in flight would be rejected then.
+        In a commit, the client would rejoin with the answer, so that offsets in flight are
+        rejected.
         """
         if self._is_new:
             self._is_new = False
@@ -170,9 +166,8 @@ class Membership:
     def _look_for_orphans(self) -> None:
         """Request a rebalance if the group has left partitions without a member.
 
-        A static member that returns within its session gets its old assignment, without a
-        rebalance. Partitions that its predecessor was about to revoke when it died are then
-        assigned to no member until the next rebalance.
+        A static member that returns within its session gets its old assignment. Partitions that its
+        predecessor was about to revoke when it died have no member until the next rebalance.
         """
         if self._inquiry.is_open:
             self._hear_of_orphans()
@@ -206,14 +201,7 @@ class Membership:
         return UNSETTLED if assigned is None else self._leads() - assigned
 
     def replace(self, reason: MemberFencedError) -> None:
-        """Rejoin with a new client in the next turn, because the group has fenced this client.
-
-        The client is not replaced here because this may be called within a callback of the old
-        client.
-
-        Raises:
-            IdentityError: the member was fenced `FENCED_TIMES` times within a minute.
-        """
+        """Rejoin in the next turn, because a callback of the old client may call this."""
         if self._fenced.is_too_much():
             raise IdentityError(
                 f"this worker was fenced in its group {FENCED_TIMES} times within a minute "

@@ -76,11 +76,7 @@ class Processing:
     # -- a turn --------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Process some records of each task, and call punctuators that are due.
-
-        Returns:
-            The number of processed records.
-        """
+        """Process some records of each task, and call due punctuators; return the record count."""
         slow = self._slow_punctuators()
         self._is_slow_turn = bool(slow) and not self._is_slow_turn
         if self._is_slow_turn:
@@ -130,7 +126,6 @@ class Processing:
         return processed
 
     def _emit_left(self) -> None:
-        """Emit the results of closed windows that did not fit into the last commit."""
         for task in self._tasks.running:
             if task.has_results_left():
                 self._transactions.begin()
@@ -138,11 +133,7 @@ class Processing:
                     task.emit_left()
 
     def _send_partials(self, processed: int) -> None:
-        """Forward partial aggregates to repartition topics whose readers need no commit.
-
-        They are forwarded immediately if no records were processed, else at most every
-        `PARTIALS_S`.
-        """
+        """Forward partial aggregates: every `PARTIALS_S`, or if no records were processed."""
         now_s = self._clock.monotonic_s()
         if processed and now_s < self._partials_due_s:
             return
@@ -155,10 +146,7 @@ class Processing:
         return self._backlog.feeds(task) and self._intake.is_ready(task)
 
     def _process_some(self, task: Task, sharing: int) -> int:
-        """Process a chunk of records; writers of repartition topics share a chunk per iteration.
-
-        Otherwise many such tasks would write a lot before the lag of the readers is checked.
-        """
+        """Process a chunk, which writers of repartition topics share: lag must be checked early."""
         sharing = max(1, sharing)
         started = self._clock.monotonic_s()
         with self.blaming_inputs(), self.working():
@@ -184,7 +172,6 @@ class Processing:
         return count
 
     def _room(self, task: Task) -> int:
-        """Return the number of records that the transaction, or the sink's next batch, can take."""
         return self._effort.room if task.facts.outbox is None else self._sinks.room(task)
 
     def _punctuate(self, tasks: Sequence[Task]) -> bool:
@@ -214,7 +201,6 @@ class Processing:
     # -- contexts of user code -----------------------------------------------------------------
 
     def working(self) -> AbstractContextManager[None]:
-        """Return a context that measures processing time."""
         return self._effort.working(self._transactions.producer)
 
     @contextmanager
@@ -234,6 +220,5 @@ class Processing:
             self._chunk.size = 1  # a chunk took so long that it was aborted
 
     def forget(self) -> None:
-        """Discard the counts of aborted work."""
         self._tracer.forget()
         self._counters.void()

@@ -96,7 +96,6 @@ class ProgressGuard:
     """Guard against work that takes too long to ever be committed.
 
     Args:
-        config: max.poll.interval.ms and transaction.timeout.ms.
         first_records: the number of records of the first transaction, under exactly-once.
     """
 
@@ -139,7 +138,6 @@ class ProgressGuard:
 
     @contextmanager
     def working(self, producer: Producer) -> Iterator[None]:
-        """Measure the time of this block, without the producer's waits for brokers."""
         begun_s, waited_s = self._clock.monotonic_s(), producer.waited_s
         try:
             yield
@@ -152,17 +150,13 @@ class ProgressGuard:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Measure the time of this block for max.poll.interval.ms only, including broker waits.
-
-        Tasks are started in this block, and the `init` of their processors may take long.
-        """
+        """Measure time for max.poll.interval.ms only: the `init` of processors may take long."""
         begun_s = self._clock.monotonic_s()
         yield
         self._since_poll_s += self._clock.monotonic_s() - begun_s
 
     @property
     def is_careful(self) -> bool:
-        """Whether each record must be committed separately."""
         return self._careful_for > 0
 
     @property
@@ -178,11 +172,9 @@ class ProgressGuard:
 
     @property
     def room(self) -> int:
-        """Number of records that the transaction can still take; at least 1."""
         return max(1, self._batch.size - self._taken)
 
     def has_taken(self, records: int) -> None:
-        """Count records that were processed in the transaction."""
         self._taken += records
 
     def ends_turn(self, task: Task) -> bool:
@@ -200,7 +192,6 @@ class ProgressGuard:
         return sorted(tasks, key=lambda task: (task.id <= last, task.id))
 
     def polled(self) -> None:
-        """Restart the measurement for max.poll.interval.ms after a poll."""
         self._since_poll_s = 0.0
 
     def nothing_to_commit(self) -> None:
@@ -208,11 +199,9 @@ class ProgressGuard:
         self._reset()
 
     def has_slow_punctuator(self, task: Task) -> bool:
-        """Return whether a commit must precede the task's wall-clock punctuators."""
         return task.id in self._slow_punctuators
 
     def committing(self, producer: Producer, tasks: Sequence[Task]) -> None:
-        """Start the measurement of a commit of these tasks."""
         now_s = self._clock.monotonic_s()
         self._commit = _Commit(
             now_s,
@@ -240,19 +229,11 @@ class ProgressGuard:
         return found
 
     def to_forgive(self, tasks: Sequence[Task]) -> list[InputRange]:
-        """Return the input ranges that a commit completes, if any attempt was aborted before.
-
-        A task without progress commits its start offsets, which completes nothing.
-        """
+        """Return the input ranges that a commit completes, if an attempt was aborted before."""
         return [task.suspect() for task in tasks if task.moved] if self._in_vain else []
 
     def committed(self, tasks: Sequence[InputRange], records: int) -> None:
-        """Record a completed commit.
-
-        Args:
-            tasks: the result of `to_forgive` before the commit.
-            records: the number of committed records.
-        """
+        """Record a completed commit; `tasks` is the result of `to_forgive` before it."""
         self._batch.succeeded(self._taken, self._brokers_s())
         for task_id in () if self._commit is None else self._commit.punctuated:
             self._slow_punctuators[task_id].times = 0
@@ -278,15 +259,7 @@ class ProgressGuard:
     # -- aborts --------------------------------------------------------------------------------
 
     def void(self, tasks: Sequence[Task], producer: Producer) -> bool:
-        """Record an abort; return whether the aborted work has taken too long.
-
-        Args:
-            producer: the producer of the aborted transaction, before the abort.
-
-        Raises:
-            RecordError: the work can never be committed.
-            ConfigError: the same without a record: a punctuator, or an `init`.
-        """
+        """Record an abort, before the producer aborts; return whether work has taken too long."""
         self._find_slow_punctuators(tasks)
         self._aborts += 1
         self._batch.timed_out(self._taken, self._brokers_s(), taken=self._acknowledged(producer))
@@ -328,11 +301,7 @@ class ProgressGuard:
     def _count_punctuation(
         self, tasks: Sequence[Task], call: LongCall, setting: str, limit_s: float
     ) -> None:
-        """Count a wall-clock punctuator call that took too long.
-
-        Raises:
-            ConfigError: it has taken too long `PUNCTUATIONS_MAX` times in a row.
-        """
+        """Count a call that took too long; raise after `PUNCTUATIONS_MAX` in a row."""
         task = next(task for task in tasks if task.facts.longest_call is call)
         slow = self._slow_punctuators.setdefault(task.id, _SlowPunctuator())
         slow.times = times = slow.times + 1

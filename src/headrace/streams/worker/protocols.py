@@ -57,14 +57,11 @@ class WorkerListener(Protocol):
 class SilentListener:
     """Default listener, which does nothing."""
 
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Do nothing."""
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None: ...
 
-    def on_running(self) -> None:
-        """Do nothing."""
+    def on_running(self) -> None: ...
 
-    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """Do nothing."""
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +72,14 @@ class BothWorkerListeners:
     second: WorkerListener
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Forward a change of the worker's tasks."""
         self.first.on_assignment(tasks)
         self.second.on_assignment(tasks)
 
     def on_running(self) -> None:
-        """Forward that all tasks process records."""
         self.first.on_running()
         self.second.on_running()
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        """Forward a complete commit."""
         self.first.on_commit(tasks, records)
         self.second.on_commit(tasks, records)
 
@@ -98,17 +92,14 @@ class BothRestoreListeners:
     second: RestoreListener
 
     def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
-        """Forward the start of a store's restore."""
         self.first.on_restore_start(tp, store, begin, end)
         self.second.on_restore_start(tp, store, begin, end)
 
     def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
-        """Forward a batch of applied records."""
         self.first.on_batch_restored(tp, store, offset, count)
         self.second.on_batch_restored(tp, store, offset, count)
 
     def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
-        """Forward the end of a store's restore."""
         self.first.on_restore_end(tp, store, total)
         self.second.on_restore_end(tp, store, total)
 
@@ -120,12 +111,10 @@ class StateTracker(SilentListener):
         self._become = become
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        """Set the state to REBALANCING until the worker reports that all tasks run."""
         del tasks
         self._become(State.REBALANCING)
 
     def on_running(self) -> None:
-        """Set the state to RUNNING."""
         self._become(State.RUNNING)
 
 
@@ -159,27 +148,14 @@ class Seams:
     """External dependencies of a worker.
 
     Args:
-        admin: describes topics, and changes them.
         make_reader: creates a consumer without a group, for restores.
         make_global_reader: creates the consumer of global tables, which may read headers; None for
             the same as `make_reader`.
         make_producer: creates a producer with this worker's identity.
-        facts: answers requests of tasks about the cluster.
         open_home: opens a task's local state; returns None while another worker holds it.
-        open_global_home: opens the local state of global tables.
         background: creates a runner of background jobs with a name.
-        listener: listener for worker events.
-        restore_listener: listener for the restores of tasks.
         global_listener: listener for the bootstrap of global tables.
         first_commit_id: the first commit ID, which is unique to this worker.
-        calls: caller for the async I/O of operators.
-        contact: tracks whether brokers are reachable.
-        gate: start gate of the worker's tasks.
-        worker_id: the worker's identity.
-        measures: measurements of the worker from outside of its loop.
-        tracer: traces commits.
-        open_sink: connects to external sinks.
-        desk: accepts queries about rows in the worker's memory.
         times_interval_s: minimum seconds between two requests for upstream times.
         first_records: the number of records of the first transaction.
         results_per_commit: the number of results of closed windows in one commit.

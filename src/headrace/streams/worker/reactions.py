@@ -43,13 +43,11 @@ class Ownership:
     listener: WorkerListener
 
     def let_go(self, tasks: Sequence[TaskId]) -> None:
-        """Release tasks."""
         self.tasks.release(tasks)
         self.intake.keep_to_running()
         self.tell()
 
     def tell(self) -> None:
-        """Report the owned tasks to the start gate and the listener."""
         self.gate.on_assignment(self.tasks.owned)
         self.listener.on_assignment(self.tasks.owned)
 
@@ -175,7 +173,6 @@ class Reactions:
         self._intake.keep_to_running()
 
     def lose(self, partitions: Sequence[TopicPartition]) -> None:
-        """Log lost partitions, and abort the work on them."""
         told = self._tasks.told(partitions)
         self._log.warning("partitions_lost", partitions=told, advice=_PARTITIONS_LOST)
         self.abort()
@@ -193,11 +190,7 @@ class Reactions:
         self._intake.keep_to_running()
 
     def _begin_at_committed(self, error: OffsetLostError) -> None:
-        """Resume at the committed offset, unless that offset itself was lost.
-
-        Another worker may have owned the partition, and its processed records may have been
-        deleted.
-        """
+        """Resume at the committed offset, which others may have moved, unless it was lost, too."""
         running = self._tasks.running
         reader = next((t for t in running if error.where in map(str, t.inputs)), None)
         if reader is not None:
@@ -211,6 +204,5 @@ class Reactions:
         self.abort()
 
     def _with_cause(self, reason: str) -> str:
-        """Append problems of the topics, if any, to a client error."""
         cause = self._inputs.cause(self._tasks.running)
         return f"{reason}; {cause}" if cause and cause not in reason else reason

@@ -52,12 +52,7 @@ class Restarts:
         self._in_a_row = 0
 
     def pause_s(self, *, started_s: float, ended_s: float) -> float | None:
-        """Return the pause before the next restart, or None if the limit is exceeded.
-
-        Args:
-            started_s: start of the worker, in seconds of a monotonic clock.
-            ended_s: time when its crash was detected; not before the time of an earlier call.
-        """
+        """Return the pause before the next restart, or None over the limit; times are monotonic."""
         if ended_s - started_s >= self._limits.steady_s:
             self._in_a_row = 0
         while self._recent and ended_s - self._recent[0] >= self._limits.within_s:

@@ -108,7 +108,6 @@ class WindowTopic:
 
 
 def window_topics(plans: Sequence[SubPlan]) -> Mapping[str, WindowTopic]:
-    """Return the changelogs that are deleted by age, by name."""
     found = {}
     for plan in plans:
         configs = {changelog.name: changelog.config for changelog in plan.topics.changelogs}
@@ -149,11 +148,7 @@ class RetentionGuard:
     """Lock of `suspended` and `_giving`, which background jobs change, too."""
 
     def protect(self, task: Task) -> None:
-        """Disable the retention of changelogs to which a task is about to write old windows.
-
-        Raises:
-            StreamsError: the cluster does not answer. A refused change is logged instead.
-        """
+        """Disable the retention of changelogs to which a task is about to write old windows."""
         if not self.topics:
             return
         for store, oldest_ms in task.oldest_times().items():
@@ -191,11 +186,7 @@ class RetentionGuard:
         return True
 
     def give_back(self, owned: Sequence[int]) -> None:
-        """Check periodically whether the retention of changelogs can be restored.
-
-        Args:
-            owned: sub-topologies whose first task belongs to this worker, which decides for all.
-        """
+        """Restore retentions of `owned` sub-topologies, whose first task belongs to this worker."""
         now_s = self.clock.monotonic_s()
         if not self.suspended or now_s < self._next_s:
             return

@@ -54,15 +54,7 @@ def producer_maker(
     connections: Connections,
     stopping: Stopping,
 ) -> Callable[[], Producer]:
-    """Return a factory of a worker's producers, according to its processing guarantee.
-
-    Args:
-        application: the application of the worker.
-        instance_id: the worker's identity.
-        admin: returns end offsets of changelogs if the worker has no transactions.
-        consumer: the group's consumer, which commits offsets if the worker has no transactions.
-        stopping: returns whether a stop of the application was requested.
-    """
+    """Return a factory of producers; without transactions, the consumer commits offsets."""
     config = application.config
     looked_up = {plan.topic for plan in application.global_plans}
     others = {name: facts for name, facts in application.topics.items() if name not in looked_up}
@@ -129,11 +121,7 @@ class _Sizes:
 
 
 def describe_dead_letters(admin: TopicAdmin, config: StreamsConfig) -> Mapping[str, TopicFacts]:
-    """Describe the dead-letter topic before it is needed.
-
-    Raises:
-        MissingTopicError: it does not exist.
-    """
+    """Describe the dead-letter topic before it is needed; raise if it does not exist."""
     topic = config.handlers.dead_letter_topic
     if topic is None:
         return {}
@@ -166,7 +154,6 @@ class WorkerParts:
     desk: QueryQueue
 
     def close(self) -> None:
-        """Release the identity, and reject further queries."""
         self.desk.close()
         self.local.close()
 
@@ -191,20 +178,10 @@ def make_worker(
     """Check and create the topics, acquire an identity, and create a worker.
 
     Args:
-        listener: listener for worker events.
-        restore_listener: listener for restores.
-        stopping: returns whether a stop of the application was requested.
         deployed: the deployed topology before this start, if known.
-        gate: start gate of the worker's tasks.
-        versions: compares this version with live workers; None if the application has one worker.
+        versions: compares this version with live workers; None if the application has a single
+            worker.
         before_start: checks existing topics before any topic is created.
-
-    Raises:
-        VersionConflictError: live workers run a conflicting version.
-        MissingTopicError, MisconfiguredTopicError: the topics do not match the topology.
-        IdentityError: another live process has the configured identity.
-        LocalStateError: the state directory cannot be used.
-        StopRequestedError: `stopping` returned True while the cluster did not answer.
     """
     admin = connections.make_admin(config, stopping)
     topics, told = _prepare(config, plans, global_plans, admin, versions, before_start)

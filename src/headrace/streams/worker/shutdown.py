@@ -53,13 +53,7 @@ def shutdown_group(application_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownNote:
-    """Shutdown request from a worker to all workers.
-
-    Args:
-        host: the host of the worker.
-        process: its process ID.
-        error: the class name of the error.
-        reason: the error text, without quoted records.
+    """Shutdown request from a worker to all workers; the reason quotes no records.
 
     Example:
         >>> note = ShutdownNote("db-3", 41, "RecordError", "in-0 offset 7 cannot be read")
@@ -76,18 +70,15 @@ class ShutdownNote:
 
     @classmethod
     def of(cls, error: str, reason: str) -> ShutdownNote:
-        """Create a request from this process."""
         return cls(socket.gethostname(), os.getpid(), error, reason[:_REASON_MAX])
 
     def encode(self) -> str:
-        """Return the text to commit."""
         written = json.dumps(asdict(self), ensure_ascii=False).encode(errors="replace")
         text = base64.urlsafe_b64encode(written).decode()
         return f"headrace.shutdown {text}."
 
     @classmethod
     def decode(cls, text: str) -> ShutdownNote | None:
-        """Decode a text written by `encode`; return None for text of another origin."""
         found = _TEXT.match(text)
         try:
             return None if found is None else cls(**json.loads(base64.urlsafe_b64decode(found[1])))
@@ -112,12 +103,7 @@ def write_note(
     set_offsets: Callable[[Offsets], None],
     clock: Clock,
 ) -> None:
-    """Send a shutdown request to all running workers.
-
-    Args:
-        tps: partition 0 of the application's inputs.
-        set_offsets: commits offsets in the group of the shutdown request.
-    """
+    """Send a shutdown request to all workers, at partition 0 of the application's inputs."""
     offset = CommittedOffset(clock.now_ms(), note.encode())
     set_offsets(dict.fromkeys(tps, offset))
 
@@ -165,7 +151,6 @@ class ShutdownWatch:
         self._thread.join(LAST_LOOK_S)
 
     def watch(self) -> None:
-        """Poll until a shutdown request arrives, or the worker has ended."""
         try:
             notes = self._make_notes()
         except FatalClientError:  # the worker's own clients cannot be made either
@@ -225,11 +210,7 @@ class Shutdown:
         self._tells = False
 
     def watched(self, contact: BrokerContact, stop: Callable[[], None]) -> ShutdownWatch:
-        """Return the watch context in which a worker runs.
-
-        Args:
-            stop: stops the worker; called from another thread.
-        """
+        """Return the watch context in which a worker runs; another thread calls `stop`."""
 
         def ended(error: ShutDownError) -> None:
             if self._tells:  # it is closing, and this may be its own request
@@ -247,11 +228,7 @@ class Shutdown:
         )
 
     def check(self) -> None:
-        """Raise a received shutdown request, after the worker has ended.
-
-        Raises:
-            ShutDownError: another process has requested the shutdown.
-        """
+        """Raise a received shutdown request, after the worker has ended."""
         if self._heard is not None:
             raise self._heard
 

@@ -37,13 +37,11 @@ class DeadLetterProducer:
         """Whether any dead letter is not committed yet."""
 
     def send(self, *record: Any) -> None:
-        """Send a dead letter, in a transaction."""
         self._begin()
         self._send(*record)
         self.are_open = True
 
     def ended(self) -> None:
-        """Record that dead letters were committed or rolled back."""
         self.are_open = False
 
 
@@ -176,7 +174,6 @@ class SinkWrites:
         return now_s - outbox.since_s >= batching.every_s
 
     def _keep_within_bounds(self, tasks: Sequence[Task]) -> None:
-        """Write the largest batches while the batched rows exceed the memory limit."""
         held = [task for task in tasks if task.facts.outbox.batching is not None]
         most = max((task.facts.outbox.batching.max_bytes for task in held), default=0)
         while sum(task.facts.outbox.bytes for task in held) > max(HELD_BYTES_MAX, most):
@@ -185,17 +182,12 @@ class SinkWrites:
             self._write(fullest, fullest.facts.outbox)
 
     def letters_committed(self) -> None:
-        """Record that dead letters were committed."""
         self._letters.ended()
 
     def write(self, ending: Container[TaskId] = ()) -> None:
-        """Write all rows except batched rows.
+        """Write all rows except batched rows, and batched rows of `ending` tasks.
 
-        After this, a running task has either no unwritten rows, or batched rows that delay its
-        commit.
-
-        Args:
-            ending: tasks whose batched rows are written, too.
+        After this, a running task has no unwritten rows, or batched rows that delay its commit.
         """
         for task in self._running():
             if task.facts.outbox is not None and (not task.facts.is_held or task.id in ending):
@@ -232,7 +224,6 @@ class SinkWrites:
         kept: Sequence[Kept],
         next_offset: int,
     ) -> None:
-        """Write rows in batches that the sink can take in time."""
         batch = self._batch_of(outbox)
         while True:
             cut = _end_of(rows, self._rows_max(outbox))
@@ -259,10 +250,7 @@ class SinkWrites:
         kept: Sequence[Kept],
         next_offset: int,
     ) -> None:
-        """Write rows; find refused rows by bisection, and write the rest.
-
-        Rows of the same record are written together, because a batch ends with its offset.
-        """
+        """Write rows; find refused rows by bisection between records, and write the rest."""
         try:
             self._write_batch(task, outbox, rows, next_offset)
         except SinkRefusedError as error:
@@ -308,10 +296,7 @@ class SinkWrites:
         return [at for at, row in enumerate(rows) if row.offset not in refused]
 
     def _say_siblings(self, task: Task, outbox: Outbox, rows: Sequence[SinkRow]) -> None:
-        """Log that the other rows of a record are skipped with a refused row.
-
-        Only a write would show which of them are valid, but that write also moves the position.
-        """
+        """Log rows skipped with a refused row: a write that tests them would move the position."""
         if len(rows) > 1:
             ((tp, _),) = task.next_offset.items()
             self._log.warning(

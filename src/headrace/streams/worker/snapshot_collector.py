@@ -127,9 +127,7 @@ class SnapshotCollector:
     """Collector of a worker's snapshots, run in its thread between two iterations.
 
     Args:
-        worker_id: the worker's identity.
         own_numbers: the counters of processors, by node and name.
-        is_paused: returns whether processing is paused.
     """
 
     worker_id: str
@@ -156,11 +154,9 @@ class SnapshotCollector:
 
     @property
     def aborted(self) -> int:
-        """Number of aborted transactions, if known."""
         return self.transactions.aborted + self.counters.found_aborted
 
     def turn(self) -> None:
-        """Create a snapshot, if it is due."""
         begun_s = self.clock.monotonic_s()
         if begun_s < self._next_s:
             return
@@ -288,11 +284,7 @@ class SnapshotCollector:
         is_first: bool,
         is_late: Callable[[], bool],
     ) -> _Size:
-        """Measure a store; a store that was too large to count is counted rarely.
-
-        Args:
-            is_first: whether the store had the whole time limit for itself.
-        """
+        """Measure a store; a store that was too large to count is counted rarely."""
         committed, layout = task.state.store(name), task.spec.layout(name)
         if now_s < known.count_at_s:
             keys = layout.view(committed).approximate_count()

@@ -79,19 +79,10 @@ class TopicWatch:
         self._next_s = self._clock.monotonic_s()
 
     def look_within(self, seconds: float) -> None:
-        """Check within a number of seconds."""
         self._next_s = min(self._next_s, self._clock.monotonic_s() + seconds)
 
     def turn(self) -> None:
-        """Start a check if it is due, and apply the result of the last check.
-
-        Raises:
-            MissingTopicError: a source topic or an output topic was deleted.
-            TopicReplacedError: a source topic was re-created.
-            MisconfiguredTopicError: the topics no longer match the topology.
-            GlobalTableLostError: the topic of a global table was re-created.
-            AccessError: this client is no longer authorized to describe the topics.
-        """
+        """Start a check if it is due, and apply the last result; raise its error if it is final."""
         if self._failure is not None:
             raise self._failure
         if self._found is not None:

@@ -62,15 +62,10 @@ class Transactions:
 
     @property
     def replaced(self) -> int:
-        """Number of producers that were replaced."""
         return self._replaced + self.producer.given_up
 
     def init(self) -> None:
-        """Initialize transactions, which ends a transaction of a predecessor.
-
-        Raises:
-            FatalClientError: the brokers did not answer within task.timeout.ms.
-        """
+        """Initialize transactions, which ends a transaction of a predecessor."""
         try:
             self.producer.init()
         except OutcomeUnknownError as error:
@@ -79,7 +74,6 @@ class Transactions:
             ) from error
 
     def begin(self) -> None:
-        """Begin a transaction, if none is open."""
         if self._begun_s is None:
             self.producer.begin()
             self.emission.renew()
@@ -87,15 +81,10 @@ class Transactions:
             self._probe("transaction_begun")
 
     def ended(self) -> None:
-        """The open transaction is committed."""
         self._begun_s = None
 
     def abort(self) -> bool:
-        """Abort the open transaction, if any.
-
-        Returns:
-            Whether the producer was kept; False if it was replaced.
-        """
+        """Abort the open transaction, if any; return False if the producer was replaced."""
         if self._begun_s is None:
             return True
         try:
@@ -119,17 +108,7 @@ class Transactions:
         return False
 
     def replace(self, reason: StreamsError, *, in_doubt: bool = False) -> None:
-        """Create a new producer, which ends the old producer's transaction.
-
-        Args:
-            reason: the error of the old producer.
-            in_doubt: whether its transaction may have been committed.
-
-        Raises:
-            IdentityError: this producer was fenced twice within a minute, and not because of a
-                timeout.
-            FatalClientError: the brokers did not answer within task.timeout.ms.
-        """
+        """Replace the producer, which ends its transaction; `in_doubt` if that may be committed."""
         fenced = isinstance(reason, ProducerFencedError)
         if fenced and (age_s := self._age_s()) >= self._timeout_s:
             # The client cannot distinguish this from another producer with its identity.

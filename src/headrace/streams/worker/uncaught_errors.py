@@ -37,10 +37,7 @@ UncaughtErrorHandler = Callable[[Exception], UncaughtErrorResponse]
 
 
 def checked(handler: UncaughtErrorHandler | None) -> UncaughtErrorHandler | None:
-    """Check that a handler can be called.
-
-    Raises:
-        ConfigError: it is not a function of one argument.
+    """Check that a handler is a function of a single argument.
 
     Example:
         >>> checked(lambda error: UncaughtErrorResponse.REPLACE_WORKER) is None
@@ -93,8 +90,8 @@ class Uncaught:
     def holds(self, error: BaseException | None) -> bool:
         """Call the handler; return whether a worker that ends must keep its partitions.
 
-        This is so after a shutdown request to all workers: a worker that gets a partition before it
-        receives the request would process the same record.
+        It must after a shutdown request to all workers: a worker that gets a partition before the
+        request would process the same record.
         """
         if isinstance(error, StopRequestedError) or not isinstance(error, Exception):
             return False
@@ -106,15 +103,7 @@ class Uncaught:
         return self._is_told and error is self._about
 
     def pause_s(self, error: Exception, *, started_s: float) -> float:
-        """Call the handler; return how many seconds to wait before a worker is replaced.
-
-        Args:
-            started_s: start of the worker, by the monotonic clock.
-
-        Raises:
-            Exception: the error itself, if the worker is not replaced.
-            ConfigError: the handler's response is invalid, or the handler fails.
-        """
+        """Call the handler; return the pause before a replacement, or raise the error."""
         if self._handler is None or isinstance(error, ShutDownError):
             raise error
         self._ask(error)

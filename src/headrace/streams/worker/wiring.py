@@ -108,7 +108,6 @@ def make_purger(
     clock: Clock,
     log: Log,
 ) -> Purger:
-    """Create the purger of the application's repartition topics."""
     return Purger(
         admin,
         frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
@@ -131,7 +130,6 @@ def make_retention(
     clock: Clock,
     log: Log,
 ) -> RetentionGuard:
-    """Create the guard that keeps windows in their changelogs while old input is processed."""
     windows = window_topics(plans)
     by_id = {plan.id: plan for plan in plans}
 
@@ -162,7 +160,6 @@ def make_membership(
     clock: Clock,
     log: Log,
 ) -> Membership:
-    """Create the worker's membership in its group."""
     return Membership(
         consumer,
         session_s=config.session_timeout_ms / 1000,
@@ -187,7 +184,6 @@ def make_watch(
     clock: Clock,
     log: Log,
 ) -> TopicWatch:
-    """Create the periodic check of the application's topics."""
     return TopicWatch(
         check=partial(_recheck, admin, [plan.topics for plan in plans], global_topics),
         plans=plans,
@@ -226,14 +222,7 @@ def facts_maker(
     calls: Caller,
     emission: EmissionBudget,
 ) -> MakeFacts:
-    """Return a factory of the state that the processors of a task share.
-
-    Args:
-        config: the settings; client settings, which may be secret, are not passed on.
-        count: adds to a counter of a node.
-        calls: caller for the async I/O of operators.
-        emission: limits the results of closed windows in one commit of all tasks.
-    """
+    """Return a factory of processors' state, without client settings, which may be secret."""
     settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
 
     def make(task_id: TaskId) -> TaskFacts:

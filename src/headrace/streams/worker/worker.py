@@ -59,13 +59,7 @@ class Pausing:
         """Whether processing is paused and all work is committed."""
 
     def follow(self, asked: threading.Event, heard: Callable[[bool], None]) -> None:
-        """Pause while an event is set.
-
-        Args:
-            asked: the event.
-            heard: called in the worker's thread with True when the pause starts, with False when it
-                ends.
-        """
+        """Pause while an event is set; the worker's thread calls `heard` at start and end."""
         self._asked, self._heard = asked, heard
 
     def turn(self) -> bool:
@@ -169,11 +163,7 @@ class Worker:
         self._stop.set()
 
     def run(self) -> None:
-        """Join the group and process until `stop`.
-
-        Raises:
-            StreamsError: the error that stopped the worker; its uncommitted work is rolled back.
-        """
+        """Join the group and process until `stop`; an error rolls back uncommitted work."""
         try:
             self.begin()
             while not self._stop.is_set():
@@ -205,7 +195,6 @@ class Worker:
         self._commits.request()
 
     def turn(self) -> None:
-        """Run an iteration of the loop."""
         with self._reactions.reacting():
             self._membership.turn()
             self._poll(self._answering.bounded(self._wait_s()))
@@ -256,7 +245,6 @@ class Worker:
     # -- rebalance callbacks (RebalanceListener) -----------------------------------------------
 
     def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Add the tasks of assigned partitions."""
         if self._membership.hear():
             self._gate.on_new_membership()
             self._reactions.abort()
