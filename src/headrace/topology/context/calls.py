@@ -109,10 +109,7 @@ class CallPlan:
     """Concurrency, timeout and retry policy of an operator's external calls.
 
     Args:
-        is_async: Whether the function is a coroutine function.
-        concurrency: Maximum number of calls in flight.
         timeout_ms: Time limit of the calls for a record, including all attempts and pauses.
-        retry: The retry policy; None for no retries.
     """
 
     is_async: bool
@@ -121,9 +118,7 @@ class CallPlan:
     retry: Retry | None = None
 
     def pause_ms(self, attempt: int, error: Exception) -> int | None:
-        """Return the pause after a failed attempt, in milliseconds; None if it was the last
-        attempt.
-        """
+        """Return the pause after a failed attempt, or None if it was the last attempt."""
         return None if self.retry is None else self.retry.pause_ms(attempt, error)
 
 
@@ -152,9 +147,7 @@ class Caller(Protocol):
         """Whether operators should pass the calls of several records together."""
 
     def watch(self, look: Callable[[], None], /) -> None:
-        """Set a function that is called while calls are in flight; an exception from it cancels
-        them.
-        """
+        """Set a function to call while calls are in flight; an exception cancels them."""
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
         """Make calls and return when all of them have ended; each job then has its result."""
@@ -168,17 +161,10 @@ class NoCaller:
 
     gathers: ClassVar[bool] = False
 
-    def watch(self, look: Callable[[], None], /) -> None:
-        """Do nothing, because no calls are made."""
+    def watch(self, look: Callable[[], None], /) -> None: ...
 
     def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
-        """Raise an error.
-
-        Raises:
-            LookupError: Always.
-        """
         del jobs, plan
         raise LookupError("nobody makes calls for the steps of this task")
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...

@@ -78,7 +78,6 @@ class Operator(Protocol):
 
 
 def no_stores(name: str) -> Any:
-    """Raise LookupError, because no stores can be opened."""
     raise LookupError(f"no store {name!r} can be opened here")
 
 
@@ -88,7 +87,6 @@ def stop(error: Exception, *_: Any) -> None:
 
 
 def raise_earlier(error: Exception, timestamp: int) -> NoReturn:
-    """Raise an error about a stored row that was read while another record was processed."""
     raise EarlierRecordError(error, timestamp)
 
 

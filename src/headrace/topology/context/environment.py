@@ -51,7 +51,6 @@ and the operator's reaction.
 
 
 def raise_again(node: str, error: Exception, *record: Any) -> NoReturn:  # noqa: ARG001
-    """Raise the error, so that no record is skipped."""
     raise error
 
 

@@ -21,19 +21,13 @@ class FusedRecord(Protocol):
         """Expression of the decoded value; available if `FusedSpec.reads_value` is true."""
 
     def key_bytes(self, serde: Serde[object] | None) -> str:
-        """Return the expression of the key's bytes, or of None for a null key; reuses available
-        bytes.
-        """
+        """Return the expression of the key's bytes, or of None; reuses available bytes."""
 
     def value_bytes(self, serde: Serde[object] | None) -> str:
-        """Return the expression of the value's bytes, or of None for a null value; reuses available
-        bytes.
-        """
+        """Return the expression of the value's bytes, or of None; reuses available bytes."""
 
     def constant(self, name: str, value: object) -> str:
-        """Return the name of an object in the generated code; `name` must be unique within the
-        operator.
-        """
+        """Return the name of an object in the code; `name` is unique within the operator."""
 
 
 class FusedSpec:
@@ -61,10 +55,8 @@ class FusedSpec:
 
     @property
     def reads_key(self) -> bool:
-        """Whether the condition reads the key."""
         return False
 
     @property
     def reads_value(self) -> bool:
-        """Whether the condition reads the value."""
         return False

@@ -19,5 +19,4 @@ class NewNumbers:
         self._numbers: dict[str, Number] = {}
 
     def get(self, name: str) -> Number:
-        """Return the number with that name."""
         return self._numbers.setdefault(name, Number())

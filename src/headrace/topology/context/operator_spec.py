@@ -41,14 +41,11 @@ class RowKind:
 
 
 class OperatorSpec:
-    """Properties of an operator's inputs, state, results and requirements; the defaults suit a
-    stream.
-    """
+    """Inputs, state, results and requirements of an operator; the defaults suit a stream."""
 
     __slots__ = ()
 
     def make(self, context: OperatorContext, /) -> Operator:
-        """Create the operator of a task."""
         raise NotImplementedError(f"{type(self).__name__} must say what runs: def make(context)")
 
     def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
@@ -120,9 +117,7 @@ class OperatorSpec:
 
     @property
     def close_wait_ms(self) -> int | None:
-        """Delay between the end of a window and its close, in stream time; None if windows never
-        close.
-        """
+        """Delay from a window's end to its close, in stream time; None if it never closes."""
         return None
 
     @property
@@ -132,9 +127,7 @@ class OperatorSpec:
 
     @property
     def partitioned_like(self) -> str | None:
-        """Upstream node whose partitioning its results have; None if it is the input's
-        partitioning.
-        """
+        """Upstream node whose partitioning its results have; None for the input's."""
         return None
 
     # State.
@@ -161,9 +154,7 @@ class OperatorSpec:
 
     @property
     def reads_directly(self) -> bool:
-        """Whether the sub-topology of its external sink reads an input topic instead of a
-        repartition topic.
-        """
+        """Whether the sub-topology of its external sink reads no repartition topic."""
         return False
 
     def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
@@ -184,11 +175,7 @@ class OperatorSpec:
     """DSL call of the operator, with the argument that names its store."""
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """Return `store_call` for this operator.
-
-        Args:
-            reads_topic: Whether the operator directly follows a source.
-        """
+        """Return `store_call`; `reads_topic` if the operator directly follows a source."""
         return self.store_call
 
     @property

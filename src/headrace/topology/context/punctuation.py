@@ -79,13 +79,7 @@ class Schedules:
         self._made += 1
 
     def run(self, now_ms: int, call: Callable[[Schedule, int], None]) -> None:
-        """Call the schedules that are due.
-
-        Args:
-            now_ms: The current time.
-            call: Calls a schedule. If it raises, that schedule counts as called and the remaining
-                schedules stay due.
-        """
+        """Call due schedules; if a call raises, it counts as made, and the rest stay due."""
         due = []
         while self._waiting and self._waiting[0][0] <= now_ms:
             due.append(heappop(self._waiting))

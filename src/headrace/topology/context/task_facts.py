@@ -65,11 +65,9 @@ class EmissionBudget:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether an operator ever has to stop."""
         return self._limit is not None
 
     def renew(self) -> None:
-        """Begin with the next commit."""
         self.is_spent = False
         """Whether results have to wait for the next commit."""
         self.count = 0
@@ -77,7 +75,6 @@ class EmissionBudget:
         self._since_ms = 0
 
     def spend(self) -> None:
-        """Count a result."""
         self.count += 1
         if self._limit is None:
             return
@@ -115,12 +112,7 @@ class TaskFacts:
     """State shared by the processors of a task: current record, times, schedules.
 
     Args:
-        application_id: The application's id.
         task_id: Sub-topology and partition, such as ``0_3``.
-        partition: Number of the input partitions.
-        settings: The application's settings, as passed to it.
-        now_ms: Returns the wall-clock time in milliseconds since 1970.
-        request_commit: Requests a commit soon.
         count: Adds to a counter of a node, by its name.
         stream_time: The largest timestamp that the task has seen, in milliseconds, or -1; at most
             `watermark`.
@@ -128,7 +120,6 @@ class TaskFacts:
             `NEVER_MS` if only the task's own records decide.
         failed: Called with the node and the error if a punctuator fails; returns if the task
             continues.
-        calls: Makes the external calls of operators.
     """
 
     application_id: str = ""
@@ -173,16 +164,13 @@ class TaskFacts:
     # -- around each record ------------------------------------------------------------------
 
     def begin(self, record: Any, timestamp: int, /) -> None:
-        """Start processing a record: set the current record, and advance stream time."""
         self.record = record
         self.timestamp = timestamp
         if timestamp > self.stream_time < self.watermark:
             self.stream_time = min(timestamp, self.watermark)
 
     def end(self) -> None:
-        """Finish processing a record with all of its results, and call the punctuators that are
-        due.
-        """
+        """Finish a record after all of its results, and call the punctuators that are due."""
         self.record = None
         if self._by_stream_time.due_ms <= self.stream_time >= 0:
             self._by_stream_time.run(self.stream_time, self._call_by_stream_time)
@@ -196,7 +184,6 @@ class TaskFacts:
     # -- the life of the processors ------------------------------------------------------------
 
     def add(self, node: str, start: Start, close: Close) -> None:
-        """Register a processor's functions that start and close it with the task."""
         self._processors.append((node, start, close))
 
     def start(self) -> None:
@@ -212,7 +199,6 @@ class TaskFacts:
         self.node = None
 
     def close(self) -> list[tuple[str, BaseException]]:
-        """Close the started processors and return their errors, by node."""
         failures: list[tuple[str, BaseException]] = []
         for node, _, close in self._processors[: self._started]:
             try:
@@ -225,7 +211,6 @@ class TaskFacts:
     # -- punctuation ---------------------------------------------------------------------------
 
     def schedule(self, kind: TimeKind, schedule: Schedule) -> None:
-        """Register a punctuator."""
         (self._by_stream_time if kind == "stream_time" else self._by_wall_clock).add(schedule)
 
     @property
@@ -235,7 +220,6 @@ class TaskFacts:
 
     @property
     def wall_due_ms(self) -> int:
-        """Wall-clock time at which `punctuate` must be called next."""
         if not self._gathered:
             return self._by_wall_clock.due_ms
         return min(self._by_wall_clock.due_ms, *(due_ms for due_ms, _ in self._gathered.values()))
