@@ -51,13 +51,7 @@ Parameters = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """Attempt at a host.
-
-    Args:
-        part_s: its part of the time-out.
-        is_last: whether no other host is left.
-        has_heard: whether a host has already returned an error.
-    """
+    """Attempt at a host; `has_heard` if a host has already returned an error."""
 
     host: HttpHost
     part_s: float
@@ -83,20 +77,13 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """Most informative error so far.
-
-    Args:
-        after_s: duration of its attempt.
-    """
+    """Most informative error so far, and the duration of its attempt."""
 
     error: NotReadableError
     after_s: float
 
     def is_more_than(self, error: NotReadableError, turn: _Turn, after_s: float) -> bool:
-        """Return whether it is more informative than a later error.
-
-        A time-out after a similar duration may have been about to return the same error.
-        """
+        """Compare with a later error: a time-out as late may have hidden the same error."""
         if isinstance(error, UnreachedHostError):
             is_silence = error.is_silent
         else:
@@ -109,8 +96,6 @@ class Asker:
 
     Args:
         urls: URLs of any hosts of the application.
-        token: token that the hosts require; surrounding whitespace is removed.
-        timeout_s: time for which a query is repeated, in seconds.
         context: TLS context; None uses the system's trusted certificates.
         never_back: whether answers must not be older than previous answers.
 
@@ -145,17 +130,7 @@ class Asker:
     def ask(
         self, store: str | None, path: str, given: Parameters, body: bytes | None = None
     ) -> dict[str, Any] | None:
-        """Send a query; return None if a key has no row.
-
-        Args:
-            store: name of the store; None for all stores.
-            path: path after the name.
-            given: parameters; parameters that are None are omitted.
-
-        Raises:
-            QueryError: the query cannot be answered.
-            ClosedConnectionError: `close` was called.
-        """
+        """Send a query, for all stores if `store` is None; return None if a key has no row."""
 
         def asks(turn: _Turn) -> dict[str, Any]:
             reply = turn.host.ask(
@@ -172,11 +147,7 @@ class Asker:
         return None if "error" in found else found
 
     def kind_of(self, store: str) -> str | None:
-        """Return the kind of a store, which is cached; None if the store does not exist.
-
-        Raises:
-            QueryError: no host answers.
-        """
+        """Return the cached kind; None if the store does not exist."""
         with self._lock:
             kind = self._kinds.get(store)
         if kind is None:
@@ -187,19 +158,10 @@ class Asker:
         return kind
 
     def part(self) -> Ending:
-        """Return a handle that ends with the connection, and can be ended earlier."""
         return self._ending.part()
 
     def listen(self, store: str, path: str, given: Parameters, ending: Ending) -> EventStream:
-        """Open an event stream; see `ask`.
-
-        Args:
-            ending: ends the stream, and the attempts to open it.
-
-        Raises:
-            QueryError: the stream cannot be opened.
-            ClosedConnectionError: `ending` has ended.
-        """
+        """Open an event stream; `ending` ends it, and the attempts to open it."""
         said = urlencode({name: text for name, text in given.items() if text is not None})
         headers = {**self._sent(None), "Accept": EVENTS}
 
@@ -266,7 +228,6 @@ class Asker:
                 self._leave(host)
 
     def next_host(self) -> None:
-        """Move the first host to the end of the order."""
         with self._lock:
             self._hosts = [*self._hosts[1:], self._hosts[0]]
 
@@ -319,7 +280,6 @@ class Asker:
 
 
 def _short(target: str) -> str:
-    """Return an address, or raise if it is too long: servers would only close the connection."""
     if len(target) > TARGET_MAX:
         raise WrongQueryError(
             f"what is asked is {len(target):,} characters of an address, and {TARGET_MAX:,} are "

@@ -45,7 +45,6 @@ class Ending:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was ended."""
         return self._over.is_set()
 
     def part(self) -> Ending:
@@ -59,30 +58,19 @@ class Ending:
         return made
 
     def note(self, sock: socket.socket) -> None:
-        """Register a socket, which is shut down at the end.
-
-        Raises:
-            ClosedConnectionError: it has already ended.
-        """
+        """Register a socket, which the end shuts down; raise ClosedConnectionError after it."""
         with self._lock:
             self.require()
             self._sockets.add(sock)
 
     def require(self) -> None:
-        """Raise if it has ended.
-
-        Raises:
-            ClosedConnectionError: it has ended.
-        """
         if self.is_over:
             raise ClosedConnectionError("the connection was closed; make another one to ask again")
 
     def pause(self, seconds: float) -> None:
-        """Sleep, at most until the end."""
         self._over.wait(seconds)
 
     def end(self) -> None:
-        """Interrupt all waits."""
         with self._lock:
             self._over.set()
             sockets, parts = [*self._sockets], [*self._parts]
@@ -102,13 +90,7 @@ _PIECE_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Server-sent event.
-
-    Args:
-        name: name; empty for a heartbeat.
-        data: JSON.
-        position: position after the event; None if it has none.
-    """
+    """Server-sent event with JSON; a heartbeat has an empty name."""
 
     name: str
     data: bytes
@@ -116,11 +98,9 @@ class Heard:
 
 
 class EventStream:
-    """Server-sent events of a connection. A single thread reads; any thread may close it.
+    """Server-sent events of a connection. A single thread reads; any thread may cut it.
 
-    Args:
-        answer: the response that contains the events.
-        unreached: creates the error for the end of the stream.
+    `unreached` creates the error for the end of the stream.
     """
 
     def __init__(
@@ -134,11 +114,7 @@ class EventStream:
         self._unreached = unreached
 
     def pieces(self) -> Iterator[list[Heard]]:
-        """Yield the events of each received piece.
-
-        Raises:
-            UnreachedHostError: the connection timed out or was closed.
-        """
+        """Yield the events of each received piece; raise UnreachedHostError at the end."""
         left = b""
         while True:
             try:
@@ -186,14 +162,7 @@ def _heard(text: bytes) -> Heard:
 
 
 def sent_token(given: str | Secret, *, named: str = "the token") -> Secret:
-    """Strip surrounding whitespace of a token, such as the line end of its file.
-
-    Args:
-        given: the given token.
-        named: its name in errors.
-
-    Raises:
-        ConfigError: it is not a valid header value; the message does not contain it.
+    """Strip whitespace, such as a line end; the ConfigError does not contain the token.
 
     >>> sent_token("abc\\n").reveal()
     'abc'
@@ -221,12 +190,7 @@ _UNKNOWN_NAME = (socket.EAI_NONAME, socket.EAI_NODATA)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Response of a host.
-
-    Args:
-        code: the status code.
-        document: the JSON.
-    """
+    """Response of a host: status code and JSON."""
 
     code: int
     document: Any
@@ -270,16 +234,7 @@ class HttpHost:
         headers: Mapping[str, str],
         timeout_s: float,
     ) -> Reply:
-        """Send a request: GET, or POST with a body.
-
-        Args:
-            target: path and query.
-            timeout_s: time without data after which the request fails.
-
-        Raises:
-            UnreachedHostError: the host does not answer, or is not an application.
-            ClosedConnectionError: the client is closed.
-        """
+        """Send a request: GET, or POST with a body; fail after `timeout_s` without data."""
         method = "GET" if body is None else "POST"
         kept = self._take()
         while True:
@@ -311,20 +266,9 @@ class HttpHost:
         silent_s: float,
         ending: Ending,
     ) -> Reply | EventStream:
-        """Open an event stream.
+        """Open an event stream; return the response if the host rejects it.
 
-        Args:
-            target: path and query.
-            begin_s: time-out before the first data.
-            silent_s: time-out between data.
-            ending: ends the stream.
-
-        Returns:
-            The event stream, or the response that rejects it.
-
-        Raises:
-            UnreachedHostError: the host does not answer, or is not an application.
-            ClosedConnectionError: `ending` has ended.
+        `begin_s` and `silent_s` are time-outs before the first data, and between data.
         """
         connection = self._connect()
         try:
@@ -361,7 +305,6 @@ class HttpHost:
         return sock
 
     def _opened(self, host: str, port: int, timeout_s: float, ending: Ending) -> socket.socket:
-        """Connect to the first reachable address; `ending` interrupts it."""
         refused: OSError | None = None
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -449,7 +392,6 @@ class HttpHost:
         connection.close()
 
     def close(self) -> None:
-        """Close all connections, including connections of waiting threads."""
         with self._lock:
             self._ending.end()
             idle, self._idle = self._idle, []

@@ -202,7 +202,6 @@ class RemoteStore(Generic[K, V]):
         return found
 
     def _rows_of(self, documents: list[Any]) -> Iterator[Row[K, V] | None]:
-        """Return the rows of keys in order; the keys are sent in the request body."""
         body = msgspec.json.encode({"keys": documents})
         try:
             answer = self._asker.ask(self.name, "get", {}, body) or {}
@@ -415,7 +414,6 @@ class RemoteStore(Generic[K, V]):
     def _keyed(
         self, path: str, given: Mapping[str, str | None], limit: int | None
     ) -> Iterator[list[Row[K, V]]]:
-        """Yield the pages of a store with a row for each key."""
         if self._has_windows():
             raise self._wrong_kind("range")
         yield from self._pages(path, given, limit)
