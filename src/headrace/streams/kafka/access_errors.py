@@ -9,13 +9,7 @@ class AccessError(StreamsError):
     """The cluster rejects this client, denies it an operation, or is not trusted.
 
     A password or a certificate is wrong, or an ACL is missing. Nobody catches it: a retry fails in
-    the same way until an operator has changed something.
-
-    Args:
-        message: the problem, and the fix.
-        principal: the rejected principal, if known.
-        right: the missing operation, in Kafka's terms.
-        resource: the resource of the missing ACL.
+    the same way until an operator has changed something. `right` is in Kafka's terms.
     """
 
     def __init__(

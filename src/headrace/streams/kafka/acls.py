@@ -19,11 +19,6 @@ Subject = Literal["source", "output", "internal topics", "groups", "transactiona
 class Right:
     """An ACL on a single resource, or on a name prefix.
 
-    Args:
-        operation: in Kafka's terms.
-        name: the name of the resource, or the prefix.
-        is_prefix: whether `name` is a prefix.
-
     Example:
         >>> str(Right("Read", "topic", "orders"))
         'Read on the topic orders'
@@ -44,12 +39,9 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """A row of the table.
+    """A row of the table; `without` is the effect if the ACL is missing.
 
-    Args:
-        operations: in Kafka's terms; Read, Write and Delete imply Describe, and AlterConfigs
-            implies DescribeConfigs.
-        without: the effect if the ACL is missing.
+    Read, Write and Delete imply Describe, and AlterConfigs implies DescribeConfigs.
     """
 
     subject: Subject
@@ -106,10 +98,7 @@ _ON: Mapping[Subject, str] = {
 def of_application(
     application_id: str, *, sources: Iterable[str] = (), outputs: Iterable[str] = ()
 ) -> list[Right]:
-    """Return the ACLs of an application.
-
-    Args:
-        application_id: the prefix of its topics, groups and transactional IDs.
+    """Return the ACLs; the ID is the prefix of topics, groups and transactional IDs.
 
     Example:
         >>> str(of_application("shop", sources=["orders"])[0])
@@ -148,7 +137,6 @@ def principal_of(config: Mapping[str, object]) -> str:
 
 
 def rows(table: Iterable[Needed] = (*TABLE, *RESET)) -> Iterator[str]:
-    """Yield the table as Markdown lines."""
     yield "| on | right | for | without it |"
     yield "|---|---|---|---|"
     for needed in table:

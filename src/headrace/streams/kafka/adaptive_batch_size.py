@@ -47,8 +47,6 @@ class AdaptiveBatchSize:
 
     Args:
         target_s: maximum seconds per batch, well below its timeout.
-        size: the size of the first batch.
-        max_size: the maximum size.
         log: receives `batch_size_lowered` and `batch_size_raised`; None disables logging.
         fields: additional fields of these events: the kind of batch, and the unit of its size.
 
@@ -98,7 +96,6 @@ class AdaptiveBatchSize:
         """Whether a batch was ever too large: from then on sizes grow slowly."""
 
     def succeeded(self, size: int, seconds: float) -> None:
-        """Adjust the size after a batch that was accepted in a number of seconds."""
         self._share = min(1.0, self._share * _RECOVERY)
         target_s = self._share * self.target_s
         before, last = self.size, self._last
@@ -124,13 +121,9 @@ class AdaptiveBatchSize:
         return last is None or (size > last[0] and seconds < 1.2 * last[1])
 
     def timed_out(self, size: int, seconds: float, *, taken: int = 0) -> None:
-        """Lower the size after a batch that was not accepted in time.
+        """Lower the size; a failure before the target time has another reason, and is ignored.
 
-        A batch that failed before its target time has failed for another reason, and is ignored.
-
-        Args:
-            taken: the part of the batch that was accepted within these seconds; 0 if it is not
-                known, then the whole batch is assumed.
+        `taken` is the accepted part of the batch; 0 if unknown, then all of it is assumed.
         """
         if not size or seconds < self.target_s:
             return
@@ -187,9 +180,7 @@ def adjusting(
 ) -> Iterator[None]:
     """Adjust a batch size by a block that waits until the brokers have a transaction.
 
-    Args:
-        size: the size of the transaction.
-        waited_s: seconds that its records have waited for the brokers before.
+    `waited_s` is the time that its records have waited for the brokers before.
     """
     begun_s, sent = clock.monotonic_s(), producer.in_flight
     try:
@@ -202,11 +193,7 @@ def adjusting(
 
 
 def acknowledged(size: int, *, sent: int, left: int) -> int:
-    """Estimate the acknowledged part of a batch from the number of records in flight.
-
-    Args:
-        sent: number of records in flight after the whole batch was sent.
-        left: number of records in flight now.
+    """Estimate the accepted part of a batch from the records in flight after its send, and now.
 
     >>> acknowledged(10, sent=50, left=20), acknowledged(10, sent=0, left=0)
     (6, 0)

@@ -55,14 +55,11 @@ class LiveAdmin(Asking):
 
     Args:
         config: librdkafka's settings, from `StreamsConfig.admin_config`.
-        timeout_s: how long a call is repeated after temporary errors, in seconds.
-        stopping: returns whether waits for answers must end.
-        contact: receives the client's callbacks.
+        timeout_s: how long a call is repeated after temporary errors.
         waiting: returns whether no broker is reachable now, so that calls are repeated for longer.
     """
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the descriptions of topics; topics that do not exist are omitted."""
         described = self._described(names)
         configs = self._describe_configs(described)
         return {
@@ -73,11 +70,6 @@ class LiveAdmin(Asking):
         }
 
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
-        """Request topic IDs; return a function that waits for the answer with a timeout.
-
-        The function returns None without an answer. Requests are not repeated, and no error is
-        raised.
-        """
         try:
             futures: Mapping[str, Future[Any]] = self._client.describe_topics(
                 TopicCollection(list(topics)), request_timeout=self._request_s
@@ -109,7 +101,7 @@ class LiveAdmin(Asking):
         }
 
     def _say_unknown(self, refused: Mapping[str, KafkaError]) -> None:
-        """Log the topics whose configuration cannot be checked, with the reason, once per topic."""
+        """Log the topics whose configuration cannot be checked, once per topic."""
         self._configs_unknown.update(refused)
         denied = sorted(name for name, error in refused.items() if error.code() in DENIED)
         who = principal_of(self._config)
@@ -139,18 +131,13 @@ class LiveAdmin(Asking):
         )
 
     def names(self) -> frozenset[str]:
-        """Return all visible topics, for suggestions; empty if the request fails."""
         try:
             return frozenset(self._client.list_topics(timeout=self._request_s).topics)
         except KafkaException:
             return frozenset()
 
     def broker_configs(self, name: str) -> list[str]:
-        """Return the brokers' values of a setting, with a single request each.
-
-        Raises:
-            FatalClientError: a broker does not return it.
-        """
+        """Request it once from each broker; raise FatalClientError if any does not return it."""
         asked = f"cannot read {name} of the brokers"
         try:
             cluster = self._client.describe_cluster(request_timeout=self._request_s)
@@ -176,7 +163,6 @@ class LiveAdmin(Asking):
         return future
 
     def groups(self) -> frozenset[str]:
-        """Return all visible groups; empty if the request fails."""
         try:
             found = self._client.list_consumer_groups(request_timeout=self._request_s)
             return frozenset(group.group_id for group in answered(found, 2 * self._request_s).valid)
@@ -184,7 +170,6 @@ class LiveAdmin(Asking):
             return frozenset()
 
     def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics; existing topics are unchanged."""
         by_name = {topic.name: topic for topic in topics}
 
         def send(some: list[str]) -> dict[str, Future[Any]]:
@@ -205,15 +190,12 @@ class LiveAdmin(Asking):
         self._ask("create", by_name, send, ignored=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return high watermarks: the offset after the last record, committed or not."""
         return self._list_offsets("find the end of", partitions, _kafka.OffsetSpec.latest())
 
     def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first available record."""
         return self._list_offsets("find the start of", partitions, _kafka.OffsetSpec.earliest())
 
     def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return last stable offsets, before which all transactions have ended."""
         latest = _kafka.OffsetSpec.latest()
         return self._list_offsets("find the stable end of", partitions, latest, committed=True)
 
@@ -254,8 +236,6 @@ class LiveAdmin(Asking):
         return {tp: result.offset for tp, result in found.items()}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete the records before these offsets."""
-
         def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
             return _by_place(
                 self._client.delete_records(
@@ -268,7 +248,6 @@ class LiveAdmin(Asking):
         self._ask("delete records of", before, send)
 
     def alter_config(self, topic: str, config: Mapping[str, str | None]) -> None:
-        """Set configs of a topic and keep all other configs; None restores the default."""
         entries = [
             _kafka.ConfigEntry(
                 name,
@@ -295,11 +274,7 @@ class LiveAdmin(Asking):
         self._ask("alter the configs of", [topic] if entries else [], send)
 
     def group_state(self, group: str) -> GroupState:
-        """Return the state of a group, and its members' partitions; a missing group is "dead".
-
-        Raises:
-            FatalClientError: not all brokers answered within the time limit.
-        """
+        """Return a missing group as "dead"; raise FatalClientError if a broker does not answer."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -333,11 +308,6 @@ class LiveAdmin(Asking):
         return GroupState("dead", {}) if found is None else _state_of(found)
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:
-        """Return the partitions assigned to a group's members, or None while it is not stable.
-
-        Raises:
-            FatalClientError: not all brokers answered.
-        """
         found = self._listed(group)
         if found.state != "stable":
             return None
@@ -346,16 +316,11 @@ class LiveAdmin(Asking):
     def progress(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return a group's committed offsets, ignoring open transactions, by partition.
-
-        Partitions without a committed offset are omitted.
-        """
         return {tp: found.offset for tp, found in self.committed_offsets(group, partitions).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets with metadata, ignoring open transactions."""
         # An admin client would crash the process if the coordinator moves: see `group_offsets`.
         reader = self._readers.get(group)
         if reader is None:
@@ -386,7 +351,7 @@ def _state_of(listed: Any) -> GroupState:
 
 
 def _name_of(member: Any) -> str:
-    """Return the name of a member: its group.instance.id if it is static, else its client ID."""
+    """Return the group.instance.id of a static member, else its client ID."""
     name = _UNIQUE.sub("", member.id)
     return str(member.id if name == member.client_id else name)
 

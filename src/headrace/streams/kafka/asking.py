@@ -108,12 +108,10 @@ class Asking:
         usable: Callable[[Any], bool] = lambda _: True,
         refused: dict[K, KafkaError] | None = None,
     ) -> dict[K, Any]:
-        """Request each item until all are answered; items with an ignored error are omitted.
+        """Repeat requests until all items are answered, without items of an ignored error.
 
-        These errors are added to `refused`.
-
-        An answer that is not usable counts as missing: if a partition has no leader, the client
-        returns some offsets as -1001, without an error.
+        These errors are added to `refused`. An answer that is not usable counts as missing: if a
+        partition has no leader, the client returns some offsets as -1001, without an error.
         """
         begun_at = time.monotonic()
         answers: dict[K, Any] = {}
@@ -157,7 +155,6 @@ class Asking:
         _raise(action, item, error, elapsed_s, self._contact.why())
 
     def _patience_ends_s(self) -> float:
-        """Return the time limit for all answers to the current requests."""
         # The request's own timeout fires first; this limit is for answers that never arrive.
         return time.monotonic() + 2 * self._request_s
 

@@ -45,14 +45,7 @@ _IDENTITY = "headrace-settings"
 
 
 def check_clients(config: StreamsConfig, origins: Mapping[str, str] = NO_ORIGINS) -> None:
-    """Create and close a client from each of the final dictionaries of settings.
-
-    Args:
-        origins: the sources of settings, for errors.
-
-    Raises:
-        ConfigError: librdkafka rejects settings; the error names them.
-    """
+    """Raise ConfigError with all rejected settings; `origins` are their sources."""
     problems: dict[str, str] = {}
     hearing = BrokerState()
     for settings, make in _clients(config):
@@ -88,7 +81,7 @@ def _let_go(client: Any) -> None:
 
 
 def _sentence(problem: str, settings: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the client's error, and a message that names the client and the fix."""
+    """Return the error of the client, and a message that names the client and the fix."""
     prefix, _, said = problem.partition(": ")
     what = _PREAMBLE.sub("", said)
     for given, own in _OWN_NAMES.items():

@@ -16,9 +16,6 @@ class MonotonicWallClock:
     """Clock whose wall time never goes back (see `headrace.streams.kafka.protocols.Clock`).
 
     Its wall time advances at least as fast as its monotonic time.
-
-    Args:
-        clock: the real clock; its durations are used unchanged.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -27,7 +24,6 @@ class MonotonicWallClock:
         self._seen_s = clock.monotonic_s()
 
     def now_ms(self) -> int:
-        """Return wall-clock time in milliseconds since 1970, ignoring backward steps."""
         now_s = self._clock.monotonic_s()
         passed_ms = int((now_s - self._seen_s) * 1000)
         now_ms = self._clock.now_ms()
@@ -37,11 +33,9 @@ class MonotonicWallClock:
         return self._seen_ms + passed_ms
 
     def monotonic_s(self) -> float:
-        """Return seconds of a monotonic clock, for durations."""
         return self._clock.monotonic_s()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep."""
         self._clock.sleep(seconds)
 
 
@@ -52,15 +46,12 @@ class SystemClock:
     """Clock of the machine (see `headrace.streams.kafka.protocols.Clock`)."""
 
     def now_ms(self) -> int:
-        """Return wall-clock time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Return seconds of a monotonic clock."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep."""
         time.sleep(seconds)
 
 
@@ -85,7 +76,6 @@ class InThread:
         self._thread: threading.Thread | None = None
 
     def __call__(self, job: Job) -> bool:
-        """Start a job; return False without starting it while another job runs."""
         if self._thread is not None and self._thread.is_alive():
             return False
         self._thread = threading.Thread(target=job, name=self._name, daemon=True)
@@ -94,15 +84,9 @@ class InThread:
 
 
 def at_the_same_time(background: Background, beside: Job, here: Job) -> None:
-    """Run two blocking jobs concurrently, and return when both are done.
+    """Run two blocking jobs concurrently, `here` in this thread; return when both are done.
 
-    Args:
-        background: runs the first job; it must be idle.
-        beside: the first job.
-        here: the second job, which runs in this thread.
-
-    Raises:
-        Exception: the error of `here`, else the error of `beside`.
+    The background must be idle. The error of `here` is raised, else the error of `beside`.
 
     Example:
         >>> at_the_same_time(at_once, lambda: print("topics"), lambda: print("offsets"))
@@ -130,6 +114,5 @@ def at_the_same_time(background: Background, beside: Job, here: Job) -> None:
 
 
 def at_once(job: Job) -> bool:
-    """Run a job synchronously: for clusters in memory."""
     job()
     return True

@@ -86,12 +86,7 @@ _PASSING_LOGIN = re.compile(r"oauthbearer.*token|token.*oauthbearer", re.IGNOREC
 
 @dataclass(frozen=True, slots=True)
 class BrokerFailure:
-    """Reason why a broker cannot be used.
-
-    Args:
-        tried: the failed action.
-        reason: the text of librdkafka.
-    """
+    """Reason why a broker cannot be used, in the words of librdkafka."""
 
     address: str
     tried: str
@@ -113,7 +108,6 @@ class BrokerFailure:
 
     @property
     def advice(self) -> str:
-        """Advice to fix the failure."""
         return _ADVICE[self.kind]
 
 
@@ -187,15 +181,9 @@ class BoundedProducer(confluent_kafka.Producer):
         group_metadata: Any,
         timeout: float = -1,
     ) -> None:
-        """Add offsets to the transaction.
+        """Count `timeout` in seconds from the last delivery of a record.
 
-        Args:
-            timeout: seconds, from the last delivery of a record.
-
-        Raises:
-            KafkaException: the client's error.
-            OutcomeUnknownError: the call did not return; the client is unusable and must not be
-                closed.
+        After an OutcomeUnknownError the client is unusable and must not be closed.
         """
         send = super().send_offsets_to_transaction
         in_flight = self._in_flight()
@@ -221,13 +209,8 @@ def in_time(
 ) -> None:
     """Run a call in a separate thread, and stop waiting for it after `timeout_s` seconds.
 
-    Args:
-        made_progress: returns whether the operation that the call waits for has progressed since
-            the last check; called several times per second. `timeout_s` counts from the last
-            progress.
-
-    Raises:
-        OutcomeUnknownError: the call has not returned. Its thread ends with the process.
+    `made_progress` is called several times per second; the time counts from the last progress.
+    After the error, the thread ends with the process.
 
     Example:
         >>> in_time(threading.Event().wait, 0.01)
@@ -289,38 +272,28 @@ class Hearing(Protocol):
 
 
 def new_consumer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Consumer:
-    """Create a consumer.
-
-    Raises:
-        ConfigError: librdkafka rejects the settings.
-    """
+    """Raise ConfigError if librdkafka rejects the settings, like the functions below."""
     with _settings_of("consumer."):
         return confluent_kafka.Consumer(_listening(config, hearing))
 
 
 def new_producer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Producer:
-    """Create a producer without transactions (see `new_consumer`)."""
     with _settings_of("producer."):
         return confluent_kafka.Producer(_listening(config, hearing))
 
 
 def new_transactional_producer(config: Mapping[str, Any], hearing: Hearing) -> BoundedProducer:
-    """Create a producer with transactions (see `new_consumer`)."""
     with _settings_of("producer."):
         return BoundedProducer(_listening(config, hearing))
 
 
 def new_admin(config: Mapping[str, Any], hearing: Hearing) -> Any:
-    """Create an admin client (see `new_consumer`)."""
     with _settings_of("admin."):
         return _AdminClient(_listening(config, hearing))
 
 
 def answered(future: Future[T], within_s: float) -> T:
-    """Return the result of an admin request; raise an error if it does not arrive in time.
-
-    Requests have their own timeout, but after the loss of a connection they may exceed it.
-    """
+    """Bound the wait: after a lost connection, requests may exceed their own timeout."""
     try:
         return future.result(within_s)
     except FutureTimeoutError as error:
@@ -337,7 +310,7 @@ def _settings_of(prefix: str) -> Iterator[None]:
 
 
 def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
-    """Return the settings with secrets and callbacks, which also call the user's callbacks."""
+    """Add callbacks, which also call the callbacks of the user, and reveal secrets."""
     found = revealed(config)
     theirs = found.get("error_cb")
 
@@ -355,10 +328,7 @@ def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
 
 
 def servers_of(config: Mapping[str, Any], met: Sequence[str]) -> list[str]:
-    """Return the bootstrap servers of a client: configured servers, and known brokers.
-
-    A new client knows no other brokers, and the configured server may be down.
-    """
+    """Add known brokers: a new client knows none, and the configured server may be down."""
     named = [server.strip() for server in str(config.get("bootstrap.servers", "")).split(",")]
     return list(dict.fromkeys([*filter(None, named), *met]))
 
@@ -386,8 +356,6 @@ class AbsentBrokers:
     """Single brokers that do not answer, with the duration of their outage.
 
     Args:
-        warn: logs a warning.
-        tell: logs an event of the level info.
         probe: creates a check of a broker by its address, which returns whether the broker answers.
         all_gone: returns whether no broker is reachable at all.
         ended: set when checks must end.
@@ -488,9 +456,7 @@ _ALARMING = frozenset(
 class BrokerState:
     """Failures of brokers reported by clients (see `headrace.streams.kafka.connectivity.Hearing`).
 
-    Args:
-        log: receives the other log lines of clients.
-        met: known brokers of the cluster, each as host:port.
+    `met` has the known brokers of the cluster, each as host:port.
     """
 
     def __init__(self, log: Log | None = None, met: Sequence[str] = ()) -> None:
@@ -501,11 +467,9 @@ class BrokerState:
         """The last topic that a transaction was not authorized to write; errors do not name it."""
 
     def heard(self, error: KafkaError) -> None:
-        """Handle an error that belongs to no call."""
         self._note(error.str())
 
     def logged(self, level: int, facility: str, text: str) -> None:
-        """Handle a log line of a client."""
         denied = _DENIED_TOPIC.search(text)
         if denied is not None:
             self.denied_topic = denied[1]
@@ -523,11 +487,9 @@ class BrokerState:
             self._log.debug("client_logged", facility=facility, text=text)
 
     def met(self) -> Sequence[str]:
-        """Return known brokers of the cluster, from the last answer."""
         return self._met
 
     def is_given_up(self) -> bool:
-        """Return whether waits for the brokers must end."""
         return False
 
     def _alarm(self) -> None:
@@ -547,16 +509,14 @@ class BrokerState:
 
     @property
     def failures(self) -> list[BrokerFailure]:
-        """The last failure of each broker."""
         return list(self._failures.copy().values())
 
     def why(self) -> str:
-        """Return the failures as a suffix of an error message; empty without failures."""
+        """Return the failures as a suffix of an error message."""
         found = "; ".join(map(str, self.failures))
         return f" ({found})" if found else ""
 
     def forget(self) -> None:
-        """Discard the failures because brokers are reachable again."""
         self._failures.clear()
 
 
@@ -588,7 +548,7 @@ class _Probe:
         self._client_s = min(2 * self._client_s, _CLIENT_MAX_S)
 
     def answers(self) -> bool:
-        """Send a request if none is open, poll briefly, and return whether an answer arrived."""
+        """Poll briefly; send a request before, if none is open."""
         if self._future is None:
             self._future = self._client.describe_cluster(request_timeout=_REQUEST_S)
         self._client.poll(self._slice_s)
@@ -631,7 +591,6 @@ class BrokerContact(BrokerState):
     Args:
         config: librdkafka's settings, of any client.
         say: reports an outage on behalf of several processes; returns whether it does so.
-        stopping: returns whether a stop of the application was requested.
     """
 
     def __init__(
@@ -671,7 +630,6 @@ class BrokerContact(BrokerState):
 
     @property
     def is_lost(self) -> bool:
-        """Whether no broker is reachable now."""
         return self._is_lost
 
     def was_lost(self, within_s: float) -> bool:
@@ -680,10 +638,7 @@ class BrokerContact(BrokerState):
         return self._is_lost or now_s - self._found_again_s < within_s
 
     def is_given_up(self) -> bool:
-        """Return whether a stop was requested, and brokers stayed unreachable since then.
-
-        The answer is True from `STOP_PATIENCE_S` after the first check with both conditions.
-        """
+        """Return True `STOP_PATIENCE_S` after the first check with a stop and lost brokers."""
         if not (self._stopping() and self._is_lost):
             self._given_up_at_s = math.inf
             return False
@@ -692,17 +647,11 @@ class BrokerContact(BrokerState):
         return now_s >= self._given_up_at_s
 
     def turn(self) -> None:
-        """Raise an error that requires intervention by an operator, if any.
-
-        Raises:
-            AccessError: the brokers no longer accept this client's password or certificate.
-            Exception: an error of the background check.
-        """
+        """Raise the error of the background check, such as AccessError, if any."""
         if self._final is not None:
             raise self._final
 
     def heard(self, error: KafkaError) -> None:
-        """Handle an error that belongs to no call; check for an outage if it is alarming."""
         super().heard(error)
         if error.code() in _ALARMING:
             self._alarm()
@@ -724,12 +673,10 @@ class BrokerContact(BrokerState):
             self._absent.suspect(failure.address, f"tried {failure.tried}: {failure.reason}")
 
     def _probe_of(self, address: str) -> Callable[[], bool]:
-        """Return a check of a single broker, whose client is given no other address."""
         config = {**self._config, "bootstrap.servers": address}
         return _Probe(config, self._log, self._clock, ()).answers
 
     def close(self) -> None:
-        """Stop background checks."""
         self._ended.set()
 
     def reach(
@@ -739,7 +686,7 @@ class BrokerContact(BrokerState):
         within_s: float | None = None,
         on_slow: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Wait until a broker answers.
+        """Wait until a broker answers, or `stopping` raises StopRequestedError.
 
         Args:
             within_s: time limit if no broker can be used, and three times as long if a broker may
@@ -749,13 +696,12 @@ class BrokerContact(BrokerState):
         Raises:
             AccessError: the brokers reject this client, or it does not trust them.
             FatalClientError: no broker has answered in time.
-            StopRequestedError: `stopping` returned True.
         """
         self._await(stopping, within_s=within_s, on_late=lambda: None, on_slow=on_slow)
         self._was_reached = True
 
     def _watch(self) -> None:
-        """Detect an outage of all brokers, and wait until it ends; runs in the background."""
+        """Wait until an outage of all brokers ends; runs in the background."""
         begun_s = self._clock.monotonic_s()
         try:
             self._await(self._ended.is_set, within_s=None, on_late=self._lose)
@@ -834,7 +780,7 @@ class BrokerContact(BrokerState):
         return f"no broker of {servers} answers within {waited_s:.0f} s: {said}; {advice}"
 
     def _found(self, failures: list[BrokerFailure]) -> tuple[str, str]:
-        """Return the failed attempts and advice; check a port if the failures are unspecific."""
+        """Return failed attempts and advice; check a port if the failures are unspecific."""
         said = list(map(str, failures))
         advice = failures[0].advice if failures else _NOTHING_HEARD
         told = {failure.address for failure in failures if failure.is_plain}
@@ -850,7 +796,6 @@ class BrokerContact(BrokerState):
 
 
 def not_admitted(failure: BrokerFailure, config: Mapping[str, Any]) -> AccessError:
-    """Return the error for a final failure."""
     if failure.kind == "certificate":
         fault = look_at_certificate(failure.address, config)
         said, advice = (
@@ -871,16 +816,9 @@ _NOTHING_HEARD = "see that the brokers are up and that no firewall is between"
 
 
 def reach(config: Mapping[str, Any], *, within_s: float = TOOLS_WAIT_S) -> None:
-    """Wait until a tool's cluster answers.
+    """Wait until a tool's cluster answers; see `BrokerContact.reach` for time limit and errors.
 
     If no failure is known, a message is written to standard error once during the wait.
-
-    Args:
-        within_s: time limit in seconds; three times as long for brokers that may be slow.
-
-    Raises:
-        AccessError: the brokers reject this client, or it does not trust them.
-        FatalClientError: no broker has answered in time.
     """
     contact = BrokerContact(config)
     contact.reach(lambda: False, within_s=within_s, on_slow=_say_to_somebody)

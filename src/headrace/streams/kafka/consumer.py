@@ -109,7 +109,6 @@ class LiveConsumer:
         self._client = self._make_client(dict(self._config))
 
     def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
-        """Join the group for these topics."""
         self._subscribed = topics, listener
         self._subscribe(topics, listener)
 
@@ -153,10 +152,6 @@ class LiveConsumer:
             self._is_called_back = False
 
     def ask_for_rebalance(self) -> None:
-        """Trigger a rebalance of the group; partitions that do not move are read without a pause.
-
-        Has no effect while the client is joining.
-        """
         assert self._subscribed is not None, "before subscribe"
         topics, listener = self._subscribed
         # A client without a membership crashes the process if its subscription changes.
@@ -168,19 +163,16 @@ class LiveConsumer:
         self._subscribe([*topics, _NO_TOPIC] if self._asked else topics, listener)
 
     def hasten(self) -> None:
-        """Make the client take part in the next rebalance immediately."""
         assert self._subscribed is not None, "before subscribe"
         # The client joins at most once per second; a metadata response resets that limit.
         with contextlib.suppress(KafkaException):
             self._client.list_topics(self._subscribed[0][0], timeout=_HASTEN_S)
 
     def keep_in_touch(self) -> None:
-        """Make the client send a heartbeat if it is due."""
         # The client checks when it is woken, as by this call; otherwise every half second only.
         self._client.consumer_group_metadata()
 
     def hear_of_partitions(self) -> bool:
-        """Refresh metadata so that the group assigns new partitions; return whether it worked."""
         try:
             # Only a response about all topics makes the client re-evaluate its subscription.
             # Otherwise it does so every topic.metadata.refresh.interval.ms, five minutes.
@@ -190,7 +182,6 @@ class LiveConsumer:
         return True
 
     def rejoin(self) -> None:
-        """Join the group with a new client, after the old membership was lost for good."""
         assert self._subscribed is not None, "rejoin before subscribe"
         old, self._client = self._client, self._make_client(dict(self._config))
         with contextlib.suppress(KafkaException):
@@ -199,7 +190,6 @@ class LiveConsumer:
         self._subscribe(*self._subscribed)
 
     def poll(self, max_records: int, timeout_s: float) -> Batches:
-        """Return available records, or wait for the first record until the timeout."""
         messages = self._client.consume(max_records, 0)
         if not messages and timeout_s > 0:
             first = self._client.poll(timeout_s)
@@ -237,28 +227,23 @@ class LiveConsumer:
             self._clock.sleep(_RETRY_WAIT_S)
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Start to read these partitions at these offsets."""
         self._client.incremental_assign(
             [confluent_kafka.TopicPartition(t, p, offset) for (t, p), offset in offsets.items()]
         )
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop reading these partitions."""
         if not self._is_closed:
             self._client.incremental_unassign(_positions(partitions))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until they are resumed."""
         self._client.pause(_positions(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return records of paused partitions again."""
         self._client.resume(_positions(partitions))
 
     def committed(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> Mapping[TopicPartition, CommittedOffset | None] | None:
-        """Return the group's committed offsets, or None while they are undecided."""
         try:
             found = self._client.committed(_positions(partitions), timeout_s)
         except KafkaException as error:
@@ -280,11 +265,10 @@ class LiveConsumer:
         return result
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last returned record, past control records.
+        """Return nothing within a callback: a commit there could include records not returned.
 
-        The result is empty within a callback. Otherwise a commit there could include records that
-        the call has read or dropped without returning them: a client that is closing drops its
-        records, and advances past their markers (librdkafka's rd_kafka_consumer_close0).
+        A client that is closing drops its records, and advances past their markers (librdkafka's
+        rd_kafka_consumer_close0).
         """
         if self._is_called_back:
             return {}
@@ -292,28 +276,22 @@ class LiveConsumer:
         return {_place(position): position.offset for position in found if position.offset >= 0}
 
     def lag(self, tp: TopicPartition, next_offset: int) -> int | None:
-        """Return the number of offsets that the broker is known to have from `next_offset`.
-
-        None until the first fetch response of the partition.
-        """
+        """Return None until the first fetch response of the partition."""
         ends = self._client.get_watermark_offsets(_position(tp), cached=True)
         if ends is None or ends[1] < 0:
             return None
         return max(0, int(ends[1]) - next_offset)
 
     def member_id(self) -> str:
-        """Return the member ID since the last join; empty without a group."""
         return self._client.memberid() or ""
 
     def group_metadata(self) -> GroupMetadata | None:
-        """Return the current membership; None if a client that is closing has none."""
         try:
             return self._client.consumer_group_metadata()  # type: ignore[no-any-return]
         except RuntimeError:
             return None
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets outside of a transaction, and wait for the answer."""
         wanted = [
             confluent_kafka.TopicPartition(tp.topic, tp.partition, c.offset, c.metadata)
             for tp, c in offsets.items()
@@ -347,11 +325,9 @@ class LiveConsumer:
         _raise(error, where, self._config, call=call, topic=topic)
 
     def close(self, *, leave: bool) -> None:
-        """Close; with `leave`, leave the group so that other members need not wait for a timeout.
+        """Forward no callbacks during the client's own close: the group's thread may end meanwhile.
 
-        Callbacks during the client's own close are not forwarded: the group's thread may end during
-        them, and requests sent just before are never answered (librdkafka's
-        rd_kafka_cgrp_terminated).
+        Requests sent just before are never answered then (librdkafka's rd_kafka_cgrp_terminated).
         """
         if self._is_closed:
             return
@@ -371,8 +347,7 @@ class LiveConsumer:
     def _end_joining(self) -> None:
         """Wait until the group has assigned the member ID.
 
-        A member that leaves before has no effect: the group adds it afterwards, and the other
-        members wait for a whole session for a member that no longer exists.
+        Before, a leave has no effect: the group adds the member later, and waits a session for it.
         """
         deadline = self._clock.monotonic_s() + _JOIN_WAIT_S
         while self._subscribed is not None and not self.member_id():
@@ -403,7 +378,6 @@ def by_partition(messages: list[Message], config: Mapping[str, Any]) -> Batches:
 
 
 def _in_runs(tps: list[Any], messages: list[Message]) -> dict[Any, Any]:
-    """Group messages by partition; messages of a partition are mostly consecutive."""
     groups: dict[Any, list[Message]] = {}
     end = 0
     for tp, run in groupby(tps):
@@ -417,7 +391,6 @@ def _in_runs(tps: list[Any], messages: list[Message]) -> dict[Any, Any]:
 
 
 def checked(messages: list[Message], config: Mapping[str, Any]) -> list[Message]:
-    """Return the records among a client's messages; raise final errors."""
     records = []
     for message in messages:
         error = message.error()

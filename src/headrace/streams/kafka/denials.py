@@ -48,7 +48,6 @@ def denial(
 
     Args:
         config: the client's settings, which may have a principal and a group.
-        group: the group, if it differs from the settings.
         right: the missing operation, if the error does not imply it.
 
     Example:

@@ -47,16 +47,11 @@ class GroupAdmin(LiveAdmin):
     """Admin client for groups of a real cluster (see `LiveAdmin` for the arguments)."""
 
     def members(self, group: str) -> tuple[Member, ...]:
-        """Return the members of a group, including members that are joining."""
+        """Include members that are joining."""
         return tuple(self.group_state(group).members)
 
     def group_state(self, group: str) -> GroupState:
-        """Return the state of a group (see `LiveAdmin`); raise without the ACL to see it.
-
-        Raises:
-            GroupDeniedError: this client is not authorized to see the group.
-            FatalClientError: not all brokers answered within the time limit.
-        """
+        """Raise GroupDeniedError without the ACL to see the group, and see `LiveAdmin`."""
         found = super().group_state(group)
         if found.state == "dead":
             # A group without an ACL is not listed; only this request raises the denial.
@@ -73,20 +68,12 @@ class GroupAdmin(LiveAdmin):
         self._ask("describe the group", [group], send)
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """Return all committed offsets of a group.
-
-        Args:
-            decided: whether to wait until no open transaction may change them.
-
-        Raises:
-            ResetRefusedError: a transaction stayed open for the whole time limit.
-        """
+        """Raise ResetRefusedError if a transaction stays open for the whole time limit."""
         return self._committed_of(group, None, decided=decided)
 
     def _committed_of(
         self, group: str, wanted: frozenset[TopicPartition] | None, *, decided: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of a group for some partitions, or for all if None."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             listed = [
@@ -106,11 +93,6 @@ class GroupAdmin(LiveAdmin):
     def committed_at(
         self, group: str, tps: Iterable[TopicPartition], *, decided: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of a group for some partitions.
-
-        Args:
-            decided: whether to wait until no open transaction may change them.
-        """
         return self._committed_of(group, frozenset(tps), decided=decided)
 
     def undecided_offsets(self, group: str, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -136,12 +118,7 @@ class GroupAdmin(LiveAdmin):
         return list(answer.topic_partitions)
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets of a group without members; the broker rejects it for other groups.
-
-        Raises:
-            ResetRefusedError: the group has a member.
-            MissingTopicError: a topic was deleted.
-        """
+        """Raise ResetRefusedError if the group has a member, MissingTopicError without topic."""
         tps = [
             confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, metadata=c.metadata)
             for p, c in offsets.items()
@@ -173,11 +150,9 @@ class GroupAdmin(LiveAdmin):
             raise FatalClientError(what)
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the partition counts of topics; topics that do not exist are omitted."""
         return {name: len(found.partitions) for name, found in self._described(names).items()}
 
     def layout(self, topic: str) -> list[Layout]:
-        """Return the leaders and replicas of a topic's partitions."""
         found = self._described([topic])[topic]
         return [
             Layout(
@@ -190,11 +165,7 @@ class GroupAdmin(LiveAdmin):
         ]
 
     def delete_groups(self, names: Iterable[str]) -> None:
-        """Delete groups without members, with all their offsets; missing groups are ignored.
-
-        Raises:
-            FatalClientError: a group has a member.
-        """
+        """Ignore missing groups; raise FatalClientError if a group has a member."""
 
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.delete_consumer_groups(
@@ -217,7 +188,7 @@ class GroupAdmin(LiveAdmin):
             return _TRANSACTION_MAX_MS
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics and wait until they no longer exist; missing topics are ignored."""
+        """Wait until the topics no longer exist; missing topics are ignored."""
 
         def send(some: list[str]) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.delete_topics(
@@ -240,10 +211,7 @@ class GroupAdmin(LiveAdmin):
     def offsets_for(
         self, target: Target, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Return the offset of a target in each partition, limited to available offsets.
-
-        A time after all records is the end offset.
-        """
+        """Limit offsets to available offsets; a time after all records is the end offset."""
         asked = list(tps)
         starts, ends = self.start_offsets(asked), self.end_offsets(asked)
         if target.kind == "earliest":
@@ -263,13 +231,11 @@ class GroupLook(LiveAdmin):
     """Admin client for repeated checks of a group by a process that survives broker failures."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the partition counts of topics; topics that do not exist are omitted."""
         return {name: len(found.partitions) for name, found in self._described(names).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets with metadata, with retries (see `LiveAdmin`)."""
         asked = list(partitions)
         give_up_at = time.monotonic() + self._timeout_s
         while True:

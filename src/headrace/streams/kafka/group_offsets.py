@@ -33,11 +33,7 @@ _WAIT_S = 0.2
 class MemberlessGroup:
     """Client that reads and commits offsets of a group without joining it.
 
-    It implements `headrace.streams.plan.deployed.GroupOffsets`.
-
-    Args:
-        config: librdkafka's settings, without a group.
-        timeout_s: how long a call is repeated after temporary errors, in seconds.
+    It implements `headrace.streams.plan.deployed.GroupOffsets`. `config` has no group.
     """
 
     def __init__(
@@ -56,11 +52,7 @@ class MemberlessGroup:
         self._waiting = waiting
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets of a group at partition 0 of every topic.
-
-        Args:
-            decided: whether to wait until no open transaction may change them.
-        """
+        """Return only the offsets at partition 0 of every topic."""
 
         def read(
             consumer: confluent_kafka.Consumer, within_s: float
@@ -79,13 +71,7 @@ class MemberlessGroup:
         decided: bool = True,
         topics_max: int = 0,
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets of a group for some partitions.
-
-        Args:
-            decided: whether to wait until no open transaction may change them.
-            topics_max: also request partition 0 of every topic, if the cluster has at most this
-                many.
-        """
+        """Request also partition 0 of every topic in a cluster of at most `topics_max` topics."""
         asked = list(tps)
 
         def read(
@@ -101,7 +87,6 @@ class MemberlessGroup:
         return _found(self._repeat(group, "read the offsets of", read, decided=decided))
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
-        """Commit offsets."""
         tps = [
             confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, c.metadata)
             for p, c in offsets.items()
@@ -154,11 +139,7 @@ class MemberlessGroup:
 
 
 class OpenGroup:
-    """Client for repeated reads of a group's offsets over a single connection.
-
-    Args:
-        config: librdkafka's settings, without a group.
-    """
+    """Client for repeated reads of a group's offsets over a single connection."""
 
     def __init__(
         self, config: Mapping[str, Any], group: str, *, contact: BrokerState | None = None
@@ -170,12 +151,7 @@ class OpenGroup:
         self._consumer = new_consumer(settings, contact or BrokerState())
 
     def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets for some partitions.
-
-        Raises:
-            GroupDeniedError: this client is not authorized to read them.
-            FatalClientError: the brokers do not answer now.
-        """
+        """Raise FatalClientError immediately, without retries."""
         asked = [confluent_kafka.TopicPartition(*tp) for tp in tps]
         try:
             return _found(_settled(self._consumer.committed(asked, timeout=_REQUEST_S)))
@@ -186,7 +162,6 @@ class OpenGroup:
             raise FatalClientError(f"cannot read {self._group}: {cause.str()}") from error
 
     def close(self) -> None:
-        """Close the connection."""
         self._consumer.close()
 
 

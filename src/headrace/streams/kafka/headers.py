@@ -40,11 +40,7 @@ def are_plain(headers: Any) -> bool:
 
 
 def produce_any(produce: Callable[[list[Header]], None], headers: Sequence[Header]) -> None:
-    """Call a client's `produce` with headers whose names may be any bytes.
-
-    Raises:
-        UnicodeEncodeError: a name has surrogates that represent no byte.
-    """
+    """Raise UnicodeEncodeError if a name has surrogates that represent no byte."""
     # The client caches the encoded form in the string, so pass a copy.
     copied = [
         (name.encode(errors="surrogateescape").decode(errors="surrogateescape"), value)

@@ -42,10 +42,7 @@ def named_tasks(sub_topology: int, partitions: Iterable[int]) -> str:
 
 
 def topic_options(tps: Iterable[TopicPartition], counts: Mapping[str, int]) -> str:
-    """Format partitions as options of ``headrace offsets set``.
-
-    Args:
-        counts: the partition counts of topics, if known; numbers are omitted for whole topics.
+    """Format partitions as options of ``headrace offsets set``, without numbers for whole topics.
 
     Example:
         >>> both = [TopicPartition("a", 0), TopicPartition("a", 1)]
@@ -118,7 +115,6 @@ def told(time_ms: int) -> str:
 
 
 def advice(topic: str | None) -> str:
-    """Return the advice for rejected timestamps."""
     return (
         "give milliseconds since 1970, such as by the timestamps= extractor of the source. Raise "
         f"message.timestamp.after.max.ms of {topic or 'the topic'}, and of each that is written "
@@ -129,19 +125,13 @@ def advice(topic: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """Limits of topics for timestamps, if their configs are known.
-
-    Args:
-        ahead_ms: message.timestamp.after.max.ms of topics with this limit.
-        behind_ms: message.timestamp.before.max.ms of topics with this limit.
-    """
+    """Limits of topics for timestamps, message.timestamp.{after,before}.max.ms, if known."""
 
     ahead_ms: Mapping[str, int] = field(default_factory=dict)
     behind_ms: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, topics: Mapping[str, TopicFacts]) -> TimeLimits:
-        """Return the limits of topics."""
         ahead = {name: facts.max_ahead_ms for name, facts in topics.items()}
         behind = {name: facts.max_behind_ms for name, facts in topics.items()}
         return cls(
@@ -155,19 +145,13 @@ class TimeLimits:
         return min(self.ahead_ms.values(), default=LAST_TIME_MS)
 
     def highest_ms(self, now_ms: int) -> int:
-        """Return the largest timestamp that needs no check; it only grows with the clock.
-
-        If any topic has a limit for past timestamps, every timestamp needs a check.
-        """
+        """Return the largest timestamp without a check; -1 if a topic limits past timestamps."""
         if self.behind_ms:
             return -1
         return now_ms + self.max_ahead_ms
 
     def require(self, topic: str, time_ms: int, now_ms: int) -> int:
         """Check a timestamp by the clock of this worker; return `highest_ms`.
-
-        Raises:
-            RefusedTimestampError: the topic does not accept it.
 
         >>> TimeLimits({"out": 3_600_000}).require("out", 2_082_758_400_000, 1_700_000_000_000)
         Traceback (most recent call last):
@@ -210,10 +194,7 @@ class Position(Protocol):
 
 
 def text_of(position: Position) -> str:
-    """Return the metadata of an offset, possibly with trailing memory.
-
-    The metadata is ASCII, so invalid bytes are always after it.
-    """
+    """Return the metadata, which is ASCII, possibly with trailing memory."""
     try:
         return position.metadata or ""
     except UnicodeDecodeError as error:
@@ -223,10 +204,6 @@ def text_of(position: Position) -> str:
 
 def without_mark(marks: Offsets, found: Mapping[TopicPartition, CommittedOffset]) -> list[str]:
     """Return the partitions whose offset or metadata differs from a committed mark.
-
-    Args:
-        marks: the committed offsets.
-        found: the offsets that were read back.
 
     Example:
         >>> place, mark = TopicPartition("orders", 0), CommittedOffset(7, "mark")

@@ -50,7 +50,6 @@ class PlainProducer(LiveProducer):
         """Do nothing: the producer has no transactions."""
 
     def settle(self) -> None:
-        """Wait until all records are on the brokers; raise if any record failed."""
         deadline = self._clock.monotonic_s() + self._timeout_s
         while self._flush(1.0) > 0 and self._failure is None:
             self._stop_waiting()
@@ -65,24 +64,21 @@ class PlainProducer(LiveProducer):
     def send_changelog(
         self, tp: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
-        """Write a store's changes."""
         self._check_rows(tp.topic, rows)
         self._send_rows(tp, rows[:-1])
         key, value, timestamp = rows[-1]
         self.send(tp.topic, value, key, tp.partition, timestamp, last_headers)
 
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:  # noqa: ARG002
-        """Keep the offsets until all earlier records are on the brokers."""
         self._offsets = offsets
 
     def commit(self) -> None:
-        """Flush, raise if any record failed, then commit the offsets."""
         self.settle()
         if self._offsets:
             self._commit_offsets(self._offsets)
 
     def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the changelogs' end offsets, because only this task writes to them."""
+        """Return the end offsets, because only this task writes to its changelogs."""
         wanted = list(tps)
         return self._end_offsets(wanted) if wanted else {}
 
@@ -93,7 +89,6 @@ class PlainProducer(LiveProducer):
         self._failure = None
 
     def pressure(self, timeout_s: float) -> None:
-        """Process failure reports, and wait while too many records are in flight."""
         super().pressure(timeout_s)
         self._check()
 

@@ -47,11 +47,7 @@ def seen_in(said: bytes) -> Seen:
 
 
 def advice_on(seen: Seen, protocol: str) -> str | None:
-    """Return the advice for the result of a check, if it suggests any.
-
-    Args:
-        seen: the result of the check.
-        protocol: the setting `security.protocol`.
+    """Return advice for a result and a `security.protocol`, if it suggests any.
 
     >>> advice_on("tls", "PLAINTEXT")
     'set security.protocol to SSL or SASL_SSL'
@@ -72,12 +68,7 @@ def advice_on(seen: Seen, protocol: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFault:
-    """Reason why a broker's certificate is rejected.
-
-    Args:
-        said: the problem, with the subject "it".
-        advice: the fix.
-    """
+    """Reason why a certificate is rejected, with the subject "it", and the fix."""
 
     said: str
     advice: str
@@ -136,12 +127,7 @@ _API_VERSIONS = struct.pack(">hh4sh", 18, 0, CORRELATION, len(_CLIENT_ID)) + _CL
 
 
 def look(address: str, *, timeout_s: float = 1.0) -> Seen:
-    """Check which kind of server listens at an address.
-
-    Args:
-        address: host and port, with or without a protocol.
-        timeout_s: maximum wait for an answer, applied up to twice.
-    """
+    """Classify the server at an address; `timeout_s` applies up to twice."""
     place = _place(address)
     try:
         said = _answer(place, timeout_s)
@@ -156,12 +142,9 @@ def look(address: str, *, timeout_s: float = 1.0) -> Seen:
 def look_at_certificate(
     address: str, config: Mapping[str, Any], *, timeout_s: float = 2.0
 ) -> CertificateFault | None:
-    """Return the reason why a broker's certificate is rejected, or None if it is not found.
+    """Return None if the reason is not found.
 
-    Args:
-        address: host and port.
-        config: librdkafka's settings; only the trust settings are used.
-        timeout_s: timeout of the connection, and of the handshake.
+    Only the trust settings of `config` are used; `timeout_s` bounds connection and handshake each.
     """
     place = _place(address)
     try:
@@ -200,7 +183,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _answer(place: tuple[str, int], timeout_s: float) -> bytes | None:
-    """Return the first bytes of the answer, or None if the server closes the connection first."""
+    """Return the first bytes, or None if the server closes the connection first."""
     with socket.create_connection(place, timeout_s) as there:
         said = b""
         give_up_at = time.monotonic() + timeout_s

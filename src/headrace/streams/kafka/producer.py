@@ -151,7 +151,6 @@ class LiveProducer:
 
     @property
     def in_flight(self) -> int:
-        """Number of sent records that are not acknowledged yet."""
         return len(self._client)
 
     def _refuse_record(
@@ -174,11 +173,9 @@ class LiveProducer:
         self._raise(error, "send")
 
     def limit_of(self, topic: str) -> int | None:
-        """Return the maximum record size of a topic in bytes, or None if it is not known."""
         return self._topic_limits.get(topic)
 
     def pressure(self, timeout_s: float) -> None:
-        """Process delivery reports, and wait while too many records are in flight."""
         self._poll(0)
         if len(self._client) <= self._max_in_flight:
             return
@@ -187,7 +184,6 @@ class LiveProducer:
             self._wait_for_room()
 
     def _stop_waiting(self) -> None:
-        """Raise if a stop was requested while the brokers are unreachable."""
         if self._contact.is_given_up():
             raise StopRequestedError("stopped while waiting for: send")
 
@@ -223,11 +219,7 @@ class LiveProducer:
         return self._time_limits.highest_ms(self._clock.now_ms())
 
     def _require_time(self, topic: str, timestamp: int) -> int:
-        """Check a timestamp that may be too far from the clock; return the next limit.
-
-        Raises:
-            RefusedTimestampError: the topic does not accept it.
-        """
+        """Raise RefusedTimestampError, or return the next limit up to which no check is needed."""
         now_ms = self._clock.now_ms()
         if timestamp > now_ms:  # this machine's clock may have been set back, and not the brokers'
             now_ms = self._latest_ms()
@@ -245,10 +237,7 @@ class LiveProducer:
                 raise RecordTooLargeError(topic, len(value), limit, key_size=len(key))
 
     def _current_limit(self, topic: str) -> int | None:
-        """Return the topic's max.message.bytes, requested again because it may have changed.
-
-        If many records are too large, the limit is requested at most once per second.
-        """
+        """Request max.message.bytes again, which may have changed, at most once per second."""
         now_s = self._clock.monotonic_s()
         if now_s - self._asked_limit_s.get(topic, -_LIMIT_KEPT_S) >= _LIMIT_KEPT_S:
             self._asked_limit_s[topic] = now_s
@@ -302,11 +291,7 @@ class LiveProducer:
                 return
 
     def _require_admitted(self) -> None:
-        """Raise if brokers reject this client's password or certificate, which calls do not report.
-
-        Raises:
-            AccessError: the brokers reject the client.
-        """
+        """Raise AccessError if brokers reject this client, which calls do not report."""
         for failure in self._contact.failures:
             if failure.is_final:
                 raise not_admitted(failure, self._config)
@@ -355,7 +340,6 @@ class LiveProducer:
 
 
 def missing(topic: str, cause: KafkaError) -> MissingTopicError:
-    """Return the error for a missing output topic: deleted, or misspelled by a function."""
     return MissingTopicError(
         f"topic {topic}, which the application writes, does not exist ({cause.str()}); create it, "
         "or correct its name in the topology or in the handler that sends dead letters there, then "

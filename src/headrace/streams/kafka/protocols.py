@@ -102,13 +102,8 @@ class Consumer(Protocol):
     ) -> Mapping[TopicPartition, Sequence[ReceivedMessage]]:
         """Return available records, or wait for the first record until the timeout.
 
-        Records of one partition are in the order of their offsets.
-
-        Args:
-            timeout_s: how long to wait if no records are available, in seconds.
-
-        Raises:
-            StreamsError: the error class that corresponds to the reaction to the client's error.
+        Records of one partition are in the order of their offsets. Errors of the client are raised
+        as the `StreamsError` of their reaction.
         """
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -263,12 +258,7 @@ TargetKind = Literal["earliest", "latest", "offset", "time"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target position to which input offsets are set.
-
-    Args:
-        kind: "offset" and "time" require a number.
-        number: an offset, or milliseconds since the epoch.
-    """
+    """Target position of input offsets; `number` is an offset, or milliseconds since the epoch."""
 
     kind: TargetKind = "earliest"
     number: int = 0
@@ -298,11 +288,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """State of a consumer group, according to its coordinator.
+    """State of a consumer group, according to its coordinator, with assigned partitions.
 
-    Args:
-        state: Kafka's state in lower case: "stable", "empty", "preparing rebalancing", ...
-        members: the assigned partitions of each member.
+    `state` is Kafka's in lower case: "stable", "empty", "preparing rebalancing", ...
     """
 
     state: str
@@ -350,28 +338,25 @@ class TopicFacts:
 
     @property
     def cleanup_policy(self) -> frozenset[str] | None:
-        """The cleanup policies as a set: compact, delete or both."""
         policy = self.config.get("cleanup.policy")
         return None if policy is None else policies_of(policy)
 
     @property
     def max_message_bytes(self) -> int | None:
-        """The maximum size of a record batch."""
+        """Maximum size of a record batch."""
         return self._number("max.message.bytes")
 
     @property
     def delete_retention_ms(self) -> int | None:
-        """How long a tombstone is kept after compaction, in milliseconds."""
         return self._number("delete.retention.ms")
 
     @property
     def retention_ms(self) -> int | None:
-        """How long records are kept if the policy deletes, in milliseconds; -1 is forever."""
+        """Time that records are kept if the policy deletes; -1 is forever."""
         return self._number("retention.ms")
 
     @property
     def min_compaction_lag_ms(self) -> int | None:
-        """How long a record is kept before it may be compacted, in milliseconds."""
         return self._number("min.compaction.lag.ms")
 
     @property
@@ -408,7 +393,6 @@ class NewTopic:
 
 
 def policies_of(policy: str) -> frozenset[str]:
-    """Parse a cleanup.policy into a set."""
     return frozenset(part.strip() for part in policy.split(",") if part.strip())
 
 
@@ -437,15 +421,12 @@ class NoTracer:
 
     samples = False
 
-    def sample(self, records: Iterable[ReceivedMessage]) -> None:
-        """Do nothing."""
+    def sample(self, records: Iterable[ReceivedMessage]) -> None: ...
 
     def committing(self, tasks: Sequence[str], records: int) -> AbstractContextManager[object]:  # noqa: ARG002
-        """Return an empty context."""
         return nullcontext()
 
-    def forget(self) -> None:
-        """Do nothing."""
+    def forget(self) -> None: ...
 
 
 class Contact(Protocol):
@@ -464,8 +445,6 @@ class NoContact:
 
     @property
     def is_lost(self) -> bool:
-        """Always False."""
         return False
 
-    def turn(self) -> None:
-        """Do nothing."""
+    def turn(self) -> None: ...

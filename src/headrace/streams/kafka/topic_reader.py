@@ -40,15 +40,10 @@ class TopicReader:
     def read(
         self, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None
     ) -> Iterator[confluent_kafka.Message]:
-        """Yield the records of some partitions, in offset order per partition.
-
-        Args:
-            begins: the first offset of each partition.
-            ends: the end offset of each partition, exclusive; None to continue without an end.
+        """Yield records in offset order per partition; `ends` is exclusive, None is endless.
 
         Raises:
             MissingTopicError: a topic was deleted before all of it was read.
-            StreamsError: the brokers do not authorize this client to read.
         """
         left = {p: b for p, b in begins.items() if ends is None or b < ends[p]}
         self._assign(left)
@@ -103,5 +98,4 @@ class TopicReader:
                 )
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()

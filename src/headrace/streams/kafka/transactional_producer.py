@@ -56,18 +56,13 @@ class TransactionalProducer(LiveProducer):
         """Number of clients that have requested the producer ID."""
 
     def init(self) -> None:
-        """End the transaction of an earlier producer with the same identity.
-
-        Raises:
-            StopRequestedError: the transaction had not ended when a stop was requested.
-        """
         self._call("init", self._ask_for_identity, unless=self._stopping)
 
     def _ask_for_identity(self) -> None:
         """Request the producer ID with a client that has not requested it yet.
 
-        A client that is called again sends a second request concurrently. The brokers answer both,
-        each with an epoch, and its transactions would start with the epoch that is already invalid.
+        A second request of a client is concurrent: brokers answer both, each with an epoch, and its
+        transactions would start with the epoch that is already invalid.
         """
         if self._asked:
             self._client = self._make_client()
@@ -80,7 +75,7 @@ class TransactionalProducer(LiveProducer):
         self._client.init_transactions(min(self._timeout_s, wait_s))
 
     def _meet_brokers(self) -> float:
-        """Discover the brokers before the coordinator is named; return the time that it took.
+        """Discover the brokers before the coordinator is named; return the seconds that it took.
 
         That is about the time to connect to another broker. A client without a connection to a
         discovered broker treats that as an error, and repeats the request only after half a second.
@@ -105,7 +100,6 @@ class TransactionalProducer(LiveProducer):
         self._raise(error, "send")
 
     def begin(self) -> None:
-        """Begin a transaction; the broker is contacted by the first send."""
         self._ends.clear()
         self._number += 1
         self._call("send", self._client.begin_transaction)
@@ -117,7 +111,7 @@ class TransactionalProducer(LiveProducer):
     def send_changelog(
         self, tp: TopicPartition, rows: Rows, last_headers: Headers | None = None
     ) -> None:
-        """Write a store's changes; the delivery report of the last record has the end offset."""
+        """The delivery report of the last record has the end offset."""
         self._check_rows(tp.topic, rows)
         self._send_rows(tp, rows[:-1])
         key, value, timestamp = rows[-1]
@@ -170,7 +164,6 @@ class TransactionalProducer(LiveProducer):
         )
 
     def commit(self) -> None:
-        """Commit all work since `begin`, with a single attempt."""
         try:
             self._client.commit_transaction(self._transaction_timeout_s)
         except KafkaException as error:
@@ -178,7 +171,6 @@ class TransactionalProducer(LiveProducer):
         self._is_open = False
 
     def changelog_ends(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the offset after the last record of each changelog, from delivery reports."""
         wanted = list(tps)
         deadline = self._clock.monotonic_s() + self._timeout_s
         # The commit has waited for the records, but not for their delivery reports.
@@ -189,10 +181,7 @@ class TransactionalProducer(LiveProducer):
         return {tp: self._ends[tp] for tp in wanted}
 
     def abort(self) -> None:
-        """Roll back all work since `begin`.
-
-        If waits for the brokers have ended, the transaction stays open, and the successor ends it.
-        """
+        """Leave it open if waits for the brokers have ended: the successor ends it."""
         if self._is_open:
             if self._contact.is_given_up():
                 return

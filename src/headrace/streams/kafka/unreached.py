@@ -37,7 +37,6 @@ class Unreached:
         )
 
     def fields(self) -> dict[str, object]:
-        """Return the fields of the event."""
         again = f"said again in {self.again_in_s:.0f} s"
         return {
             "servers": self.servers,
