@@ -35,13 +35,10 @@ _POSITION = re.compile(
 
 
 def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
-    """Encode a key given as text.
+    """Encode a key given as text, or raise WrongQueryError.
 
     If the store's keys are text, the text is the key; otherwise it is JSON: a number, or an object
     for JSON and Avro. Text that is not valid JSON is used as a string.
-
-    Raises:
-        WrongQueryError: the text is not a key of the store.
 
     >>> from headrace import serdes
     >>> key_of_text("7", serdes.string, "s"), key_of_text("7", serdes.integer, "s")
@@ -63,11 +60,6 @@ def key_of_text(text: str, serde: Serde[Any], store: str) -> bytes:
 
 
 def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
-    """Encode a key given as a JSON document.
-
-    Raises:
-        WrongQueryError: the document is not a key of the store.
-    """
     if document is None:
         raise WrongQueryError(f"store {store!r} has no key null")
     try:
@@ -80,7 +72,6 @@ def key_of_document(document: Any, serde: Serde[Any], store: str) -> bytes:
 
 
 def _without_advice(error: SerdeError) -> str:
-    """Remove the parts of an error message that are advice for programmers."""
     parts = str(error).split("; ")
     return "; ".join(part for part in parts if not part.startswith(_FOR_PROGRAMS))
 
@@ -90,10 +81,7 @@ def _too_deep(store: str) -> WrongQueryError:
 
 
 def key_of_json(text: str, serde: Serde[Any], store: str) -> bytes:
-    """Encode a key given as JSON text.
-
-    Raises:
-        WrongQueryError: the text is not JSON, or not a key of the store.
+    """Encode a key given as JSON text, or raise WrongQueryError.
 
     >>> from headrace import serdes
     >>> key_of_json('"7"', serdes.json, "s")
@@ -119,15 +107,8 @@ def scan_of(
 ) -> Scan:
     """Return the scan of a range given as text: a range of keys, or of times for windows.
 
-    Args:
-        begin: the first key or time, inclusive; None is the store's first.
-        end: the last key or time, inclusive; None is the store's last.
-        prefix: the prefix of the keys, instead of `begin` and `end`.
-        reverse: whether to start at the end.
-        read: encodes the keys.
-
-    Raises:
-        WrongQueryError: the range is not valid for this store.
+    Both ends are inclusive. A `prefix` excludes `begin` and `end`; an invalid range raises
+    WrongQueryError.
     """
     if isinstance(reader, WindowReader | SessionReader):
         if reverse or prefix is not None:
@@ -160,10 +141,7 @@ def scan_of(
 
 
 def time_of(text: str, name: str) -> int:
-    """Parse a time: milliseconds since 1970, or ISO 8601, which is UTC by default.
-
-    Raises:
-        WrongQueryError: the text is not a time.
+    """Parse milliseconds since 1970, or ISO 8601 (default UTC), or raise WrongQueryError.
 
     >>> time_of("1500", "from"), time_of("1970-01-01T00:00:02Z", "from")
     (1500, 2000)
@@ -193,9 +171,6 @@ class MinPosition:
     def parse(cls, text: str) -> MinPosition:
         """Parse ``PARTITION:OFFSET`` of the changelog, or ``TOPIC-PARTITION:OFFSET`` of an input.
 
-        Raises:
-            WrongQueryError: the text has neither form.
-
         >>> MinPosition.parse("words-3:17")
         MinPosition(topic='words', partition=3, offset=17)
         """
@@ -213,7 +188,6 @@ class MinPosition:
 
     @property
     def is_reached(self) -> Callable[[Place], bool]:
-        """A function that returns whether a partition has reached the position."""
         if self.topic is None:
             return lambda place: place.offset >= self.offset
         name = f"{self.topic}-{self.partition}"
@@ -222,11 +196,7 @@ class MinPosition:
 
 
 def row_document(row: Row[Any, Any]) -> dict[str, Any]:
-    """Convert a row to a JSON document.
-
-    Raises:
-        QueryError: the row is nested too deeply.
-    """
+    """Convert a row to a JSON document; raise QueryError if it is nested too deeply."""
     try:
         key, value = to_document(row.key), to_document(row.value)
     except SerdeError as error:

@@ -34,10 +34,7 @@ def text_of(positions: Mapping[int, int]) -> str:
 
 
 def positions_of(text: str) -> dict[int, int]:
-    """Parse positions.
-
-    Raises:
-        WrongQueryError: the text is not a list of positions.
+    """Parse positions, or raise WrongQueryError.
 
     >>> positions_of("0:12,1:7")
     {0: 12, 1: 7}
@@ -55,12 +52,7 @@ def positions_of(text: str) -> dict[int, int]:
 
 
 class Change:
-    """Record of a changelog.
-
-    Args:
-        origin: decodes the record.
-        record: the record.
-    """
+    """Record of a changelog, decoded by its origin."""
 
     __slots__ = ("_data", "_error", "_origin", "key", "offset", "partition", "timestamp", "value")
 
@@ -83,21 +75,17 @@ class Change:
 
     @property
     def bare_key(self) -> bytes:
-        """The key of the row without its window or session."""
         return self._origin.bare_key(self.key or b"")
 
     @property
     def data(self) -> bytes:
-        """The change as JSON."""
+        """JSON, encoded by the first access."""
         if self._data is None:
             self._data = msgspec.json.encode(self.document())
         return self._data
 
     def document(self) -> dict[str, Any]:
-        """Return the change as a JSON document.
-
-        If a serde cannot decode the key or value, it is shown in base64, with the error.
-        """
+        """Return a JSON document, with base64 and an error for data that a serde cannot decode."""
         store, errors = self._origin.store, [self._error] if self._error else []
         found = {
             "key": _shown(self.key, store.key, errors),

@@ -74,20 +74,14 @@ class Tail:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions of the topic."""
         return list(self._members)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the reader has ended."""
         return self._ended is not None
 
     def join_now(self, follower: Subscription) -> None:
-        """Send a follower the new changes of all partitions.
-
-        Raises:
-            StreamsError: the reader has ended.
-        """
+        """Send a follower the new changes of all partitions; raise StreamsError after the end."""
         with self._lock:
             if self._ended is not None:
                 raise StreamsError(self._ended)
@@ -98,11 +92,7 @@ class Tail:
     def join(self, follower: Subscription, partition: int) -> bool:
         """Send a follower the new changes of a partition, if it has received all earlier changes.
 
-        Returns:
-            Whether the follower has joined.
-
-        Raises:
-            StreamsError: the reader has ended.
+        Return whether the follower has joined; raise StreamsError after the end.
         """
         with self._lock:
             if self._ended is not None:
@@ -113,7 +103,6 @@ class Tail:
             return True
 
     def leave(self, follower: Subscription) -> None:
-        """Send no more changes to a follower."""
         with self._lock:
             for members in self._members.values():
                 if follower in members:
@@ -129,7 +118,6 @@ class Tail:
             follower.close(reason)
 
     def await_end(self) -> None:
-        """Wait until the thread has ended."""
         if self._thread is not threading.current_thread():
             self._thread.join(ENDS_S)
 
@@ -179,12 +167,7 @@ offset, and several markers can be adjacent if workers were killed before they w
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Factories of consumers without a group.
-
-    Args:
-        committed: creates a consumer of committed records.
-        all: creates a consumer that also reads records of aborted transactions.
-    """
+    """Factories of consumers without a group; `all` includes records of aborted transactions."""
 
     committed: Callable[[], Consumer]
     all: Callable[[], Consumer]
@@ -194,9 +177,7 @@ class CatchUp:
     """Thread that sends a follower the changes before it joins the tail.
 
     Args:
-        follower: the follower, which has its start positions unless rows are sent first.
-        turns: the lock shared by all threads that catch up.
-        rows: the rows to send first, or None.
+        follower: has its start positions, unless rows are sent first.
         tells_gaps: whether to report changes removed by compaction; False for followers that start
             at the beginning, because they request only existing changes.
         done: called at the end.
@@ -224,7 +205,6 @@ class CatchUp:
         self._looking: Consumer | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         threading.Thread(target=self._run, name="headrace-changes-since", daemon=True).start()
 
     def _run(self) -> None:
@@ -278,7 +258,7 @@ class CatchUp:
                 return
 
     def _made(self, records: Sequence[ReceivedMessage]) -> Iterator[Change]:
-        """Decode records, and encode the wanted changes as JSON."""
+        """Decode records, and encode wanted changes as JSON within a turn."""
         for some in shares(records):
             with self._turns.one():
                 made = [Change(self._tail.origin, record) for record in some]
@@ -295,8 +275,7 @@ class CatchUp:
     def _tell_gap(self, partition: int, begin: int, end: int) -> None:
         """Report that compaction has removed changes between two offsets.
 
-        Records of aborted transactions are not changes, but still take offsets. A consumer that
-        also reads them finds the offsets that contain nothing at all.
+        Records of aborted transactions also take offsets, so a consumer that reads them checks.
         """
         if not self._tells_gaps or partition in self._told_gaps or end - begin < _GAP_MIN:
             return
@@ -380,7 +359,6 @@ class LiveCluster:
         self._admin_config = config.admin_config()
 
     def reach(self) -> None:
-        """Check that the cluster responds."""
         from headrace.streams.kafka.connectivity import reach
 
         reach(self._admin_config)
@@ -388,11 +366,9 @@ class LiveCluster:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start position of a follower.
+    """Start position of a follower: the end, the beginning, next offsets, or the store's rows.
 
-    Args:
-        kind: the end, the beginning, given positions, or the rows of the store.
-        positions: the next offsets; partitions that are not named start at their ends.
+    Partitions without a position start at their ends.
     """
 
     kind: Literal["end", "beginning", "positions", "rows"] = "end"
@@ -402,8 +378,7 @@ class Start:
 class Feeds:
     """Change feeds of the stores of an application. Thread-safe.
 
-    Args:
-        connect: connects to the cluster for the first follower; None is the live cluster.
+    `connect` connects to the cluster for the first follower; None is the live cluster.
     """
 
     def __init__(
@@ -433,12 +408,9 @@ class Feeds:
         wake: Callable[[], None],
         rows: Rows | None = None,
     ) -> Subscription:
-        """Follow the changes of a store.
+        """Follow the changes of a store, or of an encoded key.
 
         Args:
-            name: the store's name.
-            key: the encoded key to follow; None follows all keys.
-            wake: see `Subscription`.
             rows: the rows to start with, if `start` requires rows; None reads the rows of this
                 host.
 
@@ -469,11 +441,7 @@ class Feeds:
         return follower
 
     def reach(self) -> None:
-        """Check that the cluster responds, so that a command fails early instead of waiting.
-
-        Raises:
-            StreamsError: the cluster does not respond, or denies access to this client.
-        """
+        """Check that the cluster responds, so that a command fails early instead of waiting."""
         self._reached().reach()
 
     def leave(self, follower: Subscription) -> None:
@@ -492,7 +460,6 @@ class Feeds:
         tail.end()
 
     def close(self, reason: str = "what serves the changes stops") -> None:
-        """Close all followers and readers with a reason."""
         with self._lock:
             self._closed = reason
             followers, tails = list(self._followers), list(self._tails.values())
@@ -605,11 +572,7 @@ def _by_partition(offsets: Mapping[TopicPartition, int]) -> dict[int, int]:
 def _checked(
     admin: TopicAdmin, places: list[TopicPartition], wanted: Mapping[int, int]
 ) -> dict[int, int]:
-    """Return the start positions of all partitions, after a check that the given positions exist.
-
-    Raises:
-        PositionGoneError: a position no longer exists.
-    """
+    """Return the start of all partitions; raise PositionGoneError for a deleted position."""
     if over := wanted.keys() - {place.partition for place in places}:
         raise WrongQueryError(
             f"{places[0].topic} has {len(places)} partitions, and none is number {min(over)}"

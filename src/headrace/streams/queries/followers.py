@@ -42,11 +42,7 @@ _WRITE_BUFFER_BYTES = 64 << 20
 
 
 class Follower:
-    """Read-only view of the files of a task.
-
-    Args:
-        families: the stores in the files.
-    """
+    """Read-only view of the files of a task; `families` are the stores in them."""
 
     def __init__(
         self,
@@ -73,12 +69,8 @@ class Follower:
     ) -> Iterator[tuple[CommittedStore, Position, float]]:
         """Read a store: its rows, its position, and the age of the view in seconds.
 
-        Args:
-            kind: the kind of the store in the application.
-            fresh: update the view even if the last update was recent.
-
-        Raises:
-            NotReadableError: the rows cannot be read now.
+        `kind` is its kind in the application; `fresh` updates even a recent view. NotReadableError
+        is raised if the rows cannot be read now.
         """
         with self._lock:
             self.used_s = self._monotonic_s()
@@ -138,7 +130,6 @@ class Follower:
         return RocksSecondary(self.path, self._families, memory=self._memory)
 
     def close(self) -> None:
-        """Close the files after a running read has finished."""
         with self._lock:
             self._is_over = True
             self._close()
@@ -169,11 +160,7 @@ def _require_kind(kind: Kind, layout: str | None) -> None:
 
 
 class Followers:
-    """Tasks and global tables of an application on this host.
-
-    Args:
-        base: ``<state.dir>/<application.id>``.
-    """
+    """Tasks and global tables of an application below ``<state.dir>/<application.id>``."""
 
     def __init__(self, base: Path, *, monotonic_s: Callable[[], float]) -> None:
         self.base = base
@@ -188,7 +175,7 @@ class Followers:
         self._is_closed = False
 
     def of_tasks(self, sub_topology: int, families: tuple[str, ...]) -> dict[int, Follower]:
-        """Return the tasks of a sub-topology that have files on this host, by partition."""
+        """Return the tasks that have files on this host, by partition."""
         begin = f"{sub_topology}_"
         with self._lock:
             now_s = self._monotonic_s()
@@ -205,7 +192,7 @@ class Followers:
             return {n: self._follower(path, families) for n, path in sorted(here.items())}
 
     def of_tables(self, families: tuple[str, ...]) -> list[Follower]:
-        """Return the global tables of all workers that have had files on this host."""
+        """Return the tables of all workers that have had files on this host."""
         with self._lock:
             return [self._follower(path, families) for path in global_files(self.base)]
 
@@ -215,11 +202,9 @@ class Followers:
         return bool(held) and lock_of(follower.path) not in held
 
     def is_held(self, follower: Follower) -> bool:
-        """Return whether a worker of this host holds the files."""
         return lock_of(follower.path) in self._held_locks()
 
     def are_at_work(self) -> bool:
-        """Return whether a worker runs on this host."""
         return bool(self._held_locks())
 
     def _held_locks(self) -> frozenset[Path]:
@@ -265,7 +250,6 @@ class Followers:
                 self._sweep_later()
 
     def close(self) -> None:
-        """Close all files."""
         with self._lock:
             self._is_closed = True
             if self._sweeper is not None:

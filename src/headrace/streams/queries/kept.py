@@ -49,12 +49,11 @@ class StoreDescriptor:
 
     @property
     def is_global(self) -> bool:
-        """Whether each worker has all rows."""
         return self.sub_topology is None
 
     @property
     def key_name(self) -> str:
-        """The name of the serde of keys in queries; for windows the serde of keys in topics."""
+        """Name of the key serde in queries; for windows the serde of keys in topics."""
         # Row keys have a sequence number after the window, which users do not specify.
         serde = self.key.windowed if isinstance(self.key, WindowStoreSerde) else self.key
         return serde.name
@@ -63,7 +62,6 @@ class StoreDescriptor:
 def kept_stores(
     plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan], config: StreamsConfig
 ) -> dict[str, StoreDescriptor]:
-    """Return the stores of an application by name."""
     found = [*_of_tasks(plans, config), *_of_tables(global_plans)]
     return {store.name: store for store in found}
 
@@ -116,11 +114,6 @@ def _of_tables(plans: Sequence[GlobalPlan]) -> Iterator[StoreDescriptor]:
 
 
 def store_of(stores: Mapping[str, StoreDescriptor], application: str, name: str) -> StoreDescriptor:
-    """Return a store by name.
-
-    Raises:
-        NoSuchStoreError: the store does not exist.
-    """
     if name not in stores:
         there = ", ".join(sorted(stores)) or "none"
         raise NoSuchStoreError(f"{application} has no store {name[:80]!r}; there are: {there}")

@@ -16,11 +16,7 @@ _SESSIONS = frozenset({"find_sessions", "find_sessions_by_end"})
 
 
 class OfOneKind:
-    """Base class that refuses the methods of other kinds of stores; `hasattr` is False for them.
-
-    Args:
-        store: the store.
-    """
+    """Base class that refuses the methods of other kinds of stores; `hasattr` is False for them."""
 
     def __init__(self, store: StoreDescriptor) -> None:
         self.store = store
@@ -39,12 +35,7 @@ class OfOneKind:
 
 
 def wrong_kind(name: str, kind: str, word: str) -> WrongKindError | None:
-    """Return the error that names the right method, or None if no kind of store has this method.
-
-    Args:
-        name: the store's name.
-        kind: the store's kind.
-        word: the method, or `as_of`, which the kind does not have.
+    """Return the error that names the right method, or None if no kind of store has `word`.
 
     >>> print(wrong_kind("visits", "window", "get"))
     store 'visits' has windows; ask with fetch(key, start, end)

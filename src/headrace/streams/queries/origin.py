@@ -30,11 +30,9 @@ _TIMES_BYTES: Mapping[Kind, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Topic that the changes of a store are read from, and their decoding.
+    """Topic of a store's changes: the changelog, or the source topic that replaces it.
 
-    Args:
-        topic: the changelog, or the source topic that replaces it.
-        read: converts a record to a change, or to None; raises the errors of serdes.
+    `read` converts a record to a change, or to None, and raises the errors of serdes.
     """
 
     store: StoreDescriptor
@@ -42,7 +40,7 @@ class Origin:
     read: Callable[[ReceivedMessage], Raw | None]
 
     def bare_key(self, row_key: bytes) -> bytes:
-        """Return the key of a row without its window, version or session."""
+        """Strip the window, version or session."""
         times = _TIMES_BYTES[self.store.kind]
         return row_key[: len(row_key) - times]
 
@@ -50,11 +48,6 @@ class Origin:
 def origin_of(
     store: StoreDescriptor, plans: Sequence[SubPlan], global_plans: Sequence[GlobalPlan]
 ) -> Origin:
-    """Return the origin of a store's changes.
-
-    Raises:
-        NoChangelogError: the store has no changelog.
-    """
     for plan in plans:
         if plan.id != store.sub_topology:
             continue

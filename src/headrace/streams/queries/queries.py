@@ -38,13 +38,10 @@ class Queries:
     """Stores of an application on this host, readable while its workers run. Thread-safe.
 
     Args:
-        plans: the compiled sub-topologies of the application.
-        global_plans: its global tables.
         facts: returns the reports of this host's workers; None without reports.
         workers: queries the workers of this host for rows in their memory.
         cluster: creates the client that looks up the group's assignment; None is the live client.
-        monotonic_s: the clock of the reports, in seconds.
-        now_ms: the wall clock.
+        monotonic_s: the clock of the reports.
         require_working: raises if the application has failed in this process.
     """
 
@@ -94,12 +91,8 @@ class Queries:
     def store(self, name: str, *, max_age: timedelta | None = None) -> Any:
         """Return the reader of a store, by its kind (see `headrace.streams.queries.readers`).
 
-        Args:
-            max_age: the maximum age of rows; None refuses rows that a task has left on this host
-                more than a minute ago (see `headrace.streams.queries.source`).
-
-        Raises:
-            NoSuchStoreError: the store does not exist.
+        If `max_age` is None, rows that a task has left on this host more than a minute ago are
+        refused (see `headrace.streams.queries.source`).
         """
         most_ms = None if max_age is None else round(max_age.total_seconds() * 1000)
         return self.reader(name, age=AgeLimit(most_ms))
@@ -112,18 +105,14 @@ class Queries:
         partitions: int | None = None,
         age: AgeLimit | None = None,
     ) -> StoreReader[Any, Any]:
-        """Return the reader of a store, with more options than `store`.
+        """Return a reader of some partitions; None is all on this host.
 
-        Args:
-            only: the partitions to read; None for all partitions on this host.
-            partitions: the partition count of the store, if known.
-            age: the maximum age of rows; None does not limit it.
+        `partitions` is the partition count, if known. Without `age`, rows of any age are accepted.
         """
         store = store_of(self.stores, self.application, name)
         return READERS[store.kind](store, lambda: self._source(store, only, partitions, age))
 
     def are_at_work(self) -> bool:
-        """Return whether a worker of the application runs on this host."""
         return self._followers.are_at_work()
 
     def _source(
@@ -147,7 +136,6 @@ class Queries:
         )
 
     def told(self, store: StoreDescriptor) -> dict[int, Told]:
-        """Return the last reports of this host's workers on the tasks of a store, by partition."""
         sub = store.sub_topology
         return {
             one.task.partition: one
@@ -158,14 +146,9 @@ class Queries:
     def require_read(
         self, name: str, topic: str | None, partition: int, partitions: int | None
     ) -> None:
-        """Raise if the tasks that own a store can never reach a position.
+        """Raise WrongQueryError if the tasks that own a store can never reach a position.
 
-        Args:
-            topic: an input topic; None for the store's own changelog.
-            partitions: the partition count of the store, or None if unknown.
-
-        Raises:
-            WrongQueryError: the position can never be reached.
+        Without `topic` it is of the store's own changelog; `partitions` is None if unknown.
         """
         store = store_of(self.stores, self.application, name)
         read = {t for p in self.plans if p.id == store.sub_topology for t in p.topics.all_sources}
@@ -195,17 +178,14 @@ class Queries:
         """Wait until a partition of a store contains the caller's own writes.
 
         Args:
-            is_there: returns whether a partition has reached the position.
             fresh: update the view of the files first, because reports may be ahead of the view;
                 otherwise it is updated only if the last view has not reached the position.
-            is_earlier: whether the position comes from an earlier result, which later results must
-                not precede; changes the error message.
-            ended: set when the process that answers stops.
+            is_earlier: whether the position comes from an earlier result; changes the message.
+            ended: set when the process that answers stops; raises StoppingError.
 
         Raises:
             TooOldError: the position was not reached in time.
             ApplicationFailedError: the application has failed in this process.
-            StoppingError: the process that answers stops.
         """
         store = store_of(self.stores, self.application, name)
         give_up_s = self._monotonic_s() + timeout_s
@@ -246,7 +226,6 @@ class Queries:
                 raise StoppingError
 
     def close(self) -> None:
-        """Close all files."""
         self._followers.close()
 
     def __enter__(self) -> Self:

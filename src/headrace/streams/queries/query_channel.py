@@ -53,7 +53,6 @@ class _Said(msgspec.Struct, frozen=True, array_like=True):
 
 
 def question_channel() -> tuple[socket.socket, socket.socket]:
-    """Return the supervisor's socket and the worker's socket."""
     return socket.socketpair()
 
 
@@ -68,7 +67,7 @@ class _Writer:
         self._thread: threading.Thread | None = None
 
     def send(self, message: object) -> bool:
-        """Enqueue a message; return False if the queue is full."""
+        """Return False if the queue is full."""
         if self._messages.qsize() >= UNSENT_MAX:
             return False
         self._messages.put(message)
@@ -91,7 +90,6 @@ class _Writer:
 
 
 def _frame(ours: socket.socket) -> bytes | None:
-    """Read a frame, or None at the end."""
     head = _exactly(ours, _LENGTH.size)
     if head is None:
         return None
@@ -113,11 +111,7 @@ def _exactly(ours: socket.socket, size: int) -> bytes | None:
 
 
 class QueryChannel:
-    """Supervisor side of the query channel. Thread-safe.
-
-    Args:
-        ours: the socket; the channel closes it.
-    """
+    """Supervisor side of the query channel, which closes the socket. Thread-safe."""
 
     def __init__(self, ours: socket.socket) -> None:
         self._socket = ours
@@ -129,11 +123,6 @@ class QueryChannel:
         self._is_over = False
 
     def ask(self, question: StateQueryRequest, within_s: float) -> StateQueryResponse:
-        """Query the worker, and wait for the response.
-
-        Raises:
-            UnansweredError: the worker did not answer in time, or refused the query.
-        """
         awaited = Awaited()
         number = self._send(question, awaited.bring)
         try:
@@ -187,7 +176,7 @@ class QueryChannel:
 
 
 def serve_questions(desk: QueryQueue, theirs: socket.socket) -> None:
-    """Answer the queries from a socket through a worker's queue, in a separate thread."""
+    """Answer the queries of a socket through the queue of a worker, in a thread."""
     writer = _Writer(theirs, "headrace-answers")
 
     def answer(number: int, outcome: Outcome) -> None:

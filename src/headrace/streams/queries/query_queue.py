@@ -96,11 +96,7 @@ Outcome = StateQueryResponse | Refused
 
 
 class UnansweredError(StreamsError):
-    """Raised if a worker does not answer a query; try again later.
-
-    Args:
-        refused: the reason.
-    """
+    """Raised if a worker does not answer a query; try again later."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.reason)
@@ -114,7 +110,6 @@ Workers = Callable[[], "dict[int, Ask] | None"]
 
 
 def silent(within_s: float) -> Refused:
-    """Return the refusal for a worker that did not respond in time."""
     return Refused(
         f"its worker did not answer within {within_s:g} s: a batch, a commit or a function takes "
         "that long, or the worker stands still; ask again later"
@@ -129,17 +124,13 @@ class Awaited:
         self._is_there = threading.Event()
 
     def bring(self, outcome: Outcome) -> None:
-        """Set the outcome and wake the waiting thread; the first call wins. Any thread."""
+        """Wake the waiting thread; the first call wins. Any thread."""
         if self._outcome is None:
             self._outcome = outcome
         self._is_there.set()
 
     def wait(self, within_s: float) -> StateQueryResponse:
-        """Wait for the response.
-
-        Raises:
-            UnansweredError: the worker did not answer in time, or refused the query.
-        """
+        """Raise UnansweredError after `within_s`, or if the query is refused."""
         self._is_there.wait(within_s)
         outcome = self._outcome or silent(within_s)
         if isinstance(outcome, Refused):
@@ -183,11 +174,7 @@ class _Waiting:
 
 
 class QueryQueue:
-    """Queue of queries for a worker's memory; filled by any thread, answered by the worker.
-
-    Args:
-        monotonic_s: a monotonic clock in seconds.
-    """
+    """Queue of queries for a worker's memory; filled by any thread, answered by the worker."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
@@ -201,13 +188,9 @@ class QueryQueue:
     def submit(
         self, question: StateQueryRequest, done: Callable[[Outcome], None]
     ) -> _Waiting | None:
-        """Enqueue a query.
+        """Enqueue a query; return its entry, to mark it if the caller gives up, or None if refused.
 
-        Args:
-            done: called with the outcome, in this thread or in the worker's; must not block.
-
-        Returns:
-            The queue entry, to mark it if the caller gives up; None if the query was refused.
+        `done` gets the outcome, in this thread or in the worker's, and must not block.
         """
         waiting = _Waiting(question, done)
         with self._lock:
@@ -222,11 +205,6 @@ class QueryQueue:
         return None
 
     def ask(self, question: StateQueryRequest, within_s: float) -> StateQueryResponse:
-        """Enqueue a query, and wait for the response.
-
-        Raises:
-            UnansweredError: the worker did not answer in time, or refused the query.
-        """
         awaited = Awaited()
         waiting = self.submit(question, awaited.bring)
         try:
@@ -238,12 +216,11 @@ class QueryQueue:
     # -- the worker's thread ---------------------------------------------------------------------
 
     def open(self) -> None:
-        """Accept queries."""
         with self._lock:
             self._is_open = True
 
     def close(self) -> None:
-        """Accept no more queries, and refuse the waiting queries."""
+        """Refuse the waiting queries, and all later queries."""
         with self._lock:
             self._is_open = False
             left = tuple(self._waiting)
@@ -273,7 +250,7 @@ class QueryQueue:
         self._answered_s = now_s
 
     def bounded(self, wait_s: float) -> float:
-        """Limit the time that a worker may wait for records, depending on recent queries."""
+        """Limit the wait of a worker for records, depending on recent queries."""
         if self._waiting:
             return 0.0
         if self._answered_s is None:
@@ -300,11 +277,10 @@ class QueryHandler:
         self._restorer = restorer
 
     def turn(self) -> None:
-        """Answer some of the waiting queries."""
         self._desk.turn(self.answer)
 
     def answer(self, question: StateQueryRequest) -> Outcome | None:
-        """Answer a query; None if it must be retried because more work is needed first."""
+        """Return None if the query must be retried because more work is needed first."""
         try:
             if question.sub_topology is None:
                 found = self._global_tables.committed(question.store)

@@ -35,13 +35,7 @@ Time = int | datetime
 
 
 def ms_of(time: Time | None, *, otherwise: int = 0) -> int:
-    """Convert a time to milliseconds since 1970.
-
-    Args:
-        otherwise: the value for None.
-
-    Raises:
-        WrongQueryError: the argument is not a time.
+    """Convert a time to milliseconds since 1970, or raise WrongQueryError.
 
     >>> ms_of(datetime(1970, 1, 1, 0, 0, 1)), ms_of(1500), ms_of(None, otherwise=7)
     (1000, 1500, 7)
@@ -73,9 +67,7 @@ _NO_PARTITION = -1
 class Piece(Generic[K, V]):
     """Consecutive rows of a partition, in the order of their encoded keys.
 
-    Args:
-        offset: the position of the rows in their changelog.
-        last: the last encoded key that was read; None for the partition's last piece.
+    `offset` is their position in the changelog; `last` is None for the last piece.
     """
 
     partition: int
@@ -99,9 +91,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
     partition of another host is not found. `headrace.connect` queries all hosts. A method of
     another kind of store raises `WrongKindError`, which names the right method.
 
-    Args:
-        store: the store.
-        source: creates a source of rows for each query, so that any thread may query.
+    Each query calls `source`, so that any thread may query.
     """
 
     def __init__(self, store: StoreDescriptor, source: Callable[[], Source]) -> None:
@@ -110,7 +100,6 @@ class StoreReader(OfOneKind, Generic[K, V]):
 
     @property
     def name(self) -> str:
-        """The store's name."""
         return self.store.name
 
     def __repr__(self) -> str:
@@ -130,18 +119,14 @@ class StoreReader(OfOneKind, Generic[K, V]):
         return self.counted(exact=True)[0]
 
     def approximate_num_entries(self) -> int:
-        """Return the approximate number of rows; updated or deleted rows may be counted, too.
+        """Return a number that is exact in partitions with at most `COUNTED_ROWS` rows.
 
-        It is exact in partitions with at most `COUNTED_ROWS` rows.
+        Updated or deleted rows may be counted, too.
         """
         return self.counted(exact=False)[0]
 
     def counted(self, *, exact: bool) -> tuple[int, tuple[Place, ...]]:
-        """Return the number of rows, and their partitions.
-
-        Args:
-            exact: whether to read all rows.
-        """
+        """Return the number of rows, and their partitions; an exact count reads all rows."""
         found, source = 0, self._source()
         if exact:
             found = sum(1 for _ in source.walk(Scan()))
@@ -165,7 +150,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
     def page(
         self, scan: Scan, *, limit: int, after: str | None = None, with_cursors: bool = False
     ) -> Page[K, V]:
-        """Return a page of a scan, with the cursor of the next page and optional row cursors."""
+        """Return a page of a scan, with the cursor of the next page, and of each row if wanted."""
         source = self._source()
         walk = source.walk(scan, None if after is None else Cursor.of(after))
         steps = list(islice(walk, limit + 1))
@@ -175,21 +160,15 @@ class StoreReader(OfOneKind, Generic[K, V]):
         return Page(rows=rows, after=more, places=source.shown_places(), cursors=cursors)
 
     def rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
-        """Return the rows of a scan."""
         if limit is not None and limit < 0:
             raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
         return (self._row(step) for step in islice(self._source().walk(scan), limit))
 
     def of_one(self, key: bytes) -> Scan:
-        """Return the scan of all rows of a key."""
         return Scan(key, key + b"\0")
 
     def require_all(self, partitions: AbstractSet[int]) -> None:
-        """Raise if a partition cannot be read on this host.
-
-        Raises:
-            NotReadableError: a partition cannot be read, or is not on this host.
-        """
+        """Raise NotReadableError if a partition cannot be read, or is not on this host."""
         source = self._source()
         here = {part.partition: part for part in source.parts()}
         if missing := sorted(partitions - here.keys()):
@@ -202,11 +181,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
                 pass
 
     def pieces(self, scan: Scan, partitions: AbstractSet[int]) -> Iterator[Piece[K, V]]:
-        """Yield the rows of a scan in these partitions, partition by partition.
-
-        Raises:
-            NotReadableError: a partition cannot be read now, or is not on this host.
-        """
+        """Yield rows partition by partition; see `require_all`."""
         self.require_all(partitions)
         source = self._source()
         for part in source.parts():
@@ -215,16 +190,9 @@ class StoreReader(OfOneKind, Generic[K, V]):
                 yield Piece(part.partition, place.offset, rows, last)
 
     def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[K, V], str | None]:
-        """Return the next piece of the selected partition, which must be the only partition.
+        """Return the next piece of the only selected partition, and the cursor of the next.
 
-        Args:
-            after: the cursor returned with the previous piece; None for the first piece.
-
-        Returns:
-            The piece, and the cursor of the next piece or None.
-
-        Raises:
-            NotReadableError: the partition cannot be read now.
+        `after` is the cursor returned with the previous piece.
         """
         source = self._source()
         (part,) = source.parts()
@@ -254,11 +222,6 @@ class StoreReader(OfOneKind, Generic[K, V]):
         return Row(key=key, value=value, timestamp=timestamp, partition=shown)
 
     def encoded(self, key: object, serde: Serde[Any] | None = None) -> bytes:
-        """Encode a key.
-
-        Raises:
-            WrongQueryError: the key is not a key of this store.
-        """
         serde = serde or self.key_serde
         if key is None:
             raise WrongQueryError(f"store {self.name!r} has no key None")
@@ -274,13 +237,7 @@ class KeyValueReader(StoreReader[K, V]):
     """Reader of a key-value store, a table, or a global table."""
 
     def find(self, key: K | bytes, *, is_encoded: bool = False) -> Found[K, V]:
-        """Return the row of a key with its partition.
-
-        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
-
-        Args:
-            is_encoded: whether the key is given as bytes.
-        """
+        """Return the row of a key with its partition; `is_encoded` if the key is bytes."""
         data = key if is_encoded and isinstance(key, bytes) else self.encoded(key)
         source = self._source()
         found = source.get(data)
@@ -288,13 +245,7 @@ class KeyValueReader(StoreReader[K, V]):
         return Found(row=row, places=source.shown_places())
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
-        """Return the value of a key, or None.
-
-        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
-
-        Args:
-            as_of: only for versioned stores.
-        """
+        """Return the value of a key, or None; `as_of` is only for versioned stores."""
         if as_of is not None:
             raise self._refused("as_of")
         row = self.find(key).row
@@ -315,7 +266,6 @@ class KeyValueReader(StoreReader[K, V]):
         return [None if row is None else row.value for row in found]
 
     def find_many(self, keys: Sequence[bytes]) -> tuple[list[Row[K, V] | None], tuple[Place, ...]]:
-        """Return the rows of encoded keys in their order, with their partitions."""
         source = self._source()
         rows = [
             None if found is None else self._decoded(key, found[1], found[0])
@@ -326,18 +276,13 @@ class KeyValueReader(StoreReader[K, V]):
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[Row[K, V]]:
-        """Return the rows of a range of keys, both ends inclusive, in the order of encoded keys.
+        """Return the rows between two keys, both inclusive, in the order of encoded keys.
 
-        Args:
-            start: the first key; None is the store's first.
-            end: the last key; None is the store's last.
-            reverse: whether to start at the end.
-            limit: maximum number of rows; None for all.
+        None is the first or the last key of the store.
         """
         return self.rows(self.between(start, end, reverse=reverse), limit)
 
     def between(self, start: K | None, end: K | None, *, reverse: bool = False) -> Scan:
-        """Return the scan of `range`."""
         low = None if start is None else self.encoded(start)
         # The first key after `end`.
         high = None if end is None else self.encoded(end) + b"\0"
@@ -348,17 +293,12 @@ class KeyValueReader(StoreReader[K, V]):
     ) -> Iterator[Row[K, V]]:
         """Return the rows whose encoded key starts with an encoded prefix.
 
-        Args:
-            prefix: such as the first letters of a text. `serdes.list_of` encodes the length first,
-                and JSON a quote last, so their encoded keys never start with a shorter list or
-                text.
-            serde: serde of the prefix; None is the key serde.
-            limit: maximum number of rows; None for all.
+        `serdes.list_of` encodes the length first, and JSON a quote last, so their encoded keys
+        never start with a shorter list or text. The default serde is the key serde.
         """
         return self.rows(self.beginning(self.encoded(prefix, serde)), limit)
 
     def beginning(self, prefix: bytes) -> Scan:
-        """Return the scan of `prefix_scan`."""
         return Scan(prefix, prefix_end(prefix))
 
 
@@ -386,7 +326,6 @@ class _TimedReader(StoreReader[K, V]):
         return self.of_key(key, 0, LAST_MS)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        """Return the scan of a key's windows."""
         raise NotImplementedError
 
     def of_times(self, start: int, end: int) -> Scan:
@@ -398,13 +337,7 @@ class WindowReader(_TimedReader[K, V]):
     """Reader of a window store, or of a windowed table."""
 
     def get(self, key: Any, start: Time | None = None, *, as_of: Time | None = None) -> V | None:
-        """Return the value of the key's window that starts at `start`, or None.
-
-        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
-
-        Raises:
-            WrongKindError: `start` is missing; `fetch` returns all windows of a key.
-        """
+        """Return the value of the window of a key that starts at `start`, which is required."""
         if start is None or as_of is not None:
             raise self._refused("get")
         found = next(self.fetch(key, start, start), None)
@@ -413,10 +346,7 @@ class WindowReader(_TimedReader[K, V]):
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[Row[K, V]]:
-        """Return the key's windows that start between two times, both inclusive, by start.
-
-        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
-        """
+        """Return the key's windows that start between two times, both inclusive, by start."""
         bounds = ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
@@ -428,7 +358,6 @@ class WindowReader(_TimedReader[K, V]):
         return self.rows(scan, limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        """Return the scan of `fetch`."""
         size = len(key) + TIMESTAMP.size + _SEQUENCE_BYTES
         low = key + TIMESTAMP.pack(max(start, 0))
         high = key + TIMESTAMP.pack(min(end, LAST_MS)) + b"\xff" * (_SEQUENCE_BYTES + 1)
@@ -441,10 +370,7 @@ class SessionReader(_TimedReader[K, V]):
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
     ) -> Iterator[Row[K, V]]:
-        """Return the sessions of a key, by end and start; times are the bounds of `find_sessions`.
-
-        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
-        """
+        """Return the sessions of a key, by end and start; see `find_sessions`."""
         return self.find_sessions(key, start, end)
 
     def fetch_all(
@@ -456,10 +382,7 @@ class SessionReader(_TimedReader[K, V]):
     def find_sessions(
         self, key: Any, earliest_end: Time | None, latest_start: Time | None
     ) -> Iterator[Row[K, V]]:
-        """Return the sessions of a key that end and start within bounds, both inclusive, by end.
-
-        Searches the partitions on this host (`places`); `headrace.connect` queries all hosts.
-        """
+        """Return the sessions of a key within both inclusive bounds, by end."""
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_start, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
@@ -471,7 +394,6 @@ class SessionReader(_TimedReader[K, V]):
         return self.rows(self.of_times(*bounds), limit)
 
     def of_key(self, key: bytes, start: int, end: int) -> Scan:
-        """Return the scan of `find_sessions`."""
         size = len(key) + 2 * TIMESTAMP.size
         low = key + TIMESTAMP.pack(max(start, 0))
         high = key + b"\xff" * (2 * TIMESTAMP.size + 1)
@@ -489,8 +411,7 @@ class VersionedReader(KeyValueReader[K, V]):
     def find_as_of(self, key: K | bytes, as_of: int, *, is_encoded: bool = False) -> Found[K, V]:
         """Return the version of a key that was valid at a time, with its partition.
 
-        Args:
-            as_of: the time; for times before the store's history, old versions may be missing.
+        For times before the store's history, old versions may be missing.
         """
         data = key if is_encoded and isinstance(key, bytes) else self.encoded(key)
         start = prefix(data)

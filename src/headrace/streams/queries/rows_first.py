@@ -44,10 +44,7 @@ class _Held:
 class ToldPiece:
     """Consecutive rows of a partition at the same time, in the order of their encoded keys.
 
-    Args:
-        offset: the position of the rows in their changelog.
-        rows: the rows, which their source converts to documents.
-        last: the last encoded key that was read; None for the partition's last piece.
+    `offset` is their position in the changelog; `last` is None for the last piece.
     """
 
     partition: int
@@ -63,52 +60,32 @@ class Rows(Protocol):
         """Convert a row to a JSON document."""
 
     def require_all(self, partitions: frozenset[int]) -> None:
-        """Raise if a partition cannot be read.
-
-        Raises:
-            NotReadableError: a partition cannot be read.
-        """
+        """Raise NotReadableError if a partition cannot be read."""
 
     def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
-        """Yield the rows, partition by partition.
-
-        Raises:
-            NotReadableError: a partition cannot be read now.
-        """
+        """Yield rows partition by partition; raise NotReadableError if any is not readable now."""
 
 
 class RowsHere:
-    """Source of rows that are all on this host.
-
-    Args:
-        scan: the rows to read.
-    """
+    """Source of rows that are all on this host."""
 
     def __init__(self, reader: StoreReader[Any, Any], scan: Scan) -> None:
         self._reader = reader
         self._scan = scan
 
     def document(self, row: Any) -> Mapping[str, Any]:
-        """Convert a row to a JSON document."""
         return row_document(row)
 
     def require_all(self, partitions: frozenset[int]) -> None:
-        """Raise if a partition cannot be read on this host."""
         self._reader.require_all(partitions)
 
     def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
-        """Yield the rows from the files of this host."""
         for piece in self._reader.pieces(self._scan, partitions):
             yield ToldPiece(piece.partition, piece.offset, piece.rows, piece.last)
 
 
 class RowsFirst:
-    """Rows of a store before its changes, and the changes that they already contain.
-
-    Args:
-        partitions: the partitions of the store on the cluster.
-        turns: the lock shared by all threads that catch up.
-    """
+    """Rows of a store before its changes, and the changes that they already contain."""
 
     def __init__(self, rows: Rows, partitions: Iterable[int], turns: Turns) -> None:
         self._rows = rows
@@ -117,11 +94,7 @@ class RowsFirst:
         self._held: dict[int, _Held] = {}
 
     def tell(self, follower: Subscription) -> bool:
-        """Send the rows, and set the start of the changes; return whether the follower is open.
-
-        Raises:
-            NotReadableError: some rows cannot be read now, or are not on this host.
-        """
+        """Send the rows, and set the start of the changes; return whether the follower is open."""
         document = self._rows.document
         for piece in self._rows.pieces(self._partitions):
             held = self._held.setdefault(piece.partition, _Held())

@@ -49,22 +49,16 @@ AGE_MAX_S = 60.0
 class AgeLimit:
     """Maximum age of rows, so that files of a task that moved are not taken for current.
 
-    Args:
-        most_ms: the maximum age of rows; None is a minute, as described in this module.
-        advice: how to request older rows.
+    `most_ms` None is a minute, as described in this module; `advice` is how to get older rows.
     """
 
     most_ms: int | None = None
     advice: str = "take them as they are with max_age="
 
     def require(self, store: str, place: Place, is_left: Callable[[], bool]) -> None:
-        """Raise if the rows of a partition are too old.
+        """Raise TooOldError if the rows of a partition are too old.
 
-        Args:
-            is_left: returns whether workers run on this host, but none of them holds the files.
-
-        Raises:
-            TooOldError: the rows are too old.
+        `is_left` returns whether workers run on this host, but none of them holds the files.
         """
         most_ms = AGE_MAX_S * 1000 if self.most_ms is None else self.most_ms
         if place.age_ms <= most_ms or (self.most_ms is None and not is_left()):
@@ -73,11 +67,7 @@ class AgeLimit:
 
 
 def too_old(store: str, place: Place, most_ms: float, *, then: str) -> TooOldError:
-    """Return the error for rows that are older than the caller accepts.
-
-    Args:
-        then: the advice at the end of the message.
-    """
+    """Return the error for rows that are older than the caller accepts, with advice."""
     which = f"store {store!r}"
     if place.partition is not None:
         which = f"partition {place.partition} of {which}"
@@ -116,7 +106,6 @@ class AskedRows:
     """`CommittedStore` whose rows are in a worker's memory and are queried in pieces.
 
     Args:
-        workers: the workers that can be queried.
         likely: returns the number of the worker that last reported the task.
         question: identifies the store; its other fields are ignored.
     """
@@ -140,11 +129,9 @@ class AskedRows:
         return Position(told.topic_id, told.offset, told.commit_id, told.wall_ms)
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None when it has none."""
         return self._ask(keys=(key,)).values[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of `keys` in their order, and None for missing keys."""
         found: list[bytes | None] = []
         for some in _divided(keys):
             while some:
@@ -156,7 +143,6 @@ class AskedRows:
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the current rows with `start` <= key < `end` in key order."""
         while True:
             told = self._ask(what="scan", start=start, end=end, reverse=reverse)
             yield from told.rows
@@ -168,11 +154,9 @@ class AskedRows:
                 start = told.after + b"\0"
 
     def approximate_count(self) -> int:
-        """Return the number of rows."""
         return self._ask(what="count").count
 
     def approximate_bytes(self) -> int:
-        """Raise NotImplementedError, because queries do not need the size."""
         raise NotImplementedError
 
     def _ask(self, **what: object) -> _asked_rows_Told:
@@ -209,7 +193,6 @@ class AskedRows:
 
 
 def _divided(keys: Sequence[bytes]) -> Iterator[tuple[bytes, ...]]:
-    """Divide keys into requests of limited size."""
     some: list[bytes] = []
     size = 0
     for key in keys:
@@ -236,7 +219,6 @@ class Part:
 
     @property
     def shown_partition(self) -> int | None:
-        """The partition in results; None for a global table."""
         return None if self.partition == NO_PARTITION else self.partition
 
 
@@ -258,7 +240,6 @@ class Source:
 
     Args:
         told: returns the reported tasks of this host by task id; empty without reports.
-        now_ms: the wall clock.
         workers: queries the workers of this host for rows in their memory.
         host: the address of this host for other hosts.
         only: the partitions to read; None for all partitions on this host.
@@ -281,10 +262,7 @@ class Source:
     """The positions of everything that was read, by partition."""
 
     def parts(self, first: bytes | None = None) -> list[Part]:
-        """Return the partitions on this host.
-
-        Args:
-            first: a key, whose likely partition is returned first.
+        """Return the partitions on this host; the likely partition of the key `first` comes first.
 
         Raises:
             QueryError: this host has no partition, the application has failed in this process, or
@@ -343,10 +321,7 @@ class Source:
     def read(self, part: Part, *, fresh: bool = False, any_age: bool = False) -> Iterator[Look]:
         """Read a partition: its rows in stored form, and their position.
 
-        Raises:
-            NotReadableError: the partition cannot be read now.
-            ApplicationFailedError: the application has failed in this process.
-            TooOldError: the rows are older than the limit.
+        Raises NotReadableError, also as TooOldError or ApplicationFailedError.
         """
         self.require_working()
         try:
@@ -391,7 +366,6 @@ class Source:
             ) from error
 
     def _unfinished(self, part: Part) -> str:
-        """Return the advice for rows of an unfinished restore."""
         if part.told is not None or (part.follower and self.followers.is_held(part.follower)):
             return "; ask again later"
         return (
@@ -418,9 +392,7 @@ class Source:
     ) -> Place:
         """Return the position of rows that were read.
 
-        Args:
-            age_s: the age of the view of the files; None if the worker itself has answered.
-            max_offset: the offset of the last row; None if all rows are from the same moment.
+        If `age_s` is None, the worker has answered; if `max_offset` is, all rows are of one moment.
         """
         told = part.told
         state = None if told is None else told.task.state
@@ -445,11 +417,7 @@ class Source:
         )
 
     def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[Step]:
-        """Iterate over the rows of all partitions in key order (`headrace.streams.queries.walk`).
-
-        Raises:
-            NotReadableError: a partition cannot be read now.
-        """
+        """Iterate over all partitions in key order (`headrace.streams.queries.walk`)."""
         walks = [
             self._walk_part(part, scan if cursor is None else scan.behind(cursor, part.partition))
             for part in self.parts()
@@ -465,13 +433,9 @@ class Source:
     def pieces(
         self, part: Part, scan: Scan, *, is_exact: bool = False
     ) -> Iterator[tuple[Place, list[Step], bytes | None]]:
-        """Yield the rows of a partition in pieces.
+        """Yield pieces: their position, their rows, and their last key, None at the end.
 
-        Args:
-            is_exact: whether all rows of a piece must be from the same moment.
-
-        Returns:
-            The position of each piece, its rows, and its last key; None for the last piece.
+        If `is_exact`, all rows of a piece are from the same moment.
         """
         left: Scan | None = scan
         while left is not None:
@@ -493,21 +457,19 @@ class Source:
         return self.store.layout.view(rows)
 
     def shown_places(self) -> tuple[Place, ...]:
-        """Return the positions of everything that was read through this source."""
         return tuple(place for _, place in sorted(self.places.items()))
 
     def get(self, key: bytes) -> tuple[int, bytes] | None:
-        """Return the row of a key and its partition, from any partition on this host.
-
-        Raises:
-            NotReadableError: the key was not found, and a partition cannot be read.
-        """
+        """Return the row of a key and its partition, from any partition on this host."""
         return self.first(key, lambda rows: self._view(rows).get(key))
 
     def first(
         self, key: bytes, read: Callable[[CommittedStore], bytes | None]
     ) -> tuple[int, bytes] | None:
-        """Return the first result of a key that is not None, and its partition."""
+        """Return the first result of a key that is not None, and its partition.
+
+        NotReadableError is raised if there is none, and a partition cannot be read.
+        """
         unread: NotReadableError | None = None
         for part in self.parts(key):
             try:
@@ -526,7 +488,6 @@ class Source:
         return None
 
     def get_many(self, keys: Sequence[bytes]) -> list[tuple[int, bytes] | None]:
-        """Return the rows of keys and their partitions, in the order of the keys."""
         found: list[tuple[int, bytes] | None] = [None] * len(keys)
         parts = self.parts()
         spread = self._spread(parts)
@@ -560,13 +521,9 @@ class Source:
 def likely_count(here: Iterable[int], known: int | None = None) -> int:
     """Return the number of partitions over which keys are probably distributed.
 
-    Producers choose partitions by murmur2 and the partition count of the inputs. If the count is
-    not known from the cluster, it is guessed. It only determines which partition is searched first,
-    because a processor may store any key in any of its tasks.
-
-    Args:
-        here: the partitions that have files on this host.
-        known: the partition count, if the cluster was queried.
+    Producers choose partitions by murmur2 and the partition count of the inputs. An unknown count
+    is guessed, because it only determines which partition is searched first: a processor may store
+    any key in any of its tasks.
 
     >>> likely_count([0, 2]), likely_count([0, 2], 8)
     (3, 8)

@@ -68,12 +68,7 @@ Name = Literal["change", "row", "position", "compacted", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Event for a follower.
-
-    Args:
-        data: JSON.
-        position: the follower's position after the event; None if it cannot resume there.
-    """
+    """Event with JSON, and the position after it; None if a follower cannot resume there."""
 
     name: Name
     data: bytes
@@ -114,12 +109,10 @@ class Subscription:
 
     @property
     def is_over(self) -> bool:
-        """Whether the subscription is closed."""
         return self._reason is not None
 
     @property
     def reason(self) -> str | None:
-        """The reason of the close; None while it is open."""
         return self._reason
 
     def begin(
@@ -131,9 +124,7 @@ class Subscription:
     ) -> None:
         """Set the start positions of the changes, by partition.
 
-        Args:
-            untold: the offsets before which some changes are contained in the rows sent before.
-            is_in_rows: returns whether the rows contain a change.
+        Rows sent before contain some of the changes before `untold`.
         """
         with self._changed:
             self._next = dict(positions)
@@ -147,22 +138,17 @@ class Subscription:
                 self._add(self._where())
 
     def next_of(self, partition: int) -> int:
-        """Return the offset of the next change in a partition."""
         return self._next[partition]
 
     def wants(self, change: Change) -> bool:
-        """Return whether a change would be sent now; this may differ when it is offered."""
+        """Return whether it would be sent now; this may differ when it is offered."""
         with self._changed:
             return change.offset >= self._next[change.partition] and self._is_wanted(change)
 
     def offer(self, change: Change, *, can_wait: bool = False) -> bool:
-        """Enqueue a change if it is wanted and was not sent yet.
+        """Enqueue a change if it is wanted and new; return whether the subscription is open.
 
-        Args:
-            can_wait: whether to wait for space instead of closing the follower.
-
-        Returns:
-            Whether the subscription is still open.
+        Without `can_wait`, a full queue closes the follower.
         """
         with self._changed:
             if self._reason is not None:
@@ -180,7 +166,7 @@ class Subscription:
             return True
 
     def reach(self, partition: int, offset: int) -> None:
-        """Advance the position of a partition to an offset without further changes before it."""
+        """Advance the position to an offset without further changes before it."""
         with self._changed:
             if self._reason is None:
                 self._reach(partition, offset)
@@ -199,12 +185,10 @@ class Subscription:
             self._close(reason)
 
     def take(self, most_bytes: int | None = None) -> tuple[list[Event], str | None]:
-        """Return the waiting events, and the position after all waiting events.
+        """Return waiting events, and the position after all waiting events.
 
-        The last event of a closed subscription is `closed`, with the reason.
-
-        Args:
-            most_bytes: approximate maximum size, at least one event; None takes all waiting events.
+        The last event of a closed subscription is `closed`. `most_bytes` is approximate: at least
+        one event is returned.
         """
         with self._changed:
             found: list[Event] = []

@@ -10,12 +10,7 @@ from headrace.streams.metrics.snapshots import ApplicationSnapshot, TaskSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Task as last reported by its worker.
-
-    Args:
-        age_s: the age of the report in seconds.
-        worker: the number of the worker.
-    """
+    """Task as last reported by its worker, `age_s` ago."""
 
     task: TaskSnapshot
     age_s: float
@@ -23,7 +18,6 @@ class Told:
 
     @property
     def remaining(self) -> int:
-        """The number of changelog offsets left to restore."""
         return sum(store.restore_remaining for store in self.task.stores)
 
     @property
@@ -33,7 +27,6 @@ class Told:
 
 
 def told_of(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, Told]:
-    """Return the reported tasks of an application by task id."""
     return {
         task.id: Told(task, view.facts.age_s(now_s), view.index)
         for view in without_taken(facts).workers

@@ -32,7 +32,6 @@ class Step(NamedTuple):
 
     @property
     def cursor(self) -> str:
-        """The text for `Cursor.of` to continue after this row."""
         return f"{base64.urlsafe_b64encode(self.sort).decode()}.{self.partition}"
 
 
@@ -45,11 +44,7 @@ class Cursor:
 
     @classmethod
     def of(cls, text: str) -> Cursor:
-        """Parse the cursor of a page.
-
-        Raises:
-            WrongQueryError: the text is not a cursor.
-        """
+        """Parse the cursor of a page, or raise WrongQueryError."""
         sort, _, partition = text.rpartition(".")
         try:
             return cls(base64.b64decode(sort, altchars=b"-_", validate=True), int(partition))
@@ -81,12 +76,11 @@ class Scan:
     keep: Callable[[bytes], bool] | None = None
 
     def behind(self, cursor: Cursor, partition: int) -> Scan:
-        """Return the rest of the scan after a cursor in a partition."""
         passed = cursor.excludes(partition, reverse=self.reverse)
         return self.after(cursor.sort, passed=passed)
 
     def after(self, sort: bytes, *, passed: bool = True) -> Scan:
-        """Return the rest of the scan after a row, or including it if `passed` is False."""
+        """Return the rest after a row, or including it if `passed` is False."""
         low, high = self.low, self.high
         first = sort + b"\0" if passed != self.reverse else sort
         if self.times is None and self.reverse:
@@ -98,11 +92,7 @@ class Scan:
         return Scan(low, high, self.reverse, self.times, self.keep)
 
     def piece(self, rows: CommittedStore, partition: int) -> tuple[list[Step], bytes | None]:
-        """Read a piece of the rows.
-
-        Returns:
-            The selected rows, and the sort key to continue after, or None at the end.
-        """
+        """Return selected rows, and the sort key to continue after, or None at the end."""
         found = list(islice(self._rows(rows), PIECE_ROWS))
         last = found[-1][0] if len(found) == PIECE_ROWS else None
         keep = self.keep

@@ -44,12 +44,9 @@ class AskedCluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
-    """Worker of the group with its tasks.
+    """Worker of the group with its tasks, such as ``0_3``.
 
-    Args:
-        machine: its address as the brokers see it.
-        endpoint: the address at which its host serves its stores, or None.
-        tasks: its task ids, such as ``0_3``.
+    `machine` is its address as the brokers see it; its host serves its stores at `endpoint`.
     """
 
     id: str
@@ -87,11 +84,7 @@ class Heard:
 class PartitionLocator:
     """Host of each partition of a store, from the group description. Thread-safe.
 
-    Args:
-        group: the application's group.
-        plans: its sub-topologies.
-        cluster: creates the client at the first request.
-        monotonic_s: a monotonic clock in seconds.
+    `cluster` creates the client at the first request.
     """
 
     def __init__(
@@ -115,12 +108,8 @@ class PartitionLocator:
     def heard(self, *, at_most_s: float | None = None) -> Heard:
         """Return the last known description of the group.
 
-        Args:
-            at_most_s: its maximum age, if it has turned out to be wrong; then this waits for the
-                brokers.
-
-        Raises:
-            NotReadableError: no description is known, and no broker responds.
+        If it has turned out to be wrong, `at_most_s` is its maximum age, and this waits for the
+        brokers. NotReadableError is raised if no description is known, and no broker responds.
         """
         heard = self._heard
         now_s = self._monotonic_s()
