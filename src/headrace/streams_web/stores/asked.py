@@ -52,8 +52,6 @@ class Asked:
     """Parsed request for rows of a store, with its limits.
 
     Args:
-        name: name of the store.
-        given: the parameters.
         path_key: the key, if it is part of the path.
         asker: the endpoint of the host that forwards the request.
         authorization: the header with the client's token.
@@ -72,7 +70,6 @@ class Asked:
 
     @classmethod
     def of(cls, request: Request, body: bytes = b"") -> Self:
-        """Parse a request."""
         patience = request.headers.get(PATIENCE, "")
         is_said = _PATIENCE_MS.fullmatch(patience) is not None
         return cls(
@@ -94,7 +91,6 @@ class Asked:
 
     @property
     def key(self) -> str:
-        """Key of the query, from the path or the parameter ``key``."""
         found = self.path_key if self.path_key is not None else self.text("key")
         if found is None:
             raise WrongQueryError("say which key: ?key=")
@@ -102,31 +98,25 @@ class Asked:
 
     @property
     def read_key(self) -> ReadKey:
-        """Function that encodes keys in parameters."""
         return key_of_json if self.flag("json_keys") else key_of_text
 
     def text(self, name: str) -> str | None:
-        """Return a parameter, or None."""
         return self._values.get(name)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean parameter."""
         text = self._values.get(name, "false")
         if text not in ("true", "false"):
             raise WrongQueryError(f"{name} is true or false, and not {text[:40]!r}")
         return text == "true"
 
     def time(self, name: str, otherwise: int) -> int:
-        """Return a parameter with a time."""
         text = self._values.get(name)
         return otherwise if text is None else time_of(text, name)
 
     def limit(self) -> int:
-        """Return the maximum number of rows."""
         return self._number("limit", LIMIT, PAGE_MAX)
 
     def keys(self) -> list[Any]:
-        """Return the keys in the body."""
         try:
             body = msgspec.json.decode(self.body)
             found = body["keys"]
@@ -144,18 +134,16 @@ class Asked:
         return found
 
     def min_positions(self) -> list[MinPosition]:
-        """Return the positions that the store must reach, for the requested partitions."""
+        """Return the positions that the requested partitions must reach."""
         only = self.only
         found = self.all_positions()
         return [one for one in found if only is None or one.partition in only]
 
     def all_positions(self) -> list[MinPosition]:
-        """Return the positions that the store must reach, for all partitions."""
         given = (text for name, text in self.given if name == "min_position")
         return [MinPosition.parse(text) for one in given for text in one.split(",")]
 
     def wait_s(self) -> float:
-        """Return the maximum time to wait for positions."""
         wait_s = self._span("wait", WAIT_S)
         if wait_s > WAIT_MAX_S:
             raise WrongQueryError(f"wait= is {WAIT_MAX_S:g}s at most; ask again for longer")
@@ -168,11 +156,7 @@ class Asked:
         return min(most_s, max(self.until_s - time.monotonic(), WITHIN_MIN_S))
 
     def require_right(self) -> None:
-        """Raise if a parameter that any query may have is invalid, even if this query ignores it.
-
-        Raises:
-            WrongQueryError: a parameter is invalid.
-        """
+        """Raise WrongQueryError if a general parameter is invalid, even if unused here."""
         for name in ("partial", "json_keys"):
             self.flag(name)
         self.wait_s()
@@ -180,18 +164,13 @@ class Asked:
         _ = self.route
 
     def require_of_row(self) -> None:
-        """Raise if a query for a single row has parameters for many rows.
-
-        Raises:
-            WrongQueryError: it has.
-        """
+        """Raise WrongQueryError if a query for a single row has parameters for many rows."""
         if others := sorted(_OF_ROWS & self._values.keys()):
             raise WrongQueryError(
                 f"store {self.name!r} has one row of a key; leave out {', '.join(others)}"
             )
 
     def require_young(self, places: tuple[Place, ...]) -> None:
-        """Raise if rows are older than `max_age`."""
         most_s = self._span("max_age", AGE_MAX_S)
         old = [place for place in places if place.age_ms / 1000 > most_s]
         if old:
@@ -202,7 +181,6 @@ class Asked:
 
     @property
     def route(self) -> Route:
-        """Routing of a query whose rows are on another host."""
         text = self._values.get("route", "proxy")
         if text not in _ROUTES:
             raise WrongQueryError(f"route is proxy, redirect or none, and not {text[:40]!r}")
@@ -210,7 +188,6 @@ class Asked:
 
     @cached_property
     def only(self) -> frozenset[int] | None:
-        """Requested partitions; None for all."""
         text = self._values.get("partitions")
         if text is None:
             return None
@@ -233,13 +210,9 @@ class Asked:
         body: bytes | None = None,
         **changed: str | None,
     ) -> Asked:
-        """Return the query for another host.
+        """Return the query for the partitions `only`, of `of` in all, on another host.
 
-        Args:
-            only: the partitions to query there.
-            of: partition count of the store.
-            left: accept the rows that a task has left on the host after it moved.
-            changed: other parameters; None removes a parameter.
+        `left` accepts the rows that a task has left there after it moved. None removes a parameter.
         """
         meant = frozenset(only)
         kept = [one for one in self.given if one[0] not in _OUTER and one[0] not in changed]
@@ -255,11 +228,7 @@ class Asked:
         )
 
     def behind(self, places: Iterable[Mapping[str, Any]]) -> Self:
-        """Return the query for a second attempt: no row may be older than in the first answers.
-
-        Args:
-            places: the positions of the first answers.
-        """
+        """Return the query for a second attempt: no row may be older than in the first answers."""
         found = ",".join(f"{one['partition']}:{one['max_offset']}" for one in places)
         if not found:
             return self
@@ -267,20 +236,10 @@ class Asked:
         return replace(self, given=(*self.given, ("min_position", found)), is_earlier=is_earlier)
 
     def target(self, word: str) -> str:
-        """Return path and query string for another host.
-
-        Args:
-            word: the path after the store's name.
-        """
         path = f"/api/stores/{quote(self.name, safe='')}" + (f"/{word}" if word else "")
         return f"{path}?{urlencode(self.given)}"
 
     def headers(self, asker: str) -> dict[str, str]:
-        """Return the headers for another host.
-
-        Args:
-            asker: the endpoint of this host.
-        """
         found = {ASKED_BY: asker, EARLIER: str(self.is_earlier).lower()}
         if self.authorization is not None:
             found["Authorization"] = self.authorization

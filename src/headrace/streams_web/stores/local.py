@@ -59,11 +59,9 @@ class LocalStores:
         self._ended = threading.Event()
 
     def stores(self, queries: Queries, _: Asked) -> Answer:
-        """Return the descriptions of the stores."""
         return {"stores": [described(queries, name) for name in sorted(queries.stores)]}, 200
 
     def store(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the description of a store, and the positions of its partitions."""
         reader = self._reader(queries, asked)
         found = described(queries, reader.name)
         with suppress(StoreInMemoryError):  # no running worker has it
@@ -71,7 +69,6 @@ class LocalStores:
         return found, 200
 
     def of_key(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the row of a key, or its windows."""
         reader = self._reader(queries, asked)
         key = asked.read_key(asked.key, reader.key_serde, reader.name)
         as_of = asked.text("as_of")
@@ -95,7 +92,6 @@ class LocalStores:
         return {**row_document(found.row), **places}, 200
 
     def of_keys(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the rows of many keys."""
         reader = self._reader(queries, asked)
         keys = keys_of(reader, asked.keys())
         assert isinstance(reader, KeyValueReader)
@@ -105,7 +101,6 @@ class LocalStores:
         return {"rows": found, "places": _places(places)}, 200
 
     def between(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the rows of a key range, or windows by time."""
         reader = self._reader(queries, asked)
         if asked.flag("piece"):
             return self._piece(reader, asked)
@@ -115,7 +110,6 @@ class LocalStores:
         return self._rows(reader, scan, asked)
 
     def beginning(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the rows with a key prefix."""
         reader = self._reader(queries, asked)
         prefix = asked.text("prefix")
         if prefix is None:
@@ -131,7 +125,6 @@ class LocalStores:
         return self._rows(reader, scan, asked)
 
     def count(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the number of rows."""
         reader = self._reader(queries, asked)
         is_exact = asked.flag("exact")
         with room(self._counting, "another count looks at all rows") if is_exact else nullcontext():
@@ -164,7 +157,7 @@ class LocalStores:
         return {"rows": rows, "after": page.after, "places": _places(page.places)}, 200
 
     def _reader(self, queries: Queries, asked: Asked) -> StoreReader[Any, Any]:
-        """Return the reader of the store, after the store has reached the requested positions."""
+        """Wait until the store has reached the requested positions."""
         only = asked.only
         reader = queries.reader(asked.name, only=only, partitions=asked.partitions)
         if only is not None and queries.host is not None and not asked.flag("left"):
@@ -193,29 +186,17 @@ class LocalStores:
                 wait(asked.wait_s(), fresh=True)
 
     def close(self) -> None:
-        """Cancel all waits for positions."""
         self._ended.set()
 
 
 def require_read(queries: Queries, asked: Asked, partitions: int | None) -> None:
-    """Raise if the store can never reach a requested position.
-
-    Args:
-        partitions: partition count of the store; None if unknown.
-
-    Raises:
-        WrongQueryError: a position is not of a topic or partition that the store reads.
-    """
+    """Raise WrongQueryError if the store can never reach a requested position."""
     for one in asked.all_positions():
         queries.require_read(asked.name, one.topic, one.partition, partitions)
 
 
 def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]) -> None:
-    """Raise if neither a worker of this host nor the group's assignment has the tasks here.
-
-    Raises:
-        NotHereError: a task is on another host, or on none.
-    """
+    """Raise NotHereError if neither a worker nor the group has the tasks on this host."""
     for partition in sorted(only - queries.told(store).keys()):
         heard = queries.whereabouts.heard(at_most_s=SURE_S)
         assert store.sub_topology is not None, store.name
@@ -230,11 +211,6 @@ def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]
 
 
 def keys_of(reader: StoreReader[Any, Any], documents: list[Any]) -> list[bytes]:
-    """Encode many keys.
-
-    Raises:
-        WrongQueryError: a value is not a key of the store, or the store has windows.
-    """
     if not isinstance(reader, KeyValueReader):
         raise WrongQueryError(
             f"store {reader.name!r} has windows; ask for them key by key, with from= and to="
@@ -254,7 +230,6 @@ def room(places: threading.Semaphore, taken: str) -> Iterator[None]:
 
 
 def described(queries: Queries, name: str) -> dict[str, Any]:
-    """Return the description of a store."""
     store = queries.stores[name]
     return {
         "name": name,

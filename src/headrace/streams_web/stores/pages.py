@@ -77,9 +77,7 @@ class ChangePages:
 
     Args:
         queries: returns the stores; raises a StreamsError if the application cannot be loaded.
-        refused: converts an error to a response.
         rows: returns the rows of all hosts for the snapshot; None if all rows are on this host.
-        make_feeds: creates the change feeds.
     """
 
     def __init__(
@@ -98,7 +96,6 @@ class ChangePages:
         self._feeds: Feeds | None = None
 
     async def changes(self, request: Request) -> Response:
-        """Respond with the changes of a store or of a key."""
         if request.method == "HEAD":
             return Response(media_type=_KIND)
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
@@ -116,7 +113,6 @@ class ChangePages:
         return _Changes(feeds, follower, woken, request.path_params["name"])
 
     def close(self) -> None:
-        """End all change feeds."""
         with self._lock:
             if self._feeds is not None:
                 self._feeds.close()
@@ -210,7 +206,7 @@ def _sent(event: Event) -> bytes:
 
 
 def _alive(position: str | None) -> bytes:
-    """Return a keep-alive comment with the current position, which updates the client's last id."""
+    """Return a keep-alive comment with the position, which updates the client's last id."""
     where = b"" if position is None else b"id: %b\n" % position.encode()
     return b"%b: alive\n\n" % where
 
@@ -223,7 +219,6 @@ KEYS_MAX = 100
 
 
 def hot_keys(queries: Queries, _: Asked) -> Answer:
-    """Return the keys of each store that change most, in the tasks of this host."""
     found = [_of_store(queries, name) for name in sorted(queries.stores)]
     return {
         "most": queries.config.hot_keys_max,
@@ -248,7 +243,6 @@ def _of_store(queries: Queries, name: str) -> dict[str, Any]:
 
 
 def group(queries: Queries, _: Asked) -> Answer:
-    """Return the workers of all hosts with their tasks, as reported by the brokers."""
     heard = queries.whereabouts.heard()
     return {
         "state": heard.state,
@@ -286,8 +280,7 @@ _Ask = Callable[[Queries, Asked], Answer]
 class StorePages:
     """HTTP routes for stores.
 
-    Args:
-        queries: returns the stores; raises a StreamsError if the application cannot be loaded.
+    `queries` raises a StreamsError if the application cannot be loaded.
     """
 
     def __init__(self, queries: Callable[[], object]) -> None:
@@ -298,7 +291,6 @@ class StorePages:
         self._limits: tuple[anyio.CapacityLimiter, anyio.CapacityLimiter] | None = None
 
     def routes(self) -> list[Route]:
-        """Return the routes."""
         one = "/api/stores/{name}"
         asks = self._routed
         return [
@@ -349,14 +341,12 @@ class StorePages:
         return _said(found, code)
 
     def close(self) -> None:
-        """End feeds and waiting queries, and close the connections to other hosts."""
         self._local.close()
         self._changes.close()
         self._routed.close()
 
 
 def _more(error: Exception) -> dict[str, Any]:
-    """Return the machine-readable fields of an error."""
     found: dict[str, Any] = {}
     if isinstance(error, NotReadableError) and error.remaining is not None:
         found["restore_remaining"] = error.remaining

@@ -68,14 +68,7 @@ _REFUSED_LATER = {"prefix": frozenset({"from", "to", "reverse"})}
 
 
 def require_known(given: Iterable[str], known: Mapping[str, str]) -> None:
-    """Raise if a query has a parameter that would be ignored.
-
-    Args:
-        known: the parameters of the query.
-
-    Raises:
-        WrongQueryError: a parameter is unknown, or is given more than once.
-    """
+    """Raise WrongQueryError for a parameter that is ignored, or is given more than once."""
     later = frozenset[str]().union(*(_REFUSED_LATER.get(name, frozenset()) for name in known))
     for name, count in Counter(given).items():
         if count > 1 and name not in _REPEATED:

@@ -69,11 +69,9 @@ Make = Callable[[frozenset[int], bool], Asked]
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A kind of query.
+    """A kind of query, with its path after the store's name.
 
-    Args:
-        path: the path after the store's name.
-        here: answers the query from the files of this host.
+    `here` answers it from the files of this host.
     """
 
     path: str
@@ -83,11 +81,9 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An answer for some of the partitions.
+    """An answer of a host for some of the partitions.
 
-    Args:
-        host: the host that answered.
-        left: whether its rows were left there by a task that has moved.
+    `left` is whether its rows were left there by a task that has moved.
     """
 
     only: frozenset[int]
@@ -107,7 +103,6 @@ class Missing:
 
     @property
     def document(self) -> dict[str, Any]:
-        """JSON form."""
         return {
             "partitions": sorted(self.only),
             "host": self.host,
@@ -132,15 +127,9 @@ class Hosts:
         partitions: Iterable[int],
         make: Make,
     ) -> tuple[list[Part], list[Missing]]:
-        """Query partitions of a store on the hosts that have them.
+        """Query partitions of a store on the hosts that have them; `make` creates the queries.
 
-        Args:
-            asked: the query as it was received.
-            partitions: the partitions of the query.
-            make: creates the query for some of them.
-
-        Raises:
-            QueryError: some partitions have no answer, and ``partial=true`` is not set or none has.
+        QueryError is raised if partitions have no answer, unless ``partial=true`` accepts the rest.
         """
         store = queries.stores[asked.name]
         heard = queries.whereabouts.heard()
@@ -173,7 +162,6 @@ class Hosts:
             raise error
 
     def side_by_side(self, calls: Sequence[Callable[[], _T]]) -> list[_T]:
-        """Run calls in parallel, and return their results."""
         if len(calls) == 1:
             return [calls[0]()]
         with self._lock:
@@ -263,14 +251,7 @@ class Hosts:
         *,
         left: bool,
     ) -> Part:
-        """Query a single host.
-
-        Args:
-            asked: the query for that host.
-
-        Raises:
-            QueryError: the host returns an error, or does not answer.
-        """
+        """Query a single host; raise QueryError if it returns an error, or does not answer."""
         if host == queries.host:
             found, code = word.here(queries, asked)
             return Part(only, host, left, found, code)
@@ -305,7 +286,6 @@ class Hosts:
             return found
 
     def close(self) -> None:
-        """Close the connections."""
         with self._lock:
             self._is_closed = True
             hosts, self._hosts = self._hosts, {}
@@ -329,11 +309,6 @@ def _nobody(queries: Queries, heard: Heard, only: frozenset[int]) -> NotReadable
 
 
 def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -> None:
-    """Raise the error that another host returned, if any.
-
-    Raises:
-        QueryError: the host returned an error.
-    """
     found = reply.document if isinstance(reply.document, dict) else {}
     said = str(found.get("error", f"status {reply.code}"))
     if reply.code == 200 or (reply.code == 404 and "places" in found):
@@ -420,20 +395,16 @@ class RowsOfHosts:
         self._pieces = pieces
 
     def document(self, row: Any) -> Mapping[str, Any]:
-        """Return the row as the host sent it."""
         found: Mapping[str, Any] = row
         return found
 
     def require_all(self, partitions: frozenset[int]) -> None:
-        """Raise if a partition cannot be read on any host."""
-
         def make(only: frozenset[int], left: bool) -> Asked:
             return self._asked.sent_on(only, self._of, left=left)
 
         self._hosts.ask(self._queries, self._counts, self._asked, partitions, make)
 
     def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
-        """Yield the pages of each partition in sequence, from the hosts that have them."""
         for partition in sorted(partitions):
             after: str | None = None
             while True:
@@ -470,11 +441,7 @@ PIECE_MIN = 50
 
 
 class SentElsewhereError(Exception):
-    """Redirect of the client to another host.
-
-    Args:
-        url: URL at that host.
-    """
+    """Redirect of the client to a URL of another host."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -487,22 +454,16 @@ class _Spread:
 
     reader: StoreReader[Any, Any]
     partitions: int
-    """Partition count."""
 
     def partition_of(self, key: bytes) -> int:
         return partition_for_key(key, self.partitions)
 
     def others(self, known: Iterable[int]) -> frozenset[int]:
-        """Return all partitions except the given."""
         return frozenset(range(self.partitions)).difference(known)
 
 
 class RoutedStores:
-    """Stores of all hosts, each query routed to the host of its partition. Thread-safe.
-
-    Args:
-        local: answers queries on this host.
-    """
+    """Stores of all hosts, each query routed to the host of its partition. Thread-safe."""
 
     def __init__(self, local: LocalStores) -> None:
         self._local = local
@@ -516,7 +477,6 @@ class RoutedStores:
         self._exactly = Word("count", local.count, COUNT_S)
 
     def store(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the description of a store, and the positions of its partitions."""
         spread = self._spread(queries, asked)
         if spread is None:
             return self._anywhere(queries, self._store, asked)
@@ -524,7 +484,6 @@ class RoutedStores:
         return {**parts[0].found, **_whole(parts, missing)}, 200
 
     def of_key(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the row of a key, or its windows."""
         if asked.route == "none" and asked.asker is None:
             return self._of_key_here(queries, asked)
         spread = self._spread(queries, asked)
@@ -554,7 +513,7 @@ class RoutedStores:
         return {**_without_cursors(parts[0].found), **_whole(parts, missing)}, parts[0].code
 
     def _of_key_here(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the row of a key on this host only; raise if another host has its partition."""
+        """Raise NotHereError if another host has the partition of the key."""
         store = queries.reader(asked.name).store
         if queries.host is None or store.is_global:
             return self._local.of_key(queries, asked)
@@ -587,7 +546,6 @@ class RoutedStores:
             raise SentElsewhereError(f"http://{owner}{there.target('get')}")
 
     def of_keys(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the rows of many keys."""
         spread = self._spread(queries, asked)
         if spread is None:
             return self._anywhere(queries, self._many, asked)
@@ -656,15 +614,12 @@ class RoutedStores:
         return parts, missing
 
     def between(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the rows of a key range, or windows by time."""
         return self._gathered(queries, self._range, asked, reverse=asked.flag("reverse"))
 
     def beginning(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the rows with a key prefix."""
         return self._gathered(queries, self._prefix, asked)
 
     def count(self, queries: Queries, asked: Asked) -> Answer:
-        """Return the number of rows."""
         is_exact = asked.flag("exact")
         word = self._exactly if is_exact else self._count
         spread = self._spread(queries, asked)
@@ -677,7 +632,7 @@ class RoutedStores:
     def _gathered(
         self, queries: Queries, word: Word, asked: Asked, *, reverse: bool = False
     ) -> Answer:
-        """Return a page of rows of all hosts, merged in the order of their keys."""
+        """Merge a page of rows of all hosts in the order of their keys."""
         spread = self._spread(queries, asked)
         if spread is None:
             return self._anywhere(queries, word, asked)
@@ -711,15 +666,7 @@ class RoutedStores:
         return _without_cursors(page), 200
 
     def rows(self, queries: Queries, asked: Asked, key: bytes | None) -> RowsOfHosts | None:
-        """Return the rows of all hosts for a change feed; None if all rows are on this host.
-
-        Args:
-            asked: the query for the store, without other parameters.
-            key: encoded key to follow; None for all keys.
-
-        Raises:
-            NotReadableError: the hosts of the partitions are unknown.
-        """
+        """Return the rows of all hosts for a change feed; None if all rows are on this host."""
         spread = self._spread(queries, asked)
         if spread is None:
             return None
@@ -736,7 +683,7 @@ class RoutedStores:
     # -- shared ----------------------------------------------------------------------------------
 
     def _spread(self, queries: Queries, asked: Asked) -> _Spread | None:
-        """Return the store if other hosts must be queried for it, or None."""
+        """Return None if this host alone can answer."""
         reader, route = queries.reader(asked.name), asked.route
         store = reader.store
         if queries.host is None or asked.asker is not None or route == "none":
@@ -774,7 +721,6 @@ class RoutedStores:
         return self._hosts.ask(queries, word, asked, spread.others(()), make)
 
     def close(self) -> None:
-        """Close the connections to other hosts."""
         self._hosts.close()
 
 
@@ -787,7 +733,6 @@ def _body(documents: Iterable[Any]) -> bytes:
 
 
 def _is_none(found: dict[str, Any]) -> bool:
-    """Return whether an answer has no row for the key."""
     return not found["rows"] if "rows" in found else "error" in found
 
 
