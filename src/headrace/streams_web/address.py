@@ -27,10 +27,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Parse ``PORT``, ``HOST:PORT`` or ``[HOST]:PORT``.
-
-        Raises:
-            ConfigError: the text has another form.
+        """Parse ``PORT``, ``HOST:PORT`` or ``[HOST]:PORT``, or raise ConfigError.
 
         >>> Address.parse("8080"), Address.parse("[::1]:0")
         (Address(host='127.0.0.1', port=8080), Address(host='::1', port=0))
@@ -64,11 +61,7 @@ def names_this_machine(host: str) -> bool:
 
 
 def check_guarded(address: Address, *, token: Secret | None, is_open: bool) -> None:
-    """Raise if other machines can reach an address without a token, unless it is declared open.
-
-    Raises:
-        ConfigError: the address needs a token.
-    """
+    """Raise ConfigError if machines can reach it without a token, unless declared open."""
     if token is None and not is_open and not address.is_loopback:
         raise ConfigError(
             f"others can reach {address}: name a file with a token, --http-token-file FILE, or say "
@@ -77,11 +70,7 @@ def check_guarded(address: Address, *, token: Secret | None, is_open: bool) -> N
 
 
 def read_token(path: Path) -> Secret:
-    """Read the token that clients must send.
-
-    Raises:
-        ConfigError: the file cannot be read, or the token is too short or has other characters.
-    """
+    """Read the token of clients; raise ConfigError if it is too short or not plain ASCII."""
     try:
         token = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -95,11 +84,7 @@ def read_token(path: Path) -> Secret:
 
 
 def listen(address: Address) -> socket.socket:
-    """Open the listening socket.
-
-    Raises:
-        ConfigError: the host is unknown, or the port is taken.
-    """
+    """Open the socket; raise ConfigError if the host is unknown, or the port is taken."""
     try:
         found = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

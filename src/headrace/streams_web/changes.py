@@ -18,9 +18,7 @@ BODY_MAX = 1_024
 class Changes:
     """Changes that are allowed over HTTP: the log level, with a token.
 
-    Args:
-        set_level: changes the log level; None if it cannot be changed.
-        is_closed: reject all changes, because the server accepts requests without a token.
+    `is_closed` rejects all changes, because the server accepts requests without a token.
     """
 
     def __init__(self, set_level: SetLevel | None, *, is_closed: bool) -> None:
@@ -51,7 +49,7 @@ def _refused(code: int, why: str) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """Return the body of a request, or empty bytes if it is too large."""
+    """Return empty bytes if it is too large."""
     body = b""
     async for more in request.stream():
         body += more

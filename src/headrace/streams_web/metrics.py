@@ -33,8 +33,6 @@ class Metric:
 
     Args:
         name: name in Prometheus, without the `_total` of a counter and the `_info` of an info.
-        labels: names of its labels.
-        read: source of its samples.
         kafka: names of the metric in Kafka Streams, or empty.
     """
 
@@ -82,16 +80,13 @@ def _the_views(app: ApplicationSnapshot, _: float) -> Iterable[tuple[Labels, Wor
 
 
 def _the_workers(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, WorkerSnapshot]]:
-    """Yield each worker that has reported, even if it has ended: counts stay until a restart."""
+    """Yield workers with a report, even if they have ended: counts stay until a restart."""
     views = (view.at(now_s) for view in app.workers)
     return (((str(view.index),), view.facts) for view in views if view.facts is not None)
 
 
 def _the_tasks(app: ApplicationSnapshot, now_s: float) -> Iterable[tuple[Labels, TaskSnapshot]]:
-    """Yield tasks with the index of their worker.
-
-    Tasks of a worker without a process are skipped, because other workers have them by now.
-    """
+    """Skip tasks of a worker without a process, because other workers have them by now."""
     for view in app.at(now_s).workers:
         if view.facts is not None and view.pid is not None:
             index = str(view.index)

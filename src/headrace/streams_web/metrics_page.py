@@ -26,7 +26,6 @@ processed hold those of aborted transactions again, records committed count none
 
 
 def lines() -> Iterator[str]:
-    """Yield the rows of the table."""
     for metric in METRICS:
         name = metric.name if metric.kind == "histogram" else metric.sample
         labels = ", ".join(f"`{label}`" for label in metric.labels)
@@ -35,7 +34,6 @@ def lines() -> Iterator[str]:
 
 
 def page() -> str:
-    """Return the whole page."""
     return HEAD + "\n".join(lines()) + "\n"
 
 

@@ -65,11 +65,7 @@ Rows = list[tuple[str, Any]]
 
 
 def scrape(facts: ApplicationSnapshot, now_s: float) -> bytes:
-    """Return all metrics in Prometheus' text format.
-
-    Args:
-        now_s: the current second of the clock of the snapshots' `at_s`.
-    """
+    """Return all metrics in Prometheus' text format; `now_s` is of the clock of `at_s`."""
     lines: list[str] = []
     known: dict[object, Rows] = {}
     for metric in METRICS:
@@ -145,24 +141,18 @@ _AWAY = "connecting"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Result of a probe.
-
-    Args:
-        reasons: reasons for a failure; empty if the probe succeeds.
-        progress: state and restore progress of each worker.
-    """
+    """Result of a probe, with reasons for a failure, and the progress of each worker."""
 
     reasons: tuple[str, ...] = ()
     progress: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def is_well(self) -> bool:
-        """Whether the probe succeeds."""
         return not self.reasons
 
 
 def live(board: HealthSnapshot, now_s: float) -> Health:
-    """Return the result of the liveness probe: if it fails, the process must be restarted."""
+    """Return the liveness: if it fails, the process must be restarted."""
     reasons = []
     if board.is_given_up:
         reasons.append(f"{board.why}; the log says more")
@@ -173,20 +163,17 @@ def live(board: HealthSnapshot, now_s: float) -> Health:
 
 
 def startup(board: HealthSnapshot) -> Health:
-    """Return the result of the startup probe: whether the application is loaded."""
     if board.is_loaded:
         return Health()
     return Health(("the application is not loaded yet",), _progress(board.facts))
 
 
 def ready(board: HealthSnapshot, now_s: float, within: timedelta | None = None) -> Health:
-    """Return the result of the readiness probe: whether all tasks run and keep up.
+    """Return whether all tasks run and keep up.
 
-    Args:
-        within: maximum age of results. Each task runs, has stopped running within this time, or was
-            assigned to its worker within this time; no input is further behind, and no worker's
-            report is older. None requires that all tasks run, and ignores how far behind they are.
-            A worker that restarts, connects or is paused is not ready in either case.
+    Each task runs, or has stopped running or was assigned to its worker `within` the time; no input
+    is further behind, and no worker's report is older. None requires that all tasks run, and
+    ignores how far behind they are. A worker that restarts, connects or is paused is never ready.
     """
     reasons = [] if board.is_loaded else ["the application is not loaded yet"]
     left = without_taken(board.facts)
@@ -288,7 +275,6 @@ _HEADERS = {
 
 @cache
 def contents() -> dict[str, bytes]:
-    """Return the static files, by name."""
     found = files("headrace.streams_web").joinpath("page")
     return {
         one.name: one.read_bytes()
@@ -298,7 +284,6 @@ def contents() -> dict[str, bytes]:
 
 
 def start_page() -> Response:
-    """Return the HTML page of the dashboard, which loads all other content."""
     return _file(START)
 
 
@@ -377,13 +362,10 @@ class LagAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyAnswer:
-    """The topology as a graph.
+    """The topology as a graph of topics, processor nodes and stores.
 
-    Args:
-        boxes: its topics, processor nodes and stores.
-        arrows: the flow of records between them; `tied` connects a processor node and its store.
-        lanes: names of the sub-topologies, by number.
-        queries: whether interactive queries are enabled.
+    An arrow that is `tied` connects a processor node and its store. `lanes` are the names of the
+    sub-topologies; `queries` is whether interactive queries are enabled.
     """
 
     application: str
@@ -395,7 +377,6 @@ class TopologyAnswer:
 
 
 def topology_of(board: HealthSnapshot, *, queries: bool = False) -> TopologyAnswer:
-    """Return the topology, or an empty graph if the snapshot has none."""
     picture = board.picture or Picture((), (), {})
     return TopologyAnswer(
         application=board.facts.application,
@@ -409,12 +390,9 @@ def topology_of(board: HealthSnapshot, *, queries: bool = False) -> TopologyAnsw
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A part of the API.
+    """A part of the API, at ``/api/NAME``.
 
-    Args:
-        name: path below ``/api/``.
-        answer: type of the response.
-        of: computes the response from a snapshot and the current seconds of its clock.
+    `of` computes the response from a snapshot and the current seconds of its clock.
     """
 
     name: str
@@ -512,7 +490,6 @@ _HEALTH = {
 
 @cache
 def described(*, with_stores: bool = False) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description of the API."""
     answers, components = msgspec.json.schema_components(
         [*(view.answer for view in VIEWS), TopologyAnswer],
         ref_template="#/components/schemas/{name}",
@@ -607,10 +584,8 @@ class Pages:
     """HTTP routes for metrics, health, dashboard and JSON.
 
     Args:
-        board: returns the current health snapshot.
         monotonic_s: seconds of the clock of the snapshot.
         token: token that clients must send, except for health; None without access control.
-        changes: changes that are allowed over HTTP.
         is_local: serve this machine only. A request for another host then comes from a foreign web
             page in a local browser, whose host name resolves to this address (DNS rebinding).
         queries: returns the stores for interactive queries; None if these are disabled.
@@ -637,7 +612,6 @@ class Pages:
         self._close_stores: Callable[[], None] = lambda: None
 
     def application(self) -> Any:
-        """Return the routes as an ASGI application."""
         routes = [
             Route("/", self._about),
             Route("/metrics", self._metrics),
@@ -668,8 +642,6 @@ class Pages:
         self._close_stores()
 
     def _guarded(self, pages: Any) -> Any:
-        """Wrap an ASGI application with the checks of token and host."""
-
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             page = pages
             if scope["type"] == "http" and not _is_free(scope["path"], scope["headers"]):
@@ -713,7 +685,7 @@ class Pages:
         return page
 
     def _refused(self, request: Request, error: Exception) -> Response:
-        """Return an HTTP error, such as 404 or 405, as JSON like all other errors."""
+        """Return an HTTP error, such as 404 or 405, as JSON."""
         assert isinstance(error, HTTPException)
         said = error.detail
         if error.status_code == HTTPStatus.NOT_FOUND:
@@ -754,7 +726,6 @@ class Pages:
 
 
 def _other_host(headers: Headers) -> str | None:
-    """Return the host that a request names, or None if it is this machine."""
     hosts = [value.decode("latin-1") for name, value in headers if name == b"host"]
     return next((host[:80] for host in hosts if not names_this_machine(host)), None)
 

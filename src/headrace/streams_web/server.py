@@ -43,11 +43,7 @@ GRACE_S = 0.4
 
 
 class Ending:
-    """ASGI middleware that answers waiting requests when the server stops.
-
-    Args:
-        pages: the ASGI application.
-    """
+    """ASGI middleware that answers waiting requests when the server stops."""
 
     def __init__(self, pages: Any) -> None:
         self._pages = pages
@@ -55,7 +51,6 @@ class Ending:
         self._is_over = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Handle a request."""
         if self._is_over:
             await _refused()(scope, receive, send)
             return
@@ -79,11 +74,7 @@ class Ending:
 
     @contextmanager
     def within(self, cut_off: Callable[[], None]) -> Iterator[None]:
-        """Ensure that all requests end while the block runs, in the server's event loop.
-
-        Args:
-            cut_off: closes the connections.
-        """
+        """Ensure that all requests end within the block, in the event loop of the server."""
         loop = asyncio.get_running_loop()
         timers = [
             loop.call_later(GRACE_S, self._answer_all),
@@ -124,11 +115,7 @@ MakeProtocol = Callable[..., Any]
 
 
 class ConnectionLimits:
-    """Limits of the number and duration of connections.
-
-    Args:
-        make: creates an HTTP protocol.
-    """
+    """Limits of the number and duration of connections."""
 
     def __init__(self, make: MakeProtocol) -> None:
         self._make = make
@@ -136,11 +123,9 @@ class ConnectionLimits:
         """Connections in the order of their start."""
 
     def __call__(self, **options: Any) -> _Bounded:
-        """Create the protocol of a connection."""
         return _Bounded(self._make(**options), self)
 
     def came(self, one: _Bounded) -> None:
-        """Register a connection, and close another connection if the limit is exceeded."""
         self._open[one] = None
         if len(self._open) > CONNECTIONS_MAX:
             # Connections without a request are closed first, then keep-alive connections, and event
@@ -149,11 +134,9 @@ class ConnectionLimits:
             min(others, key=_Bounded.rank).end()
 
     def went(self, one: _Bounded) -> None:
-        """Unregister a closed connection."""
         self._open.pop(one, None)
 
     def end_all(self) -> None:
-        """Close all connections."""
         for one in list(self._open):
             one.end()
 
@@ -256,9 +239,7 @@ class WebServer:
         address: ``[HOST:]PORT``.
         token_file: file with the token that clients must send, except for health.
         is_open: accept requests of other machines without a token.
-        set_level: changes the log level; None if it cannot be changed.
         queries: returns the stores for interactive queries; None if these are disabled.
-        monotonic_s: seconds of the clock of the snapshot.
 
     Raises:
         ConfigError: the address cannot be served, or requires a token.
@@ -293,11 +274,9 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """URL of the server."""
         return f"http://{self.address}"
 
     def close(self) -> None:
-        """Stop the server."""
         self._pages.close()
         self._server.end()
         self._thread.join(CLOSE_S)
@@ -330,7 +309,7 @@ class _Server(uvicorn.Server):
         self._wake: Callable[[], None] = lambda: None
 
     def end(self) -> None:
-        """Stop the server; may be called from any thread."""
+        """Stop the server, from any thread."""
         with self._lock:
             self.should_exit = True
             self._wake()
@@ -375,7 +354,6 @@ def _server(pages: Pages) -> _Server:
 
 
 def serve(board: Callable[[], HealthSnapshot], address: str, **options: Any) -> WebServer:
-    """Start a server for health snapshots; see `WebServer`."""
     return WebServer(board, address, **options)
 
 
