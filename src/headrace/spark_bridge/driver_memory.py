@@ -34,7 +34,7 @@ def part_bytes(heap: int) -> int:
 
 
 def cuts_of(sizes: Sequence[tuple[int, int]], limit: int) -> list[int]:
-    """Return the first pack of each part but the first; a larger pack is a part of its own.
+    """Return the index of the first pack of each part but the first.
 
     >>> cuts_of([(0, 4), (1, 4), (2, 4), (9, 20), (11, 1)], 8)
     [2, 9, 11]

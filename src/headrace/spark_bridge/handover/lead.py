@@ -109,7 +109,7 @@ class HandoverCoordinator:
         return False
 
     def commit(self, offsets: Mapping[str, Offsets], *, begun: bool = False) -> None:
-        """Commit offsets of groups in a single transaction, or in the open one if `begun`."""
+        """Commit offsets of groups in a single transaction: the open transaction if `begun`."""
         if not begun:
             self.producer.begin()
         for group, some in offsets.items():

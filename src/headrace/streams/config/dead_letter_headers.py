@@ -80,7 +80,7 @@ def letter_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 def fitted(headers: Headers, room: int) -> Headers:
-    """Shorten or omit error headers until all fit into `room` bytes; others stay unchanged."""
+    """Shorten or omit error headers until all headers fit into `room` bytes."""
     if sum(_size(name, data) for name, data in headers) <= room:
         return headers
     ranks: dict[int, int] = {}

@@ -201,7 +201,7 @@ _IN_ONE_CLIENT = {
 
 
 def next_step(name: str) -> str | None:
-    """Return advice on a setting of Java, with or without a client's prefix; None for others.
+    """Return advice on a setting of Java, with or without a client's prefix; else None.
 
     >>> next_step("consumer.fetch.max.wait.ms")
     'write consumer.fetch.wait.max.ms'

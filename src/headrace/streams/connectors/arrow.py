@@ -99,7 +99,7 @@ class ArrowRows:
         }
 
     def table(self, rows: Sequence[SinkRow]) -> Any:
-        """Create a `pyarrow.Table`; the `others` of a SinkRefusedError has all further bad rows."""
+        """Create a `pyarrow.Table`; a SinkRefusedError lists all bad rows."""
         try:
             return self._all(rows)
         except SinkRefusedError as error:

@@ -52,7 +52,7 @@ def full(table: str) -> str:
 
 
 def definition(table: str, columns: Columns, types: Mapping[type, str], otherwise: str) -> str:
-    """Return a CREATE statement; `types` maps Python types, and `otherwise` is for all others."""
+    """Return a CREATE statement; `types` maps Python types; `otherwise` is the default."""
     lines = [
         f"{quoted(name)} {kind if isinstance(kind, str) else types.get(kind, otherwise)}"
         f"{'' if name in columns.nullable or kind is object else ' NOT NULL'}"

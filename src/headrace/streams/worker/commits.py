@@ -159,7 +159,7 @@ class Commits:
         return False
 
     def commit_letters(self) -> None:
-        """Commit dead letters, and tasks without a sink: the others must first write their rows."""
+        """Commit dead letters and tasks without a sink; tasks with a sink first write rows."""
         self._settle_doubts()
         others = [task for task in self._tasks.running if task.facts.outbox is None]
         self._commit([task for task in others if task.needs_commit()])

@@ -190,7 +190,7 @@ class Reactions:
         self._intake.keep_to_running()
 
     def _begin_at_committed(self, error: OffsetLostError) -> None:
-        """Resume at the committed offset, which others may have moved, unless it was lost, too."""
+        """Resume at the committed offset, which an operator may have moved, if it is not lost."""
         running = self._tasks.running
         reader = next((t for t in running if error.where in map(str, t.inputs)), None)
         if reader is not None:

@@ -59,7 +59,7 @@ class Pausing:
         """Whether processing is paused and all work is committed."""
 
     def follow(self, asked: threading.Event, heard: Callable[[bool], None]) -> None:
-        """Pause while an event is set; the worker's thread calls `heard` at start and end."""
+        """Pause while an event is set; the worker's thread calls the function at start and end."""
         self._asked, self._heard = asked, heard
 
     def turn(self) -> bool:
