@@ -360,6 +360,12 @@ class Runtime:
         return [str(self.java.executable), *options, log4j, "-cp", classpath, main_class]
 
 
+_LAST_LEADER_HAS_ALL = ("--feature", "eligible.leader.replicas.version=0")
+"""Without this feature (KIP-966), a killed node stays in sync, because its records are in the
+page cache. With it, the records of all nodes count as lost if all are killed. The last known
+leader is elected then, even if it lacks acknowledged records that other nodes have."""
+
+
 def format_node(
     directory: Path, cluster: ClusterRecord, node: NodeRecord, *, runtime: Runtime
 ) -> None:
@@ -380,7 +386,7 @@ def format_node(
         known = f"{MECHANISM}=[name={ADMIN},password={security.password(ADMIN)}]"
         identity += ["--add-scram", known]
     result = subprocess.run(
-        [*tool, "format", "--ignore-formatted", *identity],
+        [*tool, "format", "--ignore-formatted", *_LAST_LEADER_HAS_ALL, *identity],
         cwd=home,
         capture_output=True,
         text=True,

@@ -79,13 +79,15 @@ class LiveAdmin(Asking):
         return partial(_ids, futures)
 
     def _describe_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
-        def send(some: list[str]) -> dict[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> dict[str, Future[Any]]:
             resources = [_kafka.ConfigResource(_kafka.ResourceType.TOPIC, name) for name in some]
-            futures = self._client.describe_configs(resources, request_timeout=self._request_s)
+            futures = self._client.describe_configs(resources, request_timeout=request_s)
             return {resource.name: future for resource, future in futures.items()}
 
         # Reading configs requires a separate ACL, and the configs are useful but not required.
-        ask = partial(self._ask, "describe the configs of", send=send, ignored=GONE | DENIED)
+        ask = partial(
+            self._ask, "describe the configs of", send=send, quick=True, ignored=GONE | DENIED
+        )
         refused: dict[str, KafkaError] = {}
         entries = ask(names, refused=refused)
         again = sorted(refused.keys() - self._configs_unknown)
@@ -143,7 +145,7 @@ class LiveAdmin(Asking):
             cluster = self._client.describe_cluster(request_timeout=self._request_s)
             nodes = answered(cluster, 2 * self._request_s).nodes
             asking = [self._ask_broker(node.id) for node in nodes]
-            until_s = self._patience_ends_s()
+            until_s = time.monotonic() + 2 * self._request_s
             found = [answered(future, until_s - time.monotonic()) for future in asking]
             return [str(configs[name].value) for configs in found]
         except KafkaException as error:
@@ -172,7 +174,7 @@ class LiveAdmin(Asking):
     def create(self, topics: Sequence[NewTopic]) -> None:
         by_name = {topic.name: topic for topic in topics}
 
-        def send(some: list[str]) -> dict[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> dict[str, Future[Any]]:
             new = [
                 _kafka.NewTopic(
                     name,
@@ -183,7 +185,7 @@ class LiveAdmin(Asking):
                 for name in some
             ]
             futures: dict[str, Future[Any]] = self._client.create_topics(
-                new, request_timeout=self._request_s, operation_timeout=self._request_s
+                new, request_timeout=request_s, operation_timeout=request_s
             )
             return futures
 
@@ -223,25 +225,27 @@ class LiveAdmin(Asking):
         levels = confluent_kafka.IsolationLevel
         isolation = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
 
-        def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+        def send(some: list[TopicPartition], request_s: float) -> dict[TopicPartition, Future[Any]]:
             return _by_place(
                 self._client.list_offsets(
                     {_client_place(tp): spec for tp in some},
                     isolation_level=isolation,
-                    request_timeout=self._request_s,
+                    request_timeout=request_s,
                 )
             )
 
-        found = self._ask(action, partitions, send, usable=lambda result: result.offset >= least)
+        found = self._ask(
+            action, partitions, send, quick=True, usable=lambda result: result.offset >= least
+        )
         return {tp: result.offset for tp, result in found.items()}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
-        def send(some: list[TopicPartition]) -> dict[TopicPartition, Future[Any]]:
+        def send(some: list[TopicPartition], request_s: float) -> dict[TopicPartition, Future[Any]]:
             return _by_place(
                 self._client.delete_records(
                     [_client_place(tp, before[tp]) for tp in some],
-                    request_timeout=self._request_s,
-                    operation_timeout=self._request_s,
+                    request_timeout=request_s,
+                    operation_timeout=request_s,
                 )
             )
 
@@ -261,14 +265,12 @@ class LiveAdmin(Asking):
             for name, value in config.items()
         ]
 
-        def send(some: list[str]) -> dict[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> dict[str, Future[Any]]:
             resources = [
                 _kafka.ConfigResource(_kafka.ResourceType.TOPIC, name, incremental_configs=entries)
                 for name in some
             ]
-            futures = self._client.incremental_alter_configs(
-                resources, request_timeout=self._request_s
-            )
+            futures = self._client.incremental_alter_configs(resources, request_timeout=request_s)
             return {resource.name: future for resource, future in futures.items()}
 
         self._ask("alter the configs of", [topic] if entries else [], send)

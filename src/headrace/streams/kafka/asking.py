@@ -28,6 +28,8 @@ K = TypeVar("K", bound=Hashable)
 """Item of a request: a topic's name or a partition."""
 
 _REQUEST_TIMEOUT_S = 5.0
+_FIRST_REQUEST_S = 1.5
+"""Timeout of the first attempt of a quick request; it doubles with each further attempt."""
 _WAIT_MIN_S = 0.1
 _WAIT_MAX_S = 2.0
 _GONE_AFTER_S = 10.0
@@ -92,18 +94,20 @@ class Asking:
         return self._ask(
             "describe",
             names,
-            lambda some: self._client.describe_topics(
-                TopicCollection(some), request_timeout=self._request_s
+            lambda some, request_s: self._client.describe_topics(
+                TopicCollection(some), request_timeout=request_s
             ),
             ignored=GONE,
+            quick=True,
         )
 
     def _ask(
         self,
         action: str,
         items: Iterable[K],
-        send: Callable[[list[K]], Mapping[K, Future[Any]]],
+        send: Callable[[list[K], float], Mapping[K, Future[Any]]],
         *,
+        quick: bool = False,
         ignored: frozenset[int] = frozenset(),
         usable: Callable[[Any], bool] = lambda _: True,
         refused: dict[K, KafkaError] | None = None,
@@ -112,15 +116,23 @@ class Asking:
 
         These errors are added to `refused`. An answer that is not usable counts as missing: if a
         partition has no leader, the client returns some offsets as -1001, without an error.
+
+        Args:
+            send: sends a request for some items with a timeout in seconds.
+            quick: whether the first attempts have short timeouts, because a client may wait for a
+                controller that is gone, and another client finds the new one.
         """
         begun_at = time.monotonic()
         answers: dict[K, Any] = {}
         pending = list(dict.fromkeys(items))
         wait_s = _WAIT_MIN_S
+        request_s = min(_FIRST_REQUEST_S, self._request_s) if quick else self._request_s
         while pending:
             failed: dict[K, KafkaError] = {}
-            futures = send(pending)
-            until_s = self._patience_ends_s()
+            futures = send(pending, request_s)
+            # The request's own timeout fires first; this limit is for answers that never arrive.
+            until_s = time.monotonic() + 2 * request_s
+            request_s = min(2 * request_s, self._request_s)
             for item, future in futures.items():
                 error = self._outcome(future, until_s, answers, item)
                 if error is None and not usable(answers[item]):
@@ -153,10 +165,6 @@ class Asking:
             right = _RIGHTS.get(action, "Describe")
             raise denial(error, self._config, topic=_topic(item), group=str(item), right=right)
         _raise(action, item, error, elapsed_s, self._contact.why())
-
-    def _patience_ends_s(self) -> float:
-        # The request's own timeout fires first; this limit is for answers that never arrive.
-        return time.monotonic() + 2 * self._request_s
 
     def _outcome(
         self, future: Future[Any], until_s: float, answers: dict[K, Any], item: K

@@ -59,9 +59,9 @@ class GroupAdmin(LiveAdmin):
         return found
 
     def _await_coordinator(self, group: str) -> None:
-        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.describe_consumer_groups(
-                some, request_timeout=self._request_s
+                some, request_timeout=request_s
             )
             return futures
 
@@ -103,11 +103,11 @@ class GroupAdmin(LiveAdmin):
         return [TopicPartition(p.topic, p.partition) for p in found if p.error is not None]
 
     def _committed(self, group: str, *, decided: bool, named: list[Any] | None = None) -> list[Any]:
-        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.list_consumer_group_offsets(
                 [_Group(name, named) for name in some],
                 require_stable=decided,
-                request_timeout=self._request_s,
+                request_timeout=request_s,
             )
             return futures
 
@@ -124,9 +124,9 @@ class GroupAdmin(LiveAdmin):
             for p, c in offsets.items()
         ]
 
-        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.alter_consumer_group_offsets(
-                [_Group(name, tps) for name in some], request_timeout=self._request_s
+                [_Group(name, tps) for name in some], request_timeout=request_s
             )
             return futures
 
@@ -167,9 +167,9 @@ class GroupAdmin(LiveAdmin):
     def delete_groups(self, names: Iterable[str]) -> None:
         """Ignore missing groups; raise FatalClientError if a group has a member."""
 
-        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.delete_consumer_groups(
-                some, request_timeout=self._request_s
+                some, request_timeout=request_s
             )
             return futures
 
@@ -190,9 +190,9 @@ class GroupAdmin(LiveAdmin):
     def delete_topics(self, names: Iterable[str]) -> None:
         """Wait until the topics no longer exist; missing topics are ignored."""
 
-        def send(some: list[str]) -> Mapping[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
             futures: Mapping[str, Future[Any]] = self._client.delete_topics(
-                some, request_timeout=self._request_s, operation_timeout=self._request_s
+                some, request_timeout=request_s, operation_timeout=request_s
             )
             return futures
 

@@ -59,9 +59,9 @@ class Cluster(GroupAdmin):
         return entry is None or entry.value != "LogAppendTime"
 
     def _configs(self, topic: str) -> dict[str, Any]:
-        def send(some: list[str]) -> dict[str, Future[Any]]:
+        def send(some: list[str], request_s: float) -> dict[str, Future[Any]]:
             resources = [_kafka.ConfigResource(_kafka.ResourceType.TOPIC, name) for name in some]
-            futures = self._client.describe_configs(resources, request_timeout=self._request_s)
+            futures = self._client.describe_configs(resources, request_timeout=request_s)
             return {resource.name: future for resource, future in futures.items()}
 
         found: dict[str, Any] = self._ask("describe the configs of", [topic], send)[topic]
@@ -93,10 +93,10 @@ class Cluster(GroupAdmin):
         self._ask(
             "add partitions to",
             [topic],
-            lambda some: self._client.create_partitions(
+            lambda some, request_s: self._client.create_partitions(
                 [_kafka.NewPartitions(name, partitions) for name in some],
-                request_timeout=self._request_s,
-                operation_timeout=self._request_s,
+                request_timeout=request_s,
+                operation_timeout=request_s,
             ),
         )
 
