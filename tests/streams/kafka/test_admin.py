@@ -48,7 +48,7 @@ class Answers(Quiet):
 
 def admin(
     monkeypatch: pytest.MonkeyPatch,
-    *clients: Answers | Stale | Silent | Mute,
+    *clients: Answers | Stale | Silent | Hasty | Mute,
     timeout_s: float = 30,
 ) -> LiveAdmin:
     """An admin that gets these clients one after the other, and then the last one again."""
@@ -132,6 +132,28 @@ def test_a_client_that_waits_in_vain_leaves_time_for_another_one(
     assert admin(monkeypatch, Silent(), Answers({0: 5}), timeout_s=2).end_offsets([HERE]) == {
         HERE: 5
     }
+
+
+class Hasty(Quiet):
+    """A client whose requests time out, and that keeps the timeouts that it was given."""
+
+    def __init__(self) -> None:
+        self.timeouts_s: list[float] = []
+
+    def list_offsets(self, wanted: Mapping[Any, Any], **options: Any) -> dict[Any, Future[Any]]:
+        self.timeouts_s.append(options["request_timeout"])
+        futures: dict[Any, Future[Any]] = {place: Future() for place in wanted}
+        for future in futures.values():
+            future.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+        return futures
+
+
+def test_the_first_requests_are_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks start after a failed leader only when offsets and topics are known."""
+    clients = [Hasty() for _ in range(4)]
+    asked = admin(monkeypatch, *clients, Answers({0: 5}))
+    assert asked.end_offsets([HERE]) == {HERE: 5}
+    assert [client.timeouts_s for client in clients] == [[1.5], [3.0], [5.0], [5.0]]
 
 
 class Mute(Quiet):
