@@ -440,6 +440,13 @@ def idle_inputs_hold_time_back(patch: pytest.MonkeyPatch) -> None:
 
 
 @bug_of_skew
+def inputs_of_a_join_that_are_read_directly_do_not_hold_time_back(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    patch.setattr(UpstreamTimes, "_limit", lambda _, __: NEVER_MS)
+
+
+@bug_of_skew
 def the_watermark_is_not_restored(patch: pytest.MonkeyPatch) -> None:
     """A task that begins again goes by the largest timestamp until it is told better."""
     right = Task.__post_init__

@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 
 from headrace import event_time
+from headrace.streams.app import State
 from headrace.streams.errors import RecordError
 from headrace.topology import StreamsBuilder, TimeWindows, Topology, serdes
 from headrace.topology.dsl.suppressed import Suppressed
@@ -37,19 +38,27 @@ def hourly(
     *,
     final: bool = False,
     timestamps: Any = None,
+    delay_s: float = 0.0,
 ) -> Topology:
     """Count the orders of each city and hour.
 
     Args:
         final: whether only final results are written.
         timestamps: extracts the time of an order from its value, which is JSON.
+        delay_s: how long an order takes before it is written to the repartition topic.
     """
+
+    def city_of(_: str, city: str) -> str:
+        if delay_s:
+            time.sleep(delay_s)
+        return city
+
     builder = StreamsBuilder()
     value = serdes.string if timestamps is None else serdes.json
     orders = builder.stream(source, key=serdes.string, value=value, timestamps=timestamps)
     if timestamps is not None:
         orders = orders.map_values(lambda order: order["city"])
-    by_city = orders.group_by(lambda _, city: city, key=serdes.string, name="by-city")
+    by_city = orders.group_by(city_of, key=serdes.string, name="by-city")
     windows = TimeWindows(size=timedelta(hours=1), grace=timedelta(minutes=5))
     counts = by_city.windowed_by(windows).count(store="hourly")
     if final:
@@ -59,16 +68,18 @@ def hourly(
     return builder.build()
 
 
-def write(bootstrap: str, topic: str, *, empty: int | None) -> Counter[str]:
+def write(
+    bootstrap: str, topic: str, *, empty: int | None = None, records: int = RECORDS
+) -> Counter[str]:
     """Write records in perfect order over twelve hours; returns the counts that are right."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     expected = Counter[str]()
-    for number in range(RECORDS):
-        time, partition = BEGIN_MS + number * SPAN_MS // RECORDS, number % PARTITIONS
+    for number in range(records):
+        time_ms, partition = BEGIN_MS + number * SPAN_MS // records, number % PARTITIONS
         if partition != empty:
             city = f"city-{number % 50}"
-            producer.produce(topic, city, "k", partition=partition, timestamp=time)
-            expected[f"{city}@{time - time % HOUR_MS}"] += 1
+            producer.produce(topic, city, "k", partition=partition, timestamp=time_ms)
+            expected[f"{city}@{time_ms - time_ms % HOUR_MS}"] += 1
         if number % 5_000 == 0:
             producer.flush(30)
     assert producer.flush(30) == 0
@@ -102,6 +113,40 @@ def test_no_record_of_a_backlog_is_late(
             for number in range(workers)
         ]
         apps[0].wait(lambda: counted(topics.bootstrap, output) == expected, what="all counts")
+
+
+@pytest.mark.parametrize(
+    ("records", "stopped_s"),
+    [(4_000, 0.0), (4_000, 8.0), pytest.param(60_000, 60.0, marks=pytest.mark.long)],
+    ids=["a slow worker", "a worker that pauses", "a worker that pauses for a minute"],
+)
+def test_the_speed_of_a_worker_makes_no_record_late(
+    records: int, stopped_s: float, topics: Topics, tmp_path: Path
+) -> None:
+    source, output = topics.create("in", partitions=PARTITIONS), topics.create("out")
+    settings = backlog_settings(topics, tmp_path)
+    with ExitStack() as stack:
+        fast, slow = (
+            stack.enter_context(
+                live(
+                    hourly(source, output, delay_s=delay_s),
+                    {**settings, "state.dir": str(tmp_path / name), "worker.id": name},
+                )
+            )
+            for name, delay_s in (("fast", 0.0), ("slow", 0.0 if stopped_s else 0.003))
+        )
+        for one in (fast, slow):
+            one.wait(lambda one=one: len(one.app.metrics().tasks) == PARTITIONS, what="its tasks")
+        if stopped_s:
+            slow.app.pause()
+            slow.wait(lambda: slow.state is State.PAUSED, what="the pause")
+        expected = write(topics.bootstrap, source, records=records)
+        if stopped_s:
+            fast.wait(lambda: fast.processed >= records // 2, what="the half of the fast worker")
+            time.sleep(stopped_s)
+            assert counted(topics.bootstrap, output) != expected
+            slow.app.resume()
+        fast.wait(lambda: counted(topics.bootstrap, output) == expected, what="all counts")
 
 
 def counted(bootstrap: str, output: str) -> dict[str, int]:
