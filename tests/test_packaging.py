@@ -88,15 +88,33 @@ def test_the_wheel_offers_the_commands_of_the_bridge(wheel: zipfile.ZipFile) -> 
     assert "backfill = headrace.spark_bridge.cli.backfill:backfill" in offered.splitlines()
 
 
-def test_spark_is_installed_only_with_an_extra(wheel: zipfile.ZipFile) -> None:
+def test_spark_and_avro_are_installed_only_with_an_extra(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith("dist-info/METADATA")]
     lines = [
         line
         for line in wheel.read(name).decode().splitlines()
-        if re.match(r"Requires-Dist: (pyspark|pyarrow|pandas|numpy)\b", line)
+        if re.match(r"Requires-Dist: (pyspark|pyarrow|pandas|numpy|avro|fastavro)\b", line)
     ]
     assert lines
     assert all("; extra == " in line for line in lines)
+
+
+def test_avro_without_its_extra_names_the_extra() -> None:
+    code = "import sys; sys.modules['fastavro'] = None; from headrace import avro"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ImportError: Avro requires fastavro. Install it: pip install 'headrace[avro]'" in (
+        done.stderr
+    )
+
+
+def test_the_changelog_is_short_and_takes_the_fragments() -> None:
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
+    assert releases
+    assert max(len(release.splitlines()) for release in releases) <= 60
+    command = [sys.executable, "-m", "towncrier", "build", "--draft", "--version", "99.0.0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "## 99.0.0" in done.stdout
 
 
 USERS_MODULES = {

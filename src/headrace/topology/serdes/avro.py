@@ -33,10 +33,16 @@ from typing import Any, Generic, Literal, NoReturn, get_args
 from uuid import UUID
 
 import msgspec
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
-from fastavro.schema import SchemaParseException, UnknownType
-from fastavro.validation import ValidationError, validate
 from typing_extensions import TypeVar
+
+try:
+    from fastavro import parse_schema, schemaless_reader, schemaless_writer
+    from fastavro.schema import SchemaParseException, UnknownType
+    from fastavro.validation import ValidationError, validate
+except ImportError as error:
+    raise ImportError(
+        f"Avro requires {error.name}. Install it: pip install 'headrace[avro]'", name=error.name
+    ) from error
 
 from headrace.topology.arguments import require_word
 from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
