@@ -8,8 +8,9 @@ import confluent_kafka
 import pytest
 
 from headrace.streams.errors import OutcomeUnknownError
-from headrace.streams.kafka.connectivity import BoundedProducer, in_time
+from headrace.streams.kafka.connectivity import BoundedProducer, BrokerState, in_time
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
+from headrace.streams.testing.memory_worker import EventLog
 
 NOWHERE = {
     "bootstrap.servers": "localhost:1",
@@ -17,6 +18,9 @@ NOWHERE = {
     "transaction.timeout.ms": 1000,
     "log_level": 0,
 }
+
+
+FAILURE = "localhost:9092/1: Disconnected: connection closed by peer (after 9ms in state UP)"
 
 
 class Hanging(confluent_kafka.Producer):
@@ -38,6 +42,18 @@ def test_a_call_that_never_comes_back_leaves_an_unknown_outcome() -> None:
         producer.send_offsets({}, object())
 
 
+@pytest.mark.slow
+def test_a_call_is_given_up_sooner_when_a_broker_has_failed_meanwhile() -> None:
+    """Another client finds the new coordinator sooner."""
+    producer, state = BoundedHanging(NOWHERE), BrokerState(EventLog())
+    producer.hearing = state
+    failing = threading.Timer(0.5, state.logged, [3, "FAIL", FAILURE])
+    failing.start()
+    with pytest.raises(OutcomeUnknownError, match=r"does not come back .* within 3\.5 s"):
+        producer.send_offsets_to_transaction([], object(), 60.0)
+    failing.join()
+
+
 def test_what_the_client_says_is_raised_to_the_caller() -> None:
     producer = BoundedProducer(NOWHERE)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": "localhost:1", "group.id": "g"})
@@ -49,7 +65,7 @@ def test_what_the_client_says_is_raised_to_the_caller() -> None:
 
 def test_a_call_that_ends_in_time_is_waited_for() -> None:
     done = threading.Event()
-    in_time(done.set, 10)
+    in_time(done.set, lambda: 10)
     assert done.is_set()
 
 
@@ -62,7 +78,7 @@ def test_the_wait_begins_again_with_progress_and_not_only_when_it_has_passed() -
         return asked[-1]
 
     with pytest.raises(OutcomeUnknownError):
-        in_time(threading.Event().wait, 1.0, made_progress=progressed_once)
+        in_time(threading.Event().wait, lambda: 1.0, made_progress=progressed_once)
     assert len(asked) > 2, "asked once each time the time-out passed"
 
 
@@ -74,5 +90,5 @@ def test_a_call_that_waits_behind_progress_is_not_given_up() -> None:
             done.set()
         return True
 
-    in_time(done.wait, 0.3, made_progress=progresses)
+    in_time(done.wait, lambda: 0.3, made_progress=progresses)
     assert done.is_set()

@@ -163,11 +163,16 @@ def _kind(reason: str, state: str) -> Kind:
 #
 # The offsets may also be queued after records, on the connection to a slow broker. That wait does
 # not count: the time limit restarts as long as records are delivered. A broker that is down
-# delivers none.
+# delivers none. If a connection was lost shortly before, the limit is lower: another client finds
+# the new coordinator sooner than this call may.
 
 
 _MARGIN_S = 1.0
 """Margin so that the client's own timeout fires first, if it works."""
+_AFTER_FAILURE_S = 2.5
+"""Time limit of a call while a broker has just failed."""
+_FAILURE_LASTS_S = 15.0
+"""Seconds after a lost connection in which this limit applies."""
 _PROGRESS_SLICE_S = 0.25
 """Seconds between two checks for progress, and the maximum delay in detecting a hung call."""
 
@@ -175,13 +180,16 @@ _PROGRESS_SLICE_S = 0.25
 class BoundedProducer(confluent_kafka.Producer):
     """A transactional producer whose calls have a time limit; see the comment above."""
 
+    hearing: Hearing | None = None
+    """Receives this client's errors, and knows when a connection was lost."""
+
     def send_offsets_to_transaction(
         self,
         positions: Sequence[confluent_kafka.TopicPartition],
         group_metadata: Any,
         timeout: float = -1,
     ) -> None:
-        """Count `timeout` in seconds from the last delivery of a record.
+        """Count `timeout` in seconds from the last delivery of a record, less after a failure.
 
         After an OutcomeUnknownError the client is unusable and must not be closed.
         """
@@ -193,9 +201,14 @@ class BoundedProducer(confluent_kafka.Producer):
             before, in_flight = in_flight, self._in_flight()
             return in_flight < before
 
+        def limit_s() -> float:
+            failed_s = None if self.hearing is None else self.hearing.failed_s()
+            has_failed = failed_s is not None and time.monotonic() - failed_s < _FAILURE_LASTS_S
+            return (min(timeout, _AFTER_FAILURE_S) if has_failed else timeout) + _MARGIN_S
+
         in_time(
             lambda: send(list(positions), group_metadata, timeout),
-            timeout + _MARGIN_S,
+            limit_s,
             made_progress=delivers,
         )
 
@@ -205,15 +218,21 @@ class BoundedProducer(confluent_kafka.Producer):
 
 
 def in_time(
-    call: Callable[[], None], timeout_s: float, *, made_progress: Callable[[], bool] | None = None
+    call: Callable[[], None],
+    limit_s: Callable[[], float],
+    *,
+    made_progress: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run a call in a separate thread, and stop waiting for it after `timeout_s` seconds.
+    """Run a call in a separate thread, and stop waiting for it after a time limit.
 
-    `made_progress` is called several times per second; the time counts from the last progress.
-    After the error, the thread ends with the process.
+    Both functions are called several times per second. After the error, the thread ends with the
+    process.
+
+    Args:
+        limit_s: returns the limit in seconds since the last progress.
 
     Example:
-        >>> in_time(threading.Event().wait, 0.01)
+        >>> in_time(threading.Event().wait, lambda: 0.01)
         Traceback (most recent call last):
             ...
         headrace.streams.errors.OutcomeUnknownError: the client does not come back from a \
@@ -229,18 +248,18 @@ call within 0.01 s
 
     thread = threading.Thread(target=run, name="headrace-producer-call", daemon=True)
     thread.start()
-    if made_progress is None:
-        thread.join(timeout_s)
-    else:
-        deadline_s = time.monotonic() + timeout_s
-        while thread.is_alive() and (left_s := deadline_s - time.monotonic()) > 0:
-            thread.join(min(left_s, _PROGRESS_SLICE_S))
-            if made_progress():
-                deadline_s = time.monotonic() + timeout_s
-    if thread.is_alive():
-        raise OutcomeUnknownError(
-            f"the client does not come back from a call within {timeout_s:g} s"
-        )
+    progress_s = time.monotonic()
+    while True:
+        left_s = progress_s + limit_s() - time.monotonic()
+        thread.join(min(max(0.0, left_s), _PROGRESS_SLICE_S))
+        if not thread.is_alive():
+            break
+        if made_progress():
+            progress_s = time.monotonic()
+        elif left_s <= 0:
+            raise OutcomeUnknownError(
+                f"the client does not come back from a call within {limit_s():g} s"
+            )
     if failures:
         raise failures[0]
 
@@ -270,6 +289,9 @@ class Hearing(Protocol):
     def met(self) -> Sequence[str]:
         """Return known brokers of the cluster, each as host:port."""
 
+    def failed_s(self) -> float | None:
+        """Return when a connection was last lost, by the monotonic clock; None if never."""
+
 
 def new_consumer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka.Consumer:
     """Raise ConfigError if librdkafka rejects the settings, like the functions below."""
@@ -284,7 +306,9 @@ def new_producer(config: Mapping[str, Any], hearing: Hearing) -> confluent_kafka
 
 def new_transactional_producer(config: Mapping[str, Any], hearing: Hearing) -> BoundedProducer:
     with _settings_of("producer."):
-        return BoundedProducer(_listening(config, hearing))
+        producer = BoundedProducer(_listening(config, hearing))
+    producer.hearing = hearing
+    return producer
 
 
 def new_admin(config: Mapping[str, Any], hearing: Hearing) -> Any:
@@ -463,6 +487,7 @@ class BrokerState:
         self._log: Any = get_logger() if log is None else log
         self._met = tuple(met)
         self._failures: dict[str, BrokerFailure] = {}
+        self._failed_s: float | None = None
         self.denied_topic: str | None = None
         """The last topic that a transaction was not authorized to write; errors do not name it."""
 
@@ -489,6 +514,9 @@ class BrokerState:
     def met(self) -> Sequence[str]:
         return self._met
 
+    def failed_s(self) -> float | None:
+        return self._failed_s
+
     def is_given_up(self) -> bool:
         return False
 
@@ -505,6 +533,7 @@ class BrokerState:
         failure = read_failure(text)
         if failure is not None:
             self._failures[failure.address] = failure
+            self._failed_s = time.monotonic()
             self._suspect(failure)
 
     @property
