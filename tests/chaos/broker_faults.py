@@ -14,7 +14,10 @@ from tests.chaos.cluster import NODES
 from tests.chaos.workers import Slot, events_between
 
 LEADER_WITHIN_S = 10.0
-"""How soon after a new leader its worker must have committed, where nothing else is wrong."""
+"""Time in which a commit is aimed at after a new leader, where nothing else was struck."""
+LEADER_PROMISED_S = 15.0
+"""Time in which it is promised: a call of the client may hang until it is given up, and the member
+may have to join again."""
 _MEASURED_SHARE = 0.5
 _ALONE_S = 90.0
 _BUSY_S = 30.0
