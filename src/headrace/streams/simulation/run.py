@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from confluent_kafka import Message
 
@@ -19,7 +18,6 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
 from headrace.streams.plan.topic_plan import plan_internal_topics
 from headrace.streams.simulation.inputs import Feed
-from headrace.streams.simulation.nemesis import plan_trouble
 from headrace.streams.simulation.setup import Outcome, Setup
 from headrace.streams.simulation.slot import SimulatedWorker
 from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
@@ -112,16 +110,6 @@ class Snapshot:
         return ", ".join(lost) or "nothing"
 
 
-class Worker(Protocol):
-    """Worker across its restarts."""
-
-    is_paused: bool
-
-    @property
-    def process(self) -> Process | None:
-        """The current process, or None."""
-
-
 @dataclass(slots=True)
 class Disasters:
     """Scheduler of a disaster, which also recognizes the errors that report it.
@@ -131,7 +119,7 @@ class Disasters:
     """
 
     cluster: Cluster
-    workers: Sequence[Worker]
+    workers: Sequence[SimulatedWorker]
     hosts: Sequence[Host]
     inputs: Sequence[str]
     changelogs: Sequence[str]
@@ -189,7 +177,7 @@ class Disasters:
         else:
             cluster.kernel.after(100 * MS, lambda: self._await_growth(ends, until_us))
 
-    def _resume(self, workers: Sequence[Worker]) -> None:
+    def _resume(self, workers: Sequence[SimulatedWorker]) -> None:
         for worker in workers:
             worker.is_paused = False
 
@@ -234,6 +222,94 @@ class Disasters:
         found = self.cluster.delete(topic)
         self.cluster.create(topic, len(found.logs), found.config)
         return topic
+
+
+# Faults of whole workers, disks and clocks.
+
+
+@dataclass(frozen=True, slots=True)
+class _Nemesis:
+    """Faults of whole workers, disks and clocks, with a method for each kind."""
+
+    faults: Faults
+    cluster: Cluster
+    slots: Sequence[SimulatedWorker]
+    hosts: Sequence[Host]
+    changelogs: Sequence[str]
+    chances: random.Random
+    """A separate generator, so that newer kinds of faults do not change existing seeds."""
+
+    def plan(self, seconds: float) -> None:
+        plan, dice = self.faults.plan, self.faults.random
+        troubles = [
+            (plan.crashes, self.kill, dice),
+            (plan.stalls, self.stand, dice),
+            (plan.restarts, self.restart, dice),
+            (plan.compaction if self.changelogs else None, self.compact, dice),
+            (2.0 if plan.lost_state else None, self.remember, dice),
+            (plan.full_disks, self.fill, self.chances),
+            (plan.clock_jumps, self.jump, self.chances),
+            (plan.twins, self.twin, self.chances),
+        ]
+        for average, what, drawn_by in troubles:
+            for _ in range(0 if average is None else _draw(drawn_by, average)):
+                moment = drawn_by.uniform(0.02, 1) * seconds * SECOND
+                self.cluster.kernel.after(int(moment), what)
+
+    def kill(self) -> None:
+        process = self._living()
+        if process is not None:
+            self.faults.counts["process", "killed"] += 1
+            process.die()
+
+    def stand(self) -> None:
+        process = self._living()
+        if process is not None:
+            self.faults.counts["process", "left standing"] += 1
+            process.stand(self.faults.stall_us())
+
+    def restart(self) -> None:
+        self.faults.counts["process", "restarted"] += 1
+        self.faults.random.choice(self.slots).restart()
+
+    def compact(self) -> None:
+        topic = self.faults.random.choice(self.changelogs)
+        tps = self.cluster.places(topic)
+        gone = sum(self.cluster.log(tp).compact() for tp in tps)
+        self.faults.counts["cluster", "compacted"] += 1
+        self.cluster.kernel.note("cluster", f"compacts {topic}: {gone} records")
+
+    def remember(self) -> None:
+        for host in self.hosts:
+            host.remember()
+
+    def fill(self) -> None:
+        self.faults.counts["disk", "full"] += 1
+        host, seconds = self.chances.choice(self.hosts), self.chances.uniform(0.05, 4)
+        self.cluster.kernel.note("nemesis", f"a disk is full for {seconds:.3f} s")
+        host.full_until_us = self.cluster.kernel.now_us + int(seconds * SECOND)
+
+    def jump(self) -> None:
+        self.faults.counts["clock", "jumped"] += 1
+        hours = self.chances.choice((-48, -1, 0.01, 1, 48))
+        self.cluster.kernel.note("nemesis", f"the clock jumps by {hours} h")
+        self.cluster.kernel.wall_ahead_ms += int(hours * 3_600_000)
+
+    def twin(self) -> None:
+        if self.chances.choice(self.slots).start_twin(int(self.chances.uniform(0.5, 12) * SECOND)):
+            self.faults.counts["process", "twins"] += 1
+            self.cluster.kernel.note(
+                "nemesis", "a worker is started while another with its identity stands"
+            )
+
+    def _living(self) -> Process | None:
+        found = [s.process for s in self.slots if s.process is not None and s.process.alive]
+        return self.faults.random.choice(found) if found else None
+
+
+def _draw(dice: random.Random, average: float) -> int:
+    most = max(5, int(2 * average))
+    return min(most, int(dice.expovariate(1 / average) + 0.5)) if average > 0 else 0
 
 
 TROUBLE_S = 14.0
@@ -316,9 +392,9 @@ class Run:
         feed = Feed(self.cluster, self.setup.rows, plan, feed_s)
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
         self._plan_upgrade(seconds)
-        plan_trouble(
-            self.faults, self.cluster, self.slots, self._hosts, changelogs, seconds, self._seed
-        )
+        chances = random.Random(f"nemesis/{self._seed}")  # noqa: S311 - reproducible on purpose
+        nemesis = _Nemesis(self.faults, self.cluster, self.slots, self._hosts, changelogs, chances)
+        nemesis.plan(seconds)
         self._plan_disaster(seconds)
         try:
             for slot in self.slots:
