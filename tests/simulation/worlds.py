@@ -109,7 +109,7 @@ class SimulatedWorld:
         self._faults = Faults(CALM, random.Random(0))
 
     def _process(self) -> Process:
-        process = Process(self.kernel, "main", "main")
+        process = Process(self.kernel, "main")
         process.actor = self.kernel.main
         return process
 

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from headrace.state.errors import StateError
 from headrace.streams.admin.start_check import CommittedRecords, StartCheck
@@ -35,7 +35,7 @@ from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.simulation.setup import Incarnation, Outcome, Setup
 from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
-from headrace.streams.simulation.world.coverage import PhaseWatch
+from headrace.streams.simulation.world.coverage import Coverage, PhaseWatch
 from headrace.streams.simulation.world.disk import Host, open_homes
 from headrace.streams.simulation.world.faults import Faults
 from headrace.streams.simulation.world.kernel import (
@@ -53,13 +53,14 @@ from headrace.streams.tasks.async_io import OneByOne
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
-from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.task_home import TaskHome
 from headrace.streams.tasks.tasks import OpenHome
 from headrace.streams.worker.connections import Connections, LocalState
 from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
+
+T = TypeVar("T")
 
 _UNKNOWN_BEFORE = (ChangelogLostError, StateWithoutOffsetsError)
 """Errors that refuse a version if the previously deployed topology is unknown."""
@@ -117,22 +118,16 @@ class _Log:
             self._hear(event)
 
 
-class _Counted:
-    """Restore listener that counts restored records and forwards its events."""
+class _Watch(PhaseWatch):
+    """Phase watch that counts restored records."""
 
-    def __init__(self, life: Incarnation, then: RestoreListener) -> None:
+    def __init__(self, process: Process, coverage: Coverage, life: Incarnation) -> None:
+        super().__init__(process, coverage)
         self._life = life
-        self._then = then
-
-    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
-        self._then.on_restore_start(tp, store, begin, end)
 
     def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
+        del tp, store, offset
         self._life.restored += count
-        self._then.on_batch_restored(tp, store, offset, count)
-
-    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
-        self._then.on_restore_end(tp, store, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +264,14 @@ class SimulatedWorker:
 
     def _live(self, actor: Actor, host: Host) -> None:
         self._lives += 1
-        process = Process(self._kernel, self.name, self.name)
+        process = Process(self._kernel, self.name)
         process.actor = actor
         self._workers[process] = None
         life = Incarnation(self.name)
         self._run.outcome.lives.append(life)
         process.note(f"starts for the {self._lives}. time")
         try:
-            watch = PhaseWatch(process, self._run.faults.coverage)
+            watch = _Watch(process, self._run.faults.coverage, life)
             plans = self._plans
             parts = self._make(process, watch, host, life)
             self._workers[process] = life.worker = parts.worker
@@ -350,12 +345,7 @@ class SimulatedWorker:
             kind = faults.draw(process, "probe")
             if kind is not None:
                 process.note(f"at {step}")
-            if kind == "crash_before":
-                process.die()
-            elif kind == "stall":
-                process.stand(faults.stall_us())
-            if kind is not None:
-                process.settle()
+            faults.strike(process, kind)
 
         log = _Log(process, hear)
         deployed, versions, gate = self._versions(process, connections, log)
@@ -364,7 +354,7 @@ class SimulatedWorker:
             self._plans,
             clock=VirtualClock(self._kernel, process.check),
             listener=watch,
-            restore_listener=_Counted(life, watch),
+            restore_listener=watch,
             probe=probe,
             log=log,
             connections=connections,
@@ -468,47 +458,30 @@ class FaultyAdmin(SimulatedAdmin):
         self._process = process
         self._faults = faults
 
-    def _ask(self, call: str, effect: Any) -> Any:
+    def _ask(self, call: str, effect: Callable[[], T]) -> T:
         self._process.sleep(self._process.kernel.between(200, 2 * MS))
         return self._faults.around(self._process, call, effect)
 
     def describe(self, names: Any) -> dict[str, TopicFacts]:
-        facts: dict[str, TopicFacts] = self._faults.around(
-            self._process, "describe", partial(super().describe, list(names))
-        )
-        return facts
+        effect = partial(super().describe, list(names))
+        return self._faults.around(self._process, "describe", effect)
 
     def end_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        ends: dict[TopicPartition, int] = self._ask(
-            "end_offsets", partial(super().end_offsets, list(partitions))
-        )
-        return ends
+        return self._ask("end_offsets", partial(super().end_offsets, list(partitions)))
 
     def stable_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        ends: dict[TopicPartition, int] = self._ask(
-            "end_offsets", partial(super().stable_offsets, list(partitions))
-        )
-        return ends
+        return self._ask("end_offsets", partial(super().stable_offsets, list(partitions)))
 
     def start_offsets(self, partitions: Any) -> dict[TopicPartition, int]:
-        starts: dict[TopicPartition, int] = self._ask(
-            "start_offsets", partial(super().start_offsets, list(partitions))
-        )
-        return starts
+        return self._ask("start_offsets", partial(super().start_offsets, list(partitions)))
 
     def progress(self, group: str, partitions: Any) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = self._ask(
-            "end_offsets", partial(super().progress, group, list(partitions))
-        )
-        return found
+        return self._ask("end_offsets", partial(super().progress, group, list(partitions)))
 
     def committed_offsets(
         self, group: str, partitions: Any
     ) -> dict[TopicPartition, CommittedOffset]:
-        found: dict[TopicPartition, CommittedOffset] = self._ask(
-            "end_offsets", partial(super().committed_offsets, group, list(partitions))
-        )
-        return found
+        return self._ask("end_offsets", partial(super().committed_offsets, group, list(partitions)))
 
     def group_state(self, group: str) -> GroupState:
         self._process.sleep(self._process.kernel.between(200, 2 * MS))

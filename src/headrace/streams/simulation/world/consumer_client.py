@@ -405,7 +405,7 @@ class SimulatedConsumer:
             left_us = deadline_us - self._kernel.now_us
             if left_us <= 0:
                 return None
-            self.process.block(left_us)
+            self.process.sleep(left_us)
 
     def _hand_out_early(self, deadline_us: int) -> list[Message]:
         """Return records before the last callback, as a client leaving during a rebalance may."""
@@ -413,7 +413,7 @@ class SimulatedConsumer:
             self._fetch()
             if found := self._take(1):
                 return found
-            self.process.block(self._kernel.between(0, deadline_us - self._kernel.now_us))
+            self.process.sleep(self._kernel.between(0, deadline_us - self._kernel.now_us))
         return []
 
     def _begin_call(self) -> None:
@@ -563,14 +563,18 @@ class SimulatedConsumer:
     def unsubscribe(self) -> None:
         self.process.check()
         self._leaves_amid = bool(self._due) or self._group.joining
-        self._topics = ()
-        self._due = deque(due for due in self._due if due[0] == "lost")
-        if self._owned and not self._due:
-            self._due.append(("revoke", list(self._owned)))
+        self._revoke_all()
         self._then = self._leave
         if not self._due:
             self._then = None
             self._leave()
+
+    def _revoke_all(self) -> None:
+        """End the subscription; losses that are due replace the revocation."""
+        self._topics = ()
+        self._due = deque(due for due in self._due if due[0] == "lost")
+        if self._owned and not self._due:
+            self._due.append(("revoke", list(self._owned)))
 
     def _leave(self) -> None:
         if self._member_id:
@@ -583,10 +587,7 @@ class SimulatedConsumer:
         self.process.check()
         if self._closed:
             return
-        self._topics = ()
-        self._due = deque(due for due in self._due if due[0] == "lost")
-        if self._owned and not self._due:
-            self._due.append(("revoke", list(self._owned)))
+        self._revoke_all()
         if self._then != self._leave:
             self._then = None
         # A closing client does this before its last callbacks.

@@ -19,7 +19,7 @@ from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore, Delta, Position, TaskState
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.simulation.world.faults import Faults
+from headrace.streams.simulation.world.faults import Faults, crash
 from headrace.streams.simulation.world.kernel import SECOND
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.tasks.task_home import TaskHome
@@ -288,7 +288,7 @@ class SimulatedHome:
 
     def __post_init__(self) -> None:
         kind = self.faults.draw(self.process, "store.open")
-        _strike(self.faults, self.process, kind)
+        self.faults.strike(self.process, kind)
         if kind == "corrupted" or self.directory.broken:
             # As `headrace.streams.tasks.home.LocalHome` does with files that cannot be read.
             self.process.note("broken files are removed")
@@ -296,7 +296,7 @@ class SimulatedHome:
             self.directory.broken = False
         self._open()
         if kind == "crash_after":
-            _die(self.process)
+            raise crash(self.process)
 
     def _open(self) -> None:
         inner = self.directory.state = self.directory.files.open(self.specs)
@@ -334,19 +334,6 @@ def open_homes(
     return open_home
 
 
-def _die(process: Process) -> None:
-    process.die()
-    process.check()
-
-
-def _strike(faults: Faults, process: Process, kind: str | None) -> None:
-    if kind == "crash_before":
-        _die(process)
-    if kind == "stall":
-        process.stand(faults.stall_us())
-        process.settle()
-
-
 class _FaultyState:
     """Local state whose calls fail, are delayed, or kill the process before or after the call."""
 
@@ -368,7 +355,7 @@ class _FaultyState:
     def _call(self, name: str, effect: Callable[[], None], words: str = "") -> None:
         self._process.check()
         kind = self._faults.draw(self._process, name)
-        _strike(self._faults, self._process, kind)
+        self._faults.strike(self._process, kind)
         if kind == "corrupted":
             self._on_broken()
             raise StoreCorruptedError("simulated: the files cannot be read")
@@ -379,7 +366,7 @@ class _FaultyState:
         if words:
             self._process.note(f"{name}: {words}")
         if kind == "crash_after":
-            _die(self._process)
+            raise crash(self._process)
         # A write takes time, in which other threads run.
         self._process.sleep(self._process.kernel.between(20, 200))
 

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -253,15 +254,45 @@ class Faults:
             return int(self.random.uniform(0.05, min(3, longest)) * SECOND)
         return int(self.random.uniform(5, longest) * SECOND)
 
-    def around(self, process: Process, call: str, effect: Callable[[], T]) -> T:
-        """Run a call that is not a request, with the faults that need no response."""
-        process.check()
-        kind = self.draw(process, call)
+    def strike(self, process: Process, kind: str | None) -> None:
+        """Kill or suspend the process, if this is the kind of fault."""
         if kind == "crash_before":
             raise crash(process)
         if kind == "stall":
             process.stand(self.stall_us())
             process.settle()
+
+    def serve(
+        self,
+        process: Process,
+        kind: str | None,
+        effect: Callable[[], T],
+        *,
+        special: Callable[[str], None] | None = None,
+    ) -> T:
+        """Run a request that is answered, with a suspension or a delay; see `request`."""
+        kernel = process.kernel
+        stands_later = kind == "stall" and self.random.random() < 0.5
+        if kind == "stall" and not stands_later:
+            process.stand(self.stall_us())
+        elif kind == "delay":
+            process.sleep(int(self.random.uniform(0.1, 2) * SECOND))
+        elif kind is not None and special is not None:
+            special(kind)
+        process.sleep(kernel.between(100, 2 * MS))
+        result = effect()
+        if kind == "crash_after":
+            raise crash(process)
+        if stands_later:
+            process.stand(self.stall_us())
+        process.sleep(kernel.between(50, MS))
+        return result
+
+    def around(self, process: Process, call: str, effect: Callable[[], T]) -> T:
+        """Run a call that is not a request, with the faults that need no response."""
+        process.check()
+        kind = self.draw(process, call)
+        self.strike(process, kind)
         if kind == "delay":
             process.sleep(int(self.random.uniform(0.1, 2) * SECOND))
         result = effect()
@@ -298,43 +329,34 @@ def request(
     special: Callable[[str], None] | None = None,
 ) -> T:
     """Run `effect` as the broker's action; `special` handles the client's own faults."""
-    kernel = process.kernel
     process.check()
     kind = faults.draw(process, call)
     if kind == "crash_before":
         raise crash(process)
     if kind == "retriable":
-        process.sleep(kernel.between(100, 20 * MS))
+        process.sleep(process.kernel.between(100, 20 * MS))
         raise failure(faults.random.choice(_RETRIABLE), retriable=True)
     if kind in ("timeout_lost", "timeout_done", "timeout_late"):
         _time_out(process, call, effect, kind, timeout_s)
-    stands_later = kind == "stall" and faults.random.random() < 0.5
-    if kind == "stall" and not stands_later:
-        process.stand(faults.stall_us())
-    elif kind == "delay":
-        process.sleep(int(faults.random.uniform(0.1, 2) * SECOND))
-    elif kind is not None and special is not None:
-        special(kind)
-    process.sleep(kernel.between(100, 2 * MS))
+    return faults.serve(
+        process, kind, partial(_retried, process, effect, timeout_s), special=special
+    )
+
+
+def _retried(process: Process, effect: Callable[[], T], timeout_s: float) -> T:
+    """Run `effect`, and retry it while the last transaction ends, as the client does."""
+    kernel = process.kernel
     deadline_us = kernel.now_us + int(timeout_s * SECOND)
     while True:
         try:
-            result = effect()
-            break
+            return effect()
         except RefusedError as refused:
             if refused.code != KafkaError.CONCURRENT_TRANSACTIONS:
                 process.sleep(kernel.between(50, MS))
                 raise
-            # The client retries automatically.
             if kernel.now_us >= deadline_us:
                 raise failure(KafkaError._TIMED_OUT, "transaction ends", retriable=True) from None
             process.sleep(kernel.between(MS, 20 * MS))
-    if kind == "crash_after":
-        raise crash(process)
-    if stands_later:
-        process.stand(faults.stall_us())
-    process.sleep(kernel.between(50, MS))
-    return result
 
 
 def _time_out(

@@ -1,9 +1,9 @@
 """Scheduler with virtual time: only a single thread runs at a time, and a heap selects the next.
 
 Each worker has its own thread, so that it can be interrupted in any call while another worker
-continues. A thread gives up its turn only in `sleep` and `block`. Events of the cluster and threads
-are on the same heap, and the lowest time is next, so equal seeds give equal runs. Nothing waits for
-the machine's clock.
+continues. A thread gives up its turn only in `sleep`. Events of the cluster and threads are on the
+same heap, and the lowest time is next, so equal seeds give equal runs. Nothing waits for the
+machine's clock.
 """
 
 from __future__ import annotations
@@ -105,10 +105,7 @@ class Kernel:
         self._number += 1
         heapq.heappush(self._heap, (self.now_us + delay_us, self._number, None, 0, event))
 
-    def sleep(self, delay_us: int) -> None:
-        self.block(delay_us)
-
-    def block(self, timeout_us: int) -> None:
+    def sleep(self, timeout_us: int) -> None:
         """Give up the turn until `wake` or the time-out."""
         me = self.current
         self._schedule(me, timeout_us)

@@ -8,16 +8,11 @@ from headrace.streams.simulation.world.kernel import Actor, CrashError, Kernel
 
 
 class Process:
-    """Process of a worker.
+    """Process of a worker."""
 
-    Args:
-        instance_id: its identity, the same after each restart.
-    """
-
-    def __init__(self, kernel: Kernel, name: str, instance_id: str) -> None:
+    def __init__(self, kernel: Kernel, name: str) -> None:
         self.kernel = kernel
         self.name = name
-        self.instance_id = instance_id
         self.actor: Actor | None = None
         self.alive = True
         self.phase = "connecting"
@@ -47,12 +42,8 @@ class Process:
         self.kernel.note(self.name, what)
 
     def sleep(self, delay_us: int) -> None:
-        """Sleep, and longer if the process is suspended in the meantime."""
+        """Sleep until woken, and longer if the process is suspended in the meantime."""
         self.kernel.sleep(delay_us)
-        self.settle()
-
-    def block(self, timeout_us: int) -> None:
-        self.kernel.block(timeout_us)
         self.settle()
 
     def settle(self) -> None:

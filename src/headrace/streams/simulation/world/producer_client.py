@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, Message
 
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.cluster import Cluster
-from headrace.streams.simulation.world.faults import Faults, crash, failure, request
+from headrace.streams.simulation.world.faults import Faults, failure, request
 from headrace.streams.simulation.world.groups import Metadata
 from headrace.streams.simulation.world.kernel import MS, NEVER_US, SECOND
 from headrace.streams.simulation.world.process import Process
@@ -97,7 +97,6 @@ class SimulatedProducer:
         self._queue: deque[_Record] = deque()
         self._reports: deque[tuple[Report, KafkaError | None, Message]] = deque()
         self._delivery_due = False
-        self._closed = False
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._reports)
@@ -121,11 +120,7 @@ class SimulatedProducer:
         kind = self._faults.draw(process, "produce")
         if kind == "queue_full":
             raise BufferError("Local: Queue full")
-        if kind == "crash_before":
-            raise crash(process)
-        if kind == "stall":
-            process.stand(self._faults.stall_us())
-            process.settle()
+        self._faults.strike(process, kind)
         if self._state is State.FATAL:
             raise failure(KafkaError._FATAL, self._failure[1], fatal=True)
         if self._id is not None and self._state is not State.IN_TRANSACTION:
@@ -250,7 +245,7 @@ class SimulatedProducer:
             left_us = deadline_us - self._kernel.now_us
             if left_us <= 0:
                 return
-            self._process.block(min(left_us, SECOND))
+            self._process.sleep(min(left_us, SECOND))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Discard the queued records; some of them may already be in flight and are written."""
@@ -408,5 +403,4 @@ class SimulatedProducer:
     def close(self, timeout: float = -1) -> None:
         del timeout
         self._process.check()
-        self._closed = True
         self._queue.clear()

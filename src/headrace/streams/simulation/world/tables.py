@@ -85,19 +85,7 @@ class _Connection:
             process.kernel.after(process.kernel.between(1, late_us), lambda: _arrive(effect))
             process.sleep(TIMEOUT_US)
             raise SinkUnavailableError("simulated: no answer")
-        stands_later = kind == "stall" and faults.random.random() < 0.5
-        if kind == "stall" and not stands_later:
-            process.stand(faults.stall_us())
-        elif kind == "delay":
-            process.sleep(int(faults.random.uniform(0.1, 2) * SECOND))
-        process.sleep(process.kernel.between(100, 2 * MS))
-        result = effect()
-        if kind == "crash_after":
-            raise crash(process)
-        if stands_later:
-            process.stand(faults.stall_us())
-        process.sleep(process.kernel.between(50, MS))
-        return result
+        return faults.serve(process, kind, effect)
 
     def close(self) -> None:
         self._inner.close()
