@@ -14,7 +14,7 @@ from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPart
 from headrace.streams.plan.deployed import TRY_AGAIN_S, DeployedTopology
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.testing.driver import TopologyTestDriver
-from headrace.streams.testing.local_admin import LocalAdmin
+from headrace.streams.testing.local_cluster import LocalAdmin
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.worker.retention import keep_offsets_every_s
 from tests.support.topologies import key_count

@@ -27,7 +27,7 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.testing.local_admin import LocalAdmin
+from headrace.streams.testing.local_cluster import LocalAdmin
 from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import FarTimeWarning
@@ -146,7 +146,7 @@ class MemoryConsumer:
         assert self._group is not None, "a consumer without a group has no offsets"
         if self._cluster.is_undecided(self._group, partitions):
             return None
-        known = self._cluster.offsets.get(self._group, {})
+        known = self._cluster.committed(self._group)
         return {tp: known.get(tp) for tp in partitions}
 
     def positions(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -350,14 +350,3 @@ class MemoryAdmin(LocalAdmin[MemoryCluster]):
 
     def group_state(self, group: str) -> GroupState:  # noqa: ARG002
         return GroupState("empty", {})
-
-    def progress(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        return {tp: c.offset for tp, c in self.committed_offsets(group, partitions).items()}
-
-    def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        known = self._cluster.offsets.get(group, {})
-        return {tp: known[tp] for tp in partitions if tp in known}

@@ -21,7 +21,7 @@ from enum import Enum
 
 from headrace.state.codec import partition_for_key
 from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
-from headrace.streams.testing.partition_log import PartitionLog
+from headrace.streams.testing.local_cluster import LocalCluster, LocalTopic, PartitionLog
 from headrace.topology.context.environment import Headers
 from headrace.topology.errors import TopologyError
 from headrace.topology.naming import legal
@@ -106,17 +106,7 @@ def _new_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-@dataclass(slots=True, eq=False)
-class Topic:
-    """Topic with a unique id, its configs and its partitions."""
-
-    name: str
-    logs: list[Log]
-    config: dict[str, str]
-    id: str = field(default_factory=_new_id)
-
-
-class MemoryCluster:
+class MemoryCluster(LocalCluster[Log]):
     """Kafka cluster in memory: topics, partitions, transactions and committed offsets.
 
     Args:
@@ -144,12 +134,12 @@ class MemoryCluster:
         seed: int = 0,
         now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        super().__init__()
         self._partitions = partitions
         self.now_ms = now_ms
         self._next_keyless: dict[str, int] = {}
         self._records = 0
         self.random = random.Random(seed)  # noqa: S311 - reproducible on purpose
-        self.topics: dict[str, Topic] = {}
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.owners: dict[str, object] = {}
         """The current producer of each transactional id."""
@@ -167,7 +157,7 @@ class MemoryCluster:
 
     def create(
         self, name: str, partitions: int | None = None, config: Mapping[str, str] | None = None
-    ) -> Topic:
+    ) -> LocalTopic[Log]:
         """Create a topic, or return the existing topic.
 
         Raises:
@@ -176,7 +166,8 @@ class MemoryCluster:
         if name not in self.topics:
             self._refuse_as_brokers_do(legal(name, "topic"))
             count = self.default_partitions(name) if partitions is None else partitions
-            self.topics[name] = Topic(name, [Log() for _ in range(count)], dict(config or {}))
+            logs = [Log() for _ in range(count)]
+            self.topics[name] = LocalTopic(name, _new_id(), logs, dict(config or {}))
             self.changes += 1
         return self.topics[name]
 
@@ -196,14 +187,6 @@ class MemoryCluster:
             for tp in [tp for tp in offsets if tp.topic == name]:
                 del offsets[tp]
         self.changes += 1
-
-    def log(self, tp: TopicPartition) -> Log:
-        """Return the log of a partition."""
-        return self.topics[tp.topic].logs[tp.partition]
-
-    def places(self, topic: str) -> list[TopicPartition]:
-        """Return the partitions of a topic."""
-        return [TopicPartition(topic, p) for p in range(len(self.topics[topic].logs))]
 
     # -- records -------------------------------------------------------------------------------
 
@@ -262,11 +245,6 @@ class MemoryCluster:
         self._next_keyless[topic] = (partition + 1) % count
         return partition
 
-    def delete_before(self, tp: TopicPartition, offset: int) -> None:
-        """Delete the records before an offset."""
-        log = self.log(tp)
-        log.start = max(log.start, min(offset, log.end))
-
     # -- transactions and offsets --------------------------------------------------------------
 
     def end(self, transaction: Transaction, fate: TransactionOutcome) -> None:
@@ -292,6 +270,10 @@ class MemoryCluster:
         """Commit a group's offsets."""
         self.offsets.setdefault(group, {}).update(offsets)
         self.changes += 1
+
+    def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return the committed offsets of a group."""
+        return self.offsets.get(group, {})
 
     def is_undecided(self, group: str, tps: Sequence[TopicPartition]) -> bool:
         """Return whether an open transaction contains offsets of these partitions."""

@@ -11,25 +11,26 @@ from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, Message
 
+from headrace.state.codec import partition_for_key
 from headrace.streams.kafka.protocols import CommittedOffset, GroupState, Member, TopicPartition
 from headrace.streams.simulation.world.groups import Group, Metadata
 from headrace.streams.simulation.world.kernel import Kernel
-from headrace.streams.simulation.world.log import Log, Topic, Txn
+from headrace.streams.simulation.world.log import Log, Txn
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.transactions import RefusedError, TransactionCoordinator
-from headrace.streams.testing.local_admin import LocalAdmin
+from headrace.streams.testing.local_cluster import LocalAdmin, LocalCluster, LocalTopic
 from headrace.topology.context.environment import Headers
 
 CREATE_TIME = 1
 """Kafka's type of a timestamp that the producer has set."""
 
 
-class Cluster:
+class Cluster(LocalCluster[Log]):
     """Simulated Kafka cluster: topics, coordinators and external writers."""
 
     def __init__(self, kernel: Kernel, group: str) -> None:
+        super().__init__()
         self.kernel = kernel
-        self.topics: dict[str, Topic] = {}
         self.group = Group(kernel, group, self.places)
         self.memberless: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         """The offsets of groups without members."""
@@ -49,23 +50,12 @@ class Cluster:
         if name not in self.topics:
             topic_id = f"id-{len(self.topics) + self._deleted}-{name}"
             logs = [Log() for _ in range(partitions)]
-            self.topics[name] = Topic(name, topic_id, logs, dict(config))
+            self.topics[name] = LocalTopic(name, topic_id, logs, dict(config))
 
-    def delete(self, name: str) -> Topic:
+    def delete(self, name: str) -> LocalTopic[Log]:
         """Delete a topic; a topic created later with the same name has another id."""
         self._deleted += 1
         return self.topics.pop(name)
-
-    def log(self, tp: TopicPartition) -> Log:
-        return self.topics[tp.topic].logs[tp.partition]
-
-    def places(self, topic: str) -> list[TopicPartition]:
-        found = self.topics.get(topic)
-        return [TopicPartition(topic, p) for p in range(len(found.logs))] if found else []
-
-    def delete_before(self, tp: TopicPartition, offset: int) -> None:
-        log = self.log(tp)
-        log.start = max(log.start, min(offset, log.end))
 
     def all_places(self) -> list[TopicPartition]:
         return [tp for topic in self.topics for tp in self.places(topic)]
@@ -76,7 +66,8 @@ class Cluster:
             raise RefusedError(KafkaError._UNKNOWN_TOPIC, topic)
         if partition < 0:
             self._keyless += 1
-            partition = found.partition_of(key, self._keyless)
+            count = len(found.logs)
+            partition = self._keyless % count if key is None else partition_for_key(key, count)
         return TopicPartition(topic, partition)
 
     # -- records -------------------------------------------------------------------------------
@@ -120,6 +111,10 @@ class Cluster:
         self.group.pending[txn] = None
 
     # -- offsets -------------------------------------------------------------------------------
+
+    def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        assert group == self.group.name
+        return self.group.offsets
 
     def transactional_offsets(
         self,
@@ -195,18 +190,3 @@ class SimulatedAdmin(LocalAdmin[Cluster]):
         }
         state = "preparing rebalance" if found.joining else "stable" if members else "empty"
         return GroupState(state, members)
-
-    def progress(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        return {
-            p: c.offset
-            for p, c in SimulatedAdmin.committed_offsets(self, group, partitions).items()
-        }
-
-    def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedOffset]:
-        found = self._cluster.group
-        assert group == found.name
-        return {p: found.offsets[p] for p in partitions if p in found.offsets}

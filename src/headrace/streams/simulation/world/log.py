@@ -1,15 +1,13 @@
-"""Topics of a simulated cluster with their logs, which can be compacted."""
+"""Logs of a simulated cluster, which can be compacted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from confluent_kafka import Message
 
-from headrace.state.codec import partition_for_key
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.testing.partition_log import PartitionLog
+from headrace.streams.testing.local_cluster import PartitionLog
 
 
 @dataclass(slots=True, eq=False)
@@ -49,17 +47,3 @@ class Log(PartitionLog[Message, Txn]):
                 self.entries[offset] = None
                 gone += 1
         return gone
-
-
-@dataclass(slots=True, eq=False)
-class Topic:
-    """Topic with its partitions, its id and its configs."""
-
-    name: str
-    id: str
-    logs: list[Log]
-    config: Mapping[str, str]
-
-    def partition_of(self, key: bytes | None, turn: int) -> int:
-        count = len(self.logs)
-        return turn % count if key is None else partition_for_key(key, count)
