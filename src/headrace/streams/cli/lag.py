@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -48,12 +48,26 @@ def require_topics(lost: Iterable[str]) -> None:
         )
 
 
-def _look(target: str, settings: dict[str, Any]) -> Overview:
+def looking(target: str, settings: dict[str, Any]) -> Callable[[], Overview]:
+    """Load an application; return a function that looks at its progress on the cluster."""
     app = load(target, settings)
     config = app.config
     reach(config.admin_config())
     cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-    return look(config.application_id, app.plans, cluster)
+    return lambda: look(config.application_id, app.plans, cluster)
+
+
+def head_line(found: Overview) -> str:
+    count = len(found.group.members)
+    workers = f"{count} worker{'' if count == 1 else 's'}"
+    return f"{found.application_id}: {found.group.state}, {workers}"
+
+
+def task_cells(task: TaskView) -> tuple[str, str, str, str]:
+    """Return a task, the id and host of its worker, and its lag for a table."""
+    member = task.member
+    worker, host = ("-", "-") if member is None else (member.id, _host(member))
+    return str(task.id), worker, host, f"{task.lag:,}"
 
 
 @click.command()
@@ -80,7 +94,7 @@ def lag(
     MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
-        found = _look(target, settings)
+        found = looking(target, settings)()
         if as_json:
             click.echo(json.dumps(_lag_document(found)))
         else:
@@ -105,7 +119,7 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
     MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
-        found = _look(target, settings)
+        found = looking(target, settings)()
         if as_json:
             click.echo(json.dumps(_tasks_document(found)))
         else:
@@ -115,13 +129,11 @@ def tasks(target: str, *, as_json: bool, settings: dict[str, Any]) -> None:
 
 
 def _print_head(found: Overview) -> None:
-    count = len(found.group.members)
-    workers = f"{count} worker{'' if count == 1 else 's'}"
-    click.echo(f"{found.application_id}: {found.group.state}, {workers}")
+    click.echo(head_line(found))
     for line in said_missing(found):
         click.echo(line)
     idle = found.without_worker()
-    if idle and count:
+    if idle and found.group.members:
         click.echo(f"Nobody has: {', '.join(map(str, idle))}")
 
 
@@ -151,13 +163,7 @@ def _partition_table(inputs: Iterable[InputLag]) -> Table:
 def _task_table(tasks: Sequence[TaskView]) -> Table:
     table = columns("task", "worker", "host", "lag", numbers=("lag",))
     for task in tasks:
-        member = task.member
-        table.add_row(
-            str(task.id),
-            "-" if member is None else member.id,
-            "-" if member is None else _host(member),
-            f"{task.lag:,}",
-        )
+        table.add_row(*task_cells(task))
     return table
 
 

@@ -20,13 +20,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headrace.streams.admin.overview import Overview, TaskView, look
-from headrace.streams.cli.lag import require_topics, said_missing
-from headrace.streams.cli.options import columns, load, said_errors, settings_option
+from headrace.streams.admin.overview import Overview, TaskView
+from headrace.streams.cli.lag import (
+    head_line,
+    looking,
+    require_topics,
+    said_missing,
+    task_cells,
+)
+from headrace.streams.cli.options import columns, said_errors, settings_option
 from headrace.streams.client.http import sent_token
 from headrace.streams.errors import ConfigError, StreamsError
-from headrace.streams.kafka.connectivity import reach
-from headrace.streams.kafka.group_admin import GroupLook
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.metrics.snapshots import SkewSnapshot
 from headrace.streams.tasks.tasks import moment
@@ -294,15 +298,8 @@ def top(
             _go_on(served.look, shown_served, every_s, times)
             return
         assert target is not None
-        app = load(target, settings)
-        config = app.config
-        reach(config.admin_config())
-        cluster = GroupLook(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-
-        def seen() -> Look:
-            return Look(look(config.application_id, app.plans, cluster), time.monotonic())
-
-        last = _go_on(seen, shown, every_s, times)
+        look = looking(target, settings)
+        last = _go_on(lambda: Look(look(), time.monotonic()), shown, every_s, times)
         if times is not None and last is not None:
             require_topics(last.found.lost)
 
@@ -333,11 +330,7 @@ def _go_on(
 
 def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
     found, rates = seen.found, seen.rates(before)
-    count = len(found.group.members)
-    head = (
-        f"{found.application_id}: {found.group.state}, {count} worker{'' if count == 1 else 's'}, "
-        f"lag {found.lag:,}{_rate(rates)}"
-    )
+    head = f"{head_line(found)}, lag {found.lag:,}{_rate(rates)}"
     tasks = sorted(found.tasks, key=lambda task: (-task.lag, task.id))
     missing = [Text(line) for line in said_missing(found)]
     table = _table(tasks[:rows_max], rates)
@@ -350,15 +343,8 @@ def _table(tasks: list[TaskView], rates: Mapping[TopicPartition, float]) -> Tabl
     table = columns("task", "worker", "host", *numbers, "event time", numbers=numbers)
     for task in tasks:
         known = [rates[one.place] for one in task.inputs if one.place in rates]
-        member = task.member
-        table.add_row(
-            str(task.id),
-            "-" if member is None else member.id,
-            "-" if member is None else member.host.removeprefix("/"),
-            f"{task.lag:,}",
-            f"{sum(known):,.0f}" if known else "-",
-            format_time(task.event_time_ms),
-        )
+        rate = f"{sum(known):,.0f}" if known else "-"
+        table.add_row(*task_cells(task), rate, format_time(task.event_time_ms))
     return table
 
 
