@@ -17,8 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.streams.cli.main import main
-from headrace.streams.supervisor.callers import ControlError, find_running
-from headrace.streams.supervisor.control_server import ControlServer, Wish, short_name
+from headrace.streams.supervisor.control_socket import (
+    ControlError,
+    ControlServer,
+    Wish,
+    find_running,
+    short_name,
+)
 from headrace.streams.supervisor.supervisor import RefusedError
 
 

@@ -14,7 +14,8 @@ from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.supervisor.exit_codes import ExitCode
 from headrace.streams.supervisor.status_line import WorkerStatus
 from headrace.streams.supervisor.supervisor import Supervisor
-from headrace.streams.supervisor.worker_reports import Ended, Failed, Loaded, Report, Status, Told
+from headrace.streams.supervisor.worker_reports import Ended, Loaded, Report, Status, Told
+from headrace.streams.tasks.failures import Failure
 from headrace.streams.worker.restarts import RestartLimits
 from tests.support.snapshots import worker_snapshot
 
@@ -258,7 +259,7 @@ def test_what_stops_several_workers_is_said_once() -> None:
     scene = Scene(workers=3)
     scene.all_running()
     for index in range(3):
-        told = Failed("RecordError", f"offset {index}", "KeyError", ["my_app.py:7 price"], [])
+        told = Failure("RecordError", f"offset {index}", "KeyError", ["my_app.py:7 price"], [])
         scene.process(index).unread.append(told)
         scene.process(index).code = ExitCode.RECORD
     assert scene.outcome() is ExitCode.RECORD

@@ -12,7 +12,7 @@ import click
 from headrace.streams import logs
 from headrace.streams.cli.options import settings_option
 from headrace.streams.config.config import user_state_dir
-from headrace.streams.supervisor.callers import ControlError, find_running
+from headrace.streams.supervisor.control_socket import ControlError, find_running
 from headrace.streams.supervisor.supervisor import WORKERS_MAX
 
 

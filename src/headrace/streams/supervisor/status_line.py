@@ -51,9 +51,6 @@ class WorkerStatus:
         while len(self._window) > 2 and status.at_s - self._window[1].at_s >= RATE_OVER_S:
             self._window.pop(0)
 
-    def told(self, facts: WorkerSnapshot) -> None:
-        self.facts = facts
-
     def view(self) -> WorkerView:
         return WorkerView(
             index=self.index,

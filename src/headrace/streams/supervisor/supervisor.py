@@ -28,7 +28,7 @@ from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.metrics.snapshots import SILENT, SILENT_S, ApplicationSnapshot, HealthSnapshot
 from headrace.streams.supervisor.exit_codes import TABLE, ExitCode, is_crash
 from headrace.streams.supervisor.status_line import WorkerStatus
-from headrace.streams.supervisor.worker_reports import Ended, Failed, Loaded, Report, Told
+from headrace.streams.supervisor.worker_reports import Ended, Loaded, Report, Told
 from headrace.streams.tasks.failures import Failure, log_failure
 from headrace.streams.worker.restarts import RestartLimits, Restarts
 from headrace.topology.describe.picture import Picture
@@ -318,14 +318,14 @@ class Supervisor:
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
                 self._application, self._topology = report.application, report.topology
                 self._picture = report.picture
-            elif isinstance(report, Failed):
-                self._failed(slot, report.failure())
+            elif isinstance(report, Failure):
+                self._failed(slot, report)
             elif isinstance(report, Unreached):
                 self._unreached(slot, report)
             elif isinstance(report, Ended):
                 slot.reported_end = report.code
             elif isinstance(report, Told):
-                slot.status.told(report.facts)
+                slot.status.facts = report.facts
             else:
                 if report.state in REACHED:
                     self._reached(slot)

@@ -39,11 +39,11 @@ from headrace.streams.supervisor.worker_handle import LEAVE, LEVEL, STDERR, STOP
 from headrace.streams.supervisor.worker_reports import (
     Activity,
     Ended,
-    Failed,
     Loaded,
     Reporter,
     ReportSender,
     Status,
+    fitted,
 )
 from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.topology.describe.picture import picture_of
@@ -198,7 +198,7 @@ def _exit_code(work: Callable[[], None], reports: ReportSender, says: _Says) -> 
         if isinstance(error, RecordError):
             error.told_for(says.target, says.again)
         failure = describe_failure(error, full=says.full)
-        if not reports.send_surely(Failed.of(failure)):
+        if not reports.send_surely(fitted(failure)):
             log_failure(get_logger(), failure)
         code = exit_code_of(error)
         return ExitCode.SHUT_DOWN if is_crash(code) and says.is_final() else code

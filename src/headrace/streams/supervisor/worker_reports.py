@@ -63,39 +63,6 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """Error that stopped the application: fields of `headrace.streams.tasks.failures.Failure`."""
-
-    error: str
-    reason: str
-    cause: str
-    places: list[str]
-    traceback: list[str]
-
-    @classmethod
-    def of(cls, failure: Failure) -> Failed:
-        """Create a report that fits into a pipe's buffer; outermost frames are removed first."""
-        made = cls(**asdict(failure))
-        while len(encode(made)) > select.PIPE_BUF:
-            parts = asdict(made)
-            longest = max(("reason", "places", "traceback"), key=lambda n: len(str(parts[n])))
-            part = parts[longest]
-            if longest == "reason":
-                parts[longest] = _half(part)
-            else:
-                parts[longest] = part[1:] if len(part) > 1 else [_half(part[0])]
-            made = cls(**parts)
-        return made
-
-    def failure(self) -> Failure:
-        return Failure(**asdict(self))
-
-
-def _half(text: str) -> str:
-    return text[: len(text) // 2]
-
-
-@dataclass(frozen=True, slots=True)
 class Told:
     """Metrics snapshot of a worker."""
 
@@ -113,11 +80,11 @@ class Ended:
     code: int
 
 
-Report = Loaded | Status | Failed | Unreached | Told | Ended
+Report = Loaded | Status | Failure | Unreached | Told | Ended
 _KINDS: dict[str, type[Report]] = {
     "loaded": Loaded,
     "status": Status,
-    "failed": Failed,
+    "failed": Failure,
     "unreached": Unreached,
     "ended": Ended,
 }
@@ -129,6 +96,24 @@ def encode(report: Report) -> bytes:
         return b"%s%s}\n" % (_TOLD, to_json(report.facts))
     kind = next(name for name, kind in _KINDS.items() if isinstance(report, kind))
     return json.dumps({kind: asdict(report)}).encode() + b"\n"
+
+
+def fitted(failure: Failure) -> Failure:
+    """Shorten a failure to a report that fits into a pipe's buffer, outermost frames first."""
+    while len(encode(failure)) > select.PIPE_BUF:
+        parts = asdict(failure)
+        longest = max(("reason", "places", "traceback"), key=lambda n: len(str(parts[n])))
+        part = parts[longest]
+        if longest == "reason":
+            parts[longest] = _half(part)
+        else:
+            parts[longest] = part[1:] if len(part) > 1 else [_half(part[0])]
+        failure = Failure(**parts)
+    return failure
+
+
+def _half(text: str) -> str:
+    return text[: len(text) // 2]
 
 
 def decode(line: bytes) -> Report:
