@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.devbroker import DevBroker, JarsUnavailableError, JavaNotFoundError
-from headrace.streams.devbroker.cluster import choose_ports, is_free
-from headrace.streams.devbroker.jars import kafka_jars, trust_options
+from headrace.streams.devbroker.cluster import choose_ports, why_taken
+from headrace.streams.devbroker.jars import KAFKA, jars_of, trust_options
 from headrace.streams.devbroker.java import Java, find_java
 from tests.support.patience import PATIENCE_S
 
@@ -103,29 +103,29 @@ def test_a_wrapper_script_is_seen_through(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_without_a_tool_to_fetch_with_the_way_out_is_told(bare: Path) -> None:
     with pytest.raises(JarsUnavailableError, match=r"(?s)no mvn on PATH.*'headrace\[broker\]'"):
-        kafka_jars(ANY_JAVA, report=print)
+        jars_of(KAFKA, ANY_JAVA, report=print)
 
 
 def test_a_broken_maven_is_quoted_and_leaves_nothing(bare: Path, tmp_path: Path) -> None:
     script(bare / "mvn", "echo '[ERROR] the mirror is asleep'\nexit 1\n")
     with pytest.raises(JarsUnavailableError, match=r"(?s)status 1.*the mirror is asleep"):
-        kafka_jars(ANY_JAVA, report=print)
+        jars_of(KAFKA, ANY_JAVA, report=print)
     assert cached(tmp_path) == ["kafka-4.3.1.lock"]
 
 
 def test_a_maven_that_fetched_only_half_is_not_believed(bare: Path, tmp_path: Path) -> None:
     script(bare / "mvn", FAKE_MAVEN.replace("log4j-slf4j-impl", "something-else"))
     with pytest.raises(JarsUnavailableError, match=r"without log4j-slf4j-impl-2\.25\.4\.jar"):
-        kafka_jars(ANY_JAVA, report=print)
+        jars_of(KAFKA, ANY_JAVA, report=print)
     assert cached(tmp_path) == ["kafka-4.3.1.lock"]
 
 
 def test_two_processes_fetch_once(bare: Path, tmp_path: Path) -> None:
     mvn = script(bare / "mvn", FAKE_MAVEN)
     code = (
-        "from pathlib import Path; from headrace.streams.devbroker.jars import kafka_jars\n"
+        "from pathlib import Path; from headrace.streams.devbroker.jars import KAFKA, jars_of\n"
         "from headrace.streams.devbroker.java import Java\n"
-        "print(kafka_jars(Java(home=Path('/nowhere'), version=17), report=lambda _: None))"
+        "print(jars_of(KAFKA, Java(home=Path('/nowhere'), version=17), report=lambda _: None))"
     )
     racers = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -152,7 +152,7 @@ def test_a_mirror_that_does_not_answer_is_quoted(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(JarsUnavailableError, match=r"(?s)Maven: .*127\.0\.0\.1"):
-        kafka_jars(find_java(), report=print)
+        jars_of(KAFKA, find_java(), report=print)
     assert cached(tmp_path) == ["kafka-4.3.1.lock"]
 
 
@@ -179,4 +179,4 @@ def test_chosen_ports_are_free_distinct_and_none_of_those_avoided() -> None:
     ports = choose_ports(3, avoiding=avoided)
     assert len(set(ports)) == 3
     assert not avoided & set(ports)
-    assert all(is_free(port) for port in ports)
+    assert all(why_taken(port) is None for port in ports)

@@ -17,7 +17,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +34,7 @@ from headrace.streams.devbroker.errors import (
     NodeFailedError,
     PortTakenError,
 )
-from headrace.streams.devbroker.jars import KAFKA_VERSION, kafka_jars
+from headrace.streams.devbroker.jars import KAFKA, KAFKA_VERSION, jars_of
 from headrace.streams.devbroker.java import Java, find_java
 from headrace.streams.devbroker.process import (
     Identity,
@@ -76,14 +76,10 @@ def why_taken(port: int) -> str | None:
     return None
 
 
-def is_free(port: int) -> bool:
-    return why_taken(port) is None
-
-
 def choose_base(count: int) -> int:
     for _ in range(_ATTEMPTS):
         base = random.randrange(_LOWEST, _HIGHEST)  # noqa: S311 - no secret
-        if all(is_free(base + step) for step in range(count)):
+        if all(why_taken(base + step) is None for step in range(count)):
             return base
     raise OSError(f"no {count} free ports in a row between {_LOWEST} and {_HIGHEST}")
 
@@ -270,7 +266,7 @@ def server_properties(
     copies = len(cluster.nodes)
     # Of three replicas two must be in sync, so that one node can fail without loss or downtime.
     in_sync = 2 if copies == 3 else 1
-    listener = "PLAINTEXT" if security is None else "SASL_SSL"
+    listener, inner = ("PLAINTEXT", "PLAINTEXT") if security is None else ("SASL_SSL", "SSL")
     guarded = "" if security is None else _guard(security)
     return f"""\
 process.roles=broker,controller
@@ -279,7 +275,7 @@ controller.quorum.voters={voters}
 controller.listener.names=CONTROLLER
 listeners={listener}://localhost:{node.port},CONTROLLER://localhost:{node.controller_port}
 advertised.listeners={listener}://{node.endpoint}
-listener.security.protocol.map={listener}:{listener},CONTROLLER:{_between_controllers(security)}
+listener.security.protocol.map={listener}:{listener},CONTROLLER:{inner}
 inter.broker.listener.name={listener}
 log.dirs=data
 default.replication.factor={copies}
@@ -290,10 +286,6 @@ transaction.state.log.min.isr={in_sync}
 share.coordinator.state.topic.replication.factor={copies}
 share.coordinator.state.topic.min.isr={in_sync}
 {guarded}{_COMMON}"""
-
-
-def _between_controllers(security: Security | None) -> str:
-    return "PLAINTEXT" if security is None else "SSL"
 
 
 def _guard(security: Security) -> str:
@@ -427,34 +419,28 @@ def log_directory(directory: Path, node: NodeRecord) -> Path:
 
 def log_tail(directory: Path, node: NodeRecord) -> str:
     shown: list[str] = []
-    for name in (LOG_NAME, _CONSOLE_NAME):
-        path = log_directory(directory, node) / name
-        try:
-            lines = path.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
-        except OSError:
-            continue
+    for path, data in _log_files(directory, node):
+        lines = data.decode(errors="replace").splitlines()[-_TAIL_LINES:]
         if lines:
             shown += [f"{path}:", *(f"  {line}" for line in lines)]
     return "\n".join(shown) or f"no log in {log_directory(directory, node)}"
 
 
-def log_size(directory: Path, node: NodeRecord) -> int:
-    path = log_directory(directory, node) / LOG_NAME
-    return path.stat().st_size if path.exists() else 0
-
-
 def logged_errors(directory: Path, node: NodeRecord, *, since: int) -> list[str]:
     """Return the first errors in the node's log from byte `since` on, and in its output."""
     found: list[str] = []
-    for name, begin in ((LOG_NAME, since), (_CONSOLE_NAME, 0)):
-        path = log_directory(directory, node) / name
-        try:
-            data = path.read_bytes()
-        except OSError:
-            continue
-        text = data[begin if begin <= len(data) else 0 :].decode(errors="replace")
+    for path, data in _log_files(directory, node):
+        begin = since if path.name == LOG_NAME and since <= len(data) else 0
+        text = data[begin:].decode(errors="replace")
         found += [line[:_LINE_MAX] for line in text.splitlines() if _ERROR.search(line)]
     return list(dict.fromkeys(found))[:_ERRORS_SHOWN]
+
+
+def _log_files(directory: Path, node: NodeRecord) -> Iterator[tuple[Path, bytes]]:
+    for name in (LOG_NAME, _CONSOLE_NAME):
+        path = log_directory(directory, node) / name
+        with suppress(OSError):
+            yield path, path.read_bytes()
 
 
 def _home(directory: Path, node: NodeRecord) -> Path:
@@ -742,7 +728,7 @@ class DevBroker:
     ) -> ClusterRecord:
         """Format and start nodes; after an error, `started` contains the nodes to stop again."""
         java = find_java()
-        runtime = Runtime(java=java, jars=kafka_jars(java, report=self._report))
+        runtime = Runtime(java=java, jars=jars_of(KAFKA, java, report=self._report))
         if record.secure:
             self._security.prepare()
         save(self.directory, record)
@@ -758,7 +744,8 @@ class DevBroker:
         what = f"node {missing[0].id}" if len(missing) == 1 else f"{len(missing)} nodes"
         self._report(f"Starting {what} of Kafka at {record.bootstrap}, which takes some seconds")
         for node in missing:
-            self._log_ends[node.id] = log_size(self.directory, node)
+            log = log_directory(self.directory, node) / LOG_NAME
+            self._log_ends[node.id] = log.stat().st_size if log.exists() else 0
             launch_node(self.directory, node, runtime=runtime, recorded=recorded)
         return record
 

@@ -96,10 +96,6 @@ KAFKA = Library(
 )
 
 
-def kafka_jars(java: Java, *, report: Report) -> Path:
-    return jars_of(KAFKA, java, report=report)
-
-
 def jars_of(library: Library, java: Java, *, report: Report) -> Path:
     """Return the directory of a library's jars, downloading them if it is missing.
 
