@@ -10,7 +10,6 @@ import click
 
 from headrace.streams.cli.options import (
     load,
-    load_alone,
     said_errors,
     settings_option,
     target_argument,
@@ -60,7 +59,7 @@ def check(target: str, strict: bool, deployed: bool, settings: dict[str, Any]) -
     MODULE:APP is what `headrace run` takes.
     """
     with said_errors():
-        app = (load if deployed else load_alone)(target, settings)
+        app = load(target, settings, needs_cluster=deployed)
         if deployed:
             sys.exit(_compare(app))
     steps = list(unnamed_steps(plan.program.sub_topology for plan in app.plans))
@@ -90,18 +89,16 @@ def _compare(app: KafkaStreams) -> int:
     """Print the differences from the deployed topology; return the exit code."""
     from headrace.state.log import get_logger
     from headrace.streams.admin.start_check import CommittedRecords, StartCheck
+    from headrace.streams.cli.known_topics import admin_of
     from headrace.streams.kafka.clocks import SystemClock
-    from headrace.streams.kafka.connectivity import reach
-    from headrace.streams.kafka.group_admin import GroupAdmin
     from headrace.streams.plan.deployed import DeployedTopology
     from headrace.streams.plan.deployment import change_code
     from headrace.streams.plan.deployment_changes import changes
+    from headrace.streams.testing.memory_worker import EventLog
     from headrace.streams.worker.connections import LIVE
 
-    config = app.config
-    reach(config.admin_config())
-    timeout_s, clock = config.task_timeout_ms / 1000, SystemClock()
-    admin = GroupAdmin(config.admin_config(), timeout_s=timeout_s)
+    config, clock = app.config, SystemClock()
+    admin = admin_of(config)
     deployed = DeployedTopology(config, app.plans, admin, get_logger())
     before = deployed.read()
     if before is None:
@@ -115,47 +112,36 @@ def _compare(app: KafkaStreams) -> int:
         found = changes(before, deployed.present, application_id=config.application_id)
     refused = [str(change) for change in found if change.refused]
     records = CommittedRecords(
-        partial(LIVE.make_reader, config, clock), clock=clock, timeout_s=timeout_s
+        partial(LIVE.make_reader, config, clock),
+        clock=clock,
+        timeout_s=config.task_timeout_ms / 1000,
     )
-    notes = _Notes()
-    start_check = StartCheck(config, app.plans, admin, records, before, notes, described=admin)
+    log = EventLog()
+    start_check = StartCheck(config, app.plans, admin, records, before, log, described=admin)
     refused += _wrong_topics(admin, app, start_check)
     for text in refused:
         click.echo(f"Refused: {text}")
     for change in found:
         if not change.refused:
             click.echo(f"Note: {change}")
-    for note in notes.told:
-        click.echo(f"Note: {note}")
+    for event in log.events:
+        click.echo(f"Note: {_note(**event)}")
     if before is not None and any(change.refused for change in found):
         code = change_code(before, deployed.present)
         click.echo(f"To start all the same and lose that: topology.change.accept={code}")
     if not refused:
-        but = ", but see the notes" if notes.told else ""
+        but = ", but see the notes" if log.events else ""
         click.echo(f"The application can be started on what is deployed{but}.")
         if before is not None:
             click.echo("What its functions do is not compared.")
     return 1 if refused else 0
 
 
-class _Notes:
-    """Log replacement that collects the events of a start."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def info(self, event: str, /, **fields: Any) -> None:
-        self._tell(event, fields)
-
-    def warning(self, event: str, /, **fields: Any) -> None:
-        self._tell(event, fields)
-
-    def error(self, event: str, /, **fields: Any) -> None:
-        self._tell(event, fields)
-
-    def _tell(self, event: str, fields: dict[str, Any]) -> None:
-        others = ", ".join(f"{name}={value}" for name, value in fields.items() if name != "reason")
-        self.told.append(f"{event}: {fields.get('reason', '')} ({others})".replace(":  (", " ("))
+def _note(event: str, level: str, reason: str = "", **fields: Any) -> str:
+    """Format a log event of a start."""
+    del level
+    others = ", ".join(f"{name}={value}" for name, value in fields.items())
+    return f"{event}: {reason} ({others})".replace(":  (", " (")
 
 
 def _wrong_topics(admin: GroupAdmin, app: KafkaStreams, start_check: StartCheck) -> list[str]:

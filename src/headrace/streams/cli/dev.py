@@ -150,7 +150,7 @@ class Child:
     """
 
     def __init__(self, *arguments: str, say: Callable[[str], None]) -> None:
-        self._said: list[str] = []
+        self._has_said = False
         self._say = say
         leash, self._leash = os.pipe()
         try:
@@ -173,14 +173,14 @@ class Child:
     def _pass_on(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said.append(line)
+            self._has_said = True
             self._say(line.rstrip("\n"))
 
-    def has_said(self) -> bool:
-        return bool(self._said)
-
-    def poll(self) -> int | None:
-        return self._process.poll()
+    def await_output(self) -> None:
+        """Wait until the process has printed a line or has ended, for a limited time."""
+        give_up_s = time.monotonic() + _READY_S
+        while not self._has_said and self._process.poll() is None and time.monotonic() < give_up_s:
+            time.sleep(_LOOK_S / 10)
 
     def wait(self) -> int:
         code = self._process.wait()
@@ -404,13 +404,10 @@ class Session:
         tail = self._child(
             children, "topics", "tail", "--app", self._target, "--follow", "--from", "end"
         )
-        # The first output must not be missed.
-        give_up_s = time.monotonic() + _READY_S
-        while not tail.has_said() and tail.poll() is None and time.monotonic() < give_up_s:
-            time.sleep(_LOOK_S / 10)
+        tail.await_output()  # the first output must not be missed
         options = ("--log-format", "console", "--status-every", "0")
         served = () if self._page is None else self._page.options
-        self._running = self._child(children, "run", self._target, *options, *served)
+        self._child(children, "run", self._target, *options, *served)
         if self._page is not None:
             click.echo(f"The page: {self._page.url}")
 

@@ -139,6 +139,12 @@ class Known:
         )
 
 
+def admin_of(config: StreamsConfig) -> GroupAdmin:
+    """Check that the cluster answers, and return an admin client."""
+    reach(config.admin_config())
+    return GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
+
+
 def _tables(app: KafkaStreams) -> frozenset[str]:
     nodes = [node for plan in app.plans for node in plan.program.sub_topology.nodes]
     readers: dict[str, list[bool]] = {}

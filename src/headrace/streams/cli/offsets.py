@@ -29,7 +29,7 @@ from headrace.streams.admin.overview import unmade_of
 from headrace.streams.admin.reset import Reset, ResetPlan, refuse_backfill, refuse_members
 from headrace.streams.admin.reset import lines as _reset_lines
 from headrace.streams.admin.skip import carry_out, plan_skip
-from headrace.streams.cli.known_topics import Known
+from headrace.streams.cli.known_topics import Known, admin_of
 from headrace.streams.cli.lag import require_topics
 from headrace.streams.cli.options import (
     WHERE,
@@ -37,14 +37,12 @@ from headrace.streams.cli.options import (
     load,
     said_errors,
     settings_option,
+    state_dir_option,
     target_argument,
     where,
 )
 from headrace.streams.cli.tail import FIELDS, line_of
-from headrace.streams.config.secrets import over
-from headrace.streams.config.settings import given_by
 from headrace.streams.errors import ConfigError, ResetRefusedError
-from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.protocols import Target, TopicPartition
@@ -67,11 +65,9 @@ def changelog() -> None:
 @target_argument
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
 @click.option("--yes", is_flag=True, help="Do it without a question.")
-@click.option("--state-dir", metavar="DIRECTORY", help="The setting state.dir.")
+@state_dir_option
 @settings_option
-def restore_from_local(
-    target: str, dry_run: bool, yes: bool, state_dir: str | None, settings: dict[str, str]
-) -> None:
+def restore_from_local(target: str, dry_run: bool, yes: bool, settings: dict[str, str]) -> None:
     """Write changelogs again from the rows on this host.
 
     For changelogs that were deleted while the group has offsets: the application refuses to start
@@ -80,14 +76,10 @@ def restore_from_local(
 
     MODULE:APP is what `headrace run` takes.
     """
-    if state_dir is not None:
-        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
     with said_errors():
         app = load(target, settings)
         config = app.config
-        timeout_s = config.task_timeout_ms / 1000
-        reach(config.admin_config())
-        cluster = GroupAdmin(config.admin_config(), timeout_s=timeout_s)
+        cluster = admin_of(config)
         work = LocalChangelogs(
             config,
             app.plans,
@@ -96,7 +88,7 @@ def restore_from_local(
                 {**config.producer_config(None), "delivery.report.only.error": True},
                 commit_offsets=lambda _: None,
                 end_offsets=cluster.end_offsets,
-                timeout_s=timeout_s,
+                timeout_s=config.task_timeout_ms / 1000,
             ),
             now_ms=lambda: time.time_ns() // 1_000_000,
         )
@@ -145,7 +137,7 @@ def restore_from_local(
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
 @click.option("--yes", is_flag=True, help="Do it without a question.")
-@click.option("--state-dir", metavar="DIRECTORY", help="The setting state.dir.")
+@state_dir_option
 @settings_option
 def reset(
     target: str,
@@ -154,7 +146,6 @@ def reset(
     all_internal: bool,
     dry_run: bool,
     yes: bool,
-    state_dir: str | None,
     settings: dict[str, Any],
 ) -> None:
     """Take a stopped application back to a beginning.
@@ -164,18 +155,14 @@ def reset(
 
     MODULE:APP is what `headrace run` takes.
     """
-    if state_dir is not None:
-        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
     with said_errors():
         app = load(target, settings)
-        timeout_s = app.config.task_timeout_ms / 1000
-        reach(app.config.admin_config())
         work = Reset(
             app.config.application_id,
             app.plans,
-            GroupAdmin(app.config.admin_config(), timeout_s=timeout_s),
+            admin_of(app.config),
             state_dir=app.config.state_dir,
-            timeout_s=timeout_s,
+            timeout_s=app.config.task_timeout_ms / 1000,
             global_topics=[plan.topic for plan in app.global_plans],
         )
 
@@ -228,15 +215,12 @@ def skip(
     """
     with said_errors():
         app = load(target, settings)
-        config, known = app.config, Known.by(app)
+        known = Known.by(app)
         with _refused_alike():
             tp = TopicPartition(known.full_name(topic), partition)
-        reach(config.admin_config())
-        cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
-        work = InputOffsets(
-            config.application_id, app.plans, cluster, exactly_once=config.exactly_once
-        )
-        reader = TopicReader(config.restore_config())
+        cluster = admin_of(app.config)
+        work = _inputs(app, cluster)
+        reader = TopicReader(app.config.restore_config())
 
         def first(tp: TopicPartition, begin: int) -> Message | None:
             ends = cluster.stable_offsets([tp])
@@ -334,9 +318,11 @@ def list_offsets(target: str, settings: dict[str, Any]) -> None:
 
 def _work(target: str, settings: dict[str, Any]) -> InputOffsets:
     app = load(target, settings)
+    return _inputs(app, admin_of(app.config))
+
+
+def _inputs(app: KafkaStreams, cluster: GroupAdmin) -> InputOffsets:
     config = app.config
-    reach(config.admin_config())
-    cluster = GroupAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
     return InputOffsets(config.application_id, app.plans, cluster, exactly_once=config.exactly_once)
 
 

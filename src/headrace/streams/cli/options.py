@@ -53,7 +53,7 @@ def show(table: Table) -> None:
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_FILE, _SERVERS = "headrace.config", "headrace.servers"
+_FILE, _SERVERS, _STATE_DIR = "headrace.config", "headrace.servers", "headrace.state_dir"
 _TABLE = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 _NAME = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
 _ASSIGNED = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
@@ -114,12 +114,13 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s\"']", "", name)
 
 
-def _keep_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
-    context.meta[_FILE] = path
+def _kept(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Return an option's callback that keeps its value for the callback of `--set`."""
 
+    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
+        context.meta[name] = value
 
-def _keep_servers(context: click.Context, _: click.Parameter, servers: str | None) -> None:
-    context.meta[_SERVERS] = servers
+    return keep
 
 
 def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
@@ -136,12 +137,12 @@ def _settings(context: click.Context, _: click.Parameter, given: tuple[str, ...]
             raise click.BadParameter(f"{where} is not NAME=VALUE")
         line[name.strip()] = value
         line.origins[name.strip()] = "--set"
+    if context.meta.get(_STATE_DIR) is not None:
+        line["state.dir"] = context.meta[_STATE_DIR]
+        line.origins["state.dir"] = "--state-dir"
     with said_errors():
-        return guarded(over(_beside(context), line))
-
-
-def _beside(context: click.Context) -> dict[str, Any]:
-    return over(_of_file(context.meta.get(_FILE)), settings_of(os.environ))
+        beside = over(_of_file(context.meta.get(_FILE)), settings_of(os.environ))
+        return guarded(over(beside, line))
 
 
 def _of_file(path: Path | None) -> Given:
@@ -161,6 +162,14 @@ def _of_file(path: Path | None) -> Given:
 _NO_CLUSTER = {"application.id": "application", "bootstrap.servers": "localhost:9092"}
 """Default settings of commands that connect to no broker."""
 target_argument = click.argument("target", metavar="MODULE:APP")
+state_dir_option = click.option(
+    "--state-dir",
+    metavar="DIRECTORY",
+    is_eager=True,
+    expose_value=False,
+    callback=_kept(_STATE_DIR),
+    help="The setting state.dir.",
+)
 
 
 def settings_option(command: _Command) -> _Command:
@@ -177,7 +186,7 @@ def settings_option(command: _Command) -> _Command:
         metavar="HOST:PORT,...",
         is_eager=True,
         expose_value=False,
-        callback=_keep_servers,
+        callback=_kept(_SERVERS),
         help="The setting bootstrap.servers.",
     )
     of_file = click.option(
@@ -186,7 +195,7 @@ def settings_option(command: _Command) -> _Command:
         metavar="FILE",
         is_eager=True,
         expose_value=False,
-        callback=_keep_file,
+        callback=_kept(_FILE),
         help='Read settings from a TOML file of lines such as "sasl.username" = "app". Variables '
         "such as HEADRACE_SASL_USERNAME go over them, and --set over these.",
     )
@@ -215,22 +224,13 @@ def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def load(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
+def load(target: str, settings: Mapping[str, Any], *, needs_cluster: bool = True) -> KafkaStreams:
     """Import the application that a command names, with settings that override its own."""
-    return _loaded(target, settings, settings)
-
-
-def load_alone(target: str, settings: Mapping[str, Any]) -> KafkaStreams:
-    """Import an application as `load` does; settings that name the cluster may be missing."""
-    return _loaded(target, settings, over(_NO_CLUSTER, settings))
-
-
-def _loaded(target: str, settings: Mapping[str, Any], beside: Mapping[str, Any]) -> KafkaStreams:
     from headrace.streams.supervisor.app_loader import load_app
     from headrace.streams.tasks.restore import SilentRestoreListener
     from headrace.streams.worker.protocols import SilentListener
 
-    app = load_app(target, beside)
+    app = load_app(target, settings if needs_cluster else over(_NO_CLUSTER, settings))
     if not settings:
         return app
     return app.derived(

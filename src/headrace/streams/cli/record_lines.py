@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
+import click
 import msgspec
 
 from headrace.streams.errors import StreamsError
@@ -23,6 +27,7 @@ from headrace.topology.serdes import bytes as bytes_serde
 from headrace.topology.serdes import string as string_serde
 from headrace.topology.serdes.documents import to_bytes, to_document
 
+STANDARD_INPUT = "-"
 _PASSED_OVER = frozenset({"topic", "offset", "error"})
 _FIELDS = frozenset({"key", "value", "timestamp", "headers", "partition"}) | _PASSED_OVER
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -84,8 +89,21 @@ def read_records(
             yield _record(text, number, file, key, value)
 
 
+@contextmanager
+def opened(file: str) -> Iterator[IO[str]]:
+    """Open a file, or standard input for "-"; `read_records` rejects invalid UTF-8."""
+    if file == STANDARD_INPUT:
+        yield text_of(sys.stdin.buffer)
+        return
+    try:
+        stream = Path(file).open("rb")  # noqa: SIM115
+    except OSError as error:
+        raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
+    with stream:
+        yield text_of(stream)
+
+
 def text_of(stream: IO[bytes]) -> IO[str]:
-    """Return a text stream of a file or standard input; `read_records` rejects invalid UTF-8."""
     return io.TextIOWrapper(stream, encoding="utf-8", errors="surrogateescape")
 
 

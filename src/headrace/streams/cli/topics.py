@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import IO, Any
+from contextlib import contextmanager
+from typing import Any
 
 import click
 import confluent_kafka.admin
@@ -19,7 +17,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.cli.known_topics import Form, Known, app_option, counts_of, serde_options
 from headrace.streams.cli.options import columns, json_option, said_errors, settings_option, show
-from headrace.streams.cli.record_lines import LineError, read_records, text_of
+from headrace.streams.cli.record_lines import (
+    STANDARD_INPUT,
+    LineError,
+    opened,
+    read_records,
+)
 from headrace.streams.cli.tail import tail
 from headrace.streams.errors import (
     FatalClientError,
@@ -320,7 +323,6 @@ def _described(known: Known, admin: GroupAdmin, full: str) -> dict[str, Any]:
 # The command `headrace topics produce`: records from lines of files or of standard input.
 
 
-STANDARD_INPUT = "-"
 Producer = PlainProducer | TransactionalProducer
 _TRANSACTION_MS = 600_000
 
@@ -364,7 +366,7 @@ def produce(
             written = _Writing(producer, form, count)
             try:
                 for file in files or (STANDARD_INPUT,):
-                    with _opened(file) as lines:
+                    with opened(file) as lines:
                         written.write(lines, "standard input" if file == "-" else file)
                 producer.commit()
             except StreamsError:
@@ -412,19 +414,6 @@ class _Writing:
                 raise LineError(file, record.line, f"is too large: {error}") from error
             self._producer.pressure(1.0)
             self.count += 1
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[IO[str]]:
-    if file == STANDARD_INPUT:
-        yield text_of(sys.stdin.buffer)
-        return
-    with ExitStack() as stack:
-        try:
-            lines = stack.enter_context(Path(file).open("rb"))
-        except OSError as error:
-            raise click.UsageError(f"{file} cannot be read: {error.strerror}") from error
-        yield text_of(lines)
 
 
 @contextmanager

@@ -20,10 +20,9 @@ from headrace.streams.cli.options import (
     said_errors,
     settings_option,
     show,
+    state_dir_option,
     target_argument,
 )
-from headrace.streams.config.secrets import over
-from headrace.streams.config.settings import given_by
 from headrace.streams.errors import ConfigError
 
 _SETTLED_S = 5.0
@@ -74,7 +73,7 @@ def list_open(target: str, topics: tuple[str, ...], settings: dict[str, Any]) ->
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and end.")
 @click.option("--yes", is_flag=True, help="Do it without a question.")
-@click.option("--state-dir", metavar="DIRECTORY", help="The setting state.dir.")
+@state_dir_option
 @settings_option
 def abort(
     target: str,
@@ -82,7 +81,6 @@ def abort(
     workers: tuple[str, ...],
     dry_run: bool,
     yes: bool,
-    state_dir: str | None,
     settings: dict[str, Any],
 ) -> None:
     """Abort open transactions of a stopped application.
@@ -94,8 +92,6 @@ def abort(
 
     MODULE:APP is what `headrace run` takes.
     """
-    if state_dir is not None:
-        settings = over(settings, given_by({"state.dir": state_dir}, "--state-dir"))
     with said_errors():
         app = load(target, settings)
         config = app.config

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.streams.cli.options import load_alone, said_errors, settings_option, target_argument
+from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
+from headrace.streams.cli.record_lines import (
+    STANDARD_INPUT,
+    LineError,
+    opened,
+    read_records,
+    record_line,
+)
 from headrace.streams.errors import RecordError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.topology import serdes
@@ -21,7 +26,6 @@ from headrace.topology import serdes
 if TYPE_CHECKING:
     from headrace.streams.testing.driver import TopologyTestDriver
 
-STANDARD_INPUT = "-"
 LINES_MAX = 3
 """Maximum number of candidate lines that are printed as a record's origin."""
 SKIPPED_MAX = 10
@@ -34,20 +38,6 @@ class Given:
 
     topic: str
     file: str
-
-    @contextmanager
-    def opened(self) -> Iterator[IO[str]]:
-        from headrace.streams.cli.record_lines import text_of
-
-        if self.file == STANDARD_INPUT:
-            yield text_of(sys.stdin.buffer)
-            return
-        try:
-            file = Path(self.file).open("rb")  # noqa: SIM115
-        except OSError as error:
-            raise click.UsageError(f"{self.file} cannot be read: {error.strerror}") from error
-        with file:
-            yield text_of(file)
 
 
 def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Given, ...]:
@@ -110,7 +100,7 @@ def try_app(
     with said_errors():
         from headrace.streams.testing.driver import TopologyTestDriver
 
-        app = load_alone(target, settings)
+        app = load(target, settings, needs_cluster=False)
         driver = TopologyTestDriver(
             app.topology,
             app.settings,
@@ -154,12 +144,10 @@ class Trial:
             _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
     def fill(self, inputs: Iterable[Given]) -> None:
-        from headrace.streams.cli.record_lines import LineError, read_records
-
         for given in inputs:
             topic = self.driver.input(given.topic)
             count = len(self.driver.cluster.topics[given.topic].logs)
-            with given.opened() as lines:
+            with opened(given.file) as lines:
                 for record in read_records(
                     lines, given.file, key=topic.key_serde, value=topic.value_serde
                 ):
@@ -203,7 +191,6 @@ class Trial:
 
     def outputs(self, shown: Sequence[str]) -> Iterator[str]:
         """Yield output records as lines; parts that a serde rejects are shown as bytes."""
-        from headrace.streams.cli.record_lines import record_line
         from headrace.topology.serdes.documents import decoded
 
         topics = shown or self.driver.output_topics
