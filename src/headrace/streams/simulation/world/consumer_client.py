@@ -316,7 +316,7 @@ class SimulatedConsumer:
         self._due.append(("assign", added))
         if self._faults.draw(self.process, "rebalance") is not None:
             self.process.stand(self._faults.stall_us())
-        self._wake()
+        self.process.wake()
 
     def _owned_when_served(self) -> list[TopicPartition]:
         owned = list(self._owned)
@@ -339,7 +339,7 @@ class SimulatedConsumer:
             return
         if self._owned:
             self._due.append(("lost", list(self._owned)))
-            self._wake()
+            self.process.wake()
         else:
             self._then = None
             self._join()
@@ -436,7 +436,7 @@ class SimulatedConsumer:
 
     def _fail(self, error: KafkaError) -> None:
         self._errors.append(Message(error=error))
-        self._wake()
+        self.process.wake()
 
     def _fetch(self) -> None:
         if self._instance_id or not self._faults.is_slow_to_restore():
@@ -597,10 +597,6 @@ class SimulatedConsumer:
         self._serve()
         self._closed = True
         self._reading.close()
-
-    def _wake(self) -> None:
-        if self.process.actor is not None:
-            self._kernel.wake(self.process.actor)
 
     def _note(self, what: str) -> None:
         if self._instance_id:

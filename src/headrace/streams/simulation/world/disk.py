@@ -334,68 +334,61 @@ def open_homes(
     return open_home
 
 
+@dataclass(slots=True, eq=False)
 class _FaultyState:
     """Local state whose calls fail, are delayed, or kill the process before or after the call."""
 
-    def __init__(
-        self,
-        inner: TaskState,
-        process: Process,
-        faults: Faults,
-        on_broken: Callable[[], None],
-        full_until_us: Callable[[], int],
-    ) -> None:
-        self._inner = inner
-        self._full_until_us = full_until_us
-        self._process = process
-        self._faults = faults
-        self._on_broken = on_broken
-        self._is_open = True
+    inner: TaskState
+    process: Process
+    faults: Faults
+    on_broken: Callable[[], None]
+    full_until_us: Callable[[], int]
+    is_open: bool = True
 
     def _call(self, name: str, effect: Callable[[], None], words: str = "") -> None:
-        self._process.check()
-        kind = self._faults.draw(self._process, name)
-        self._faults.strike(self._process, kind)
+        self.process.check()
+        kind = self.faults.draw(self.process, name)
+        self.faults.strike(self.process, kind)
         if kind == "corrupted":
-            self._on_broken()
+            self.on_broken()
             raise StoreCorruptedError("simulated: the files cannot be read")
-        if self._full_until_us() > self._process.kernel.now_us:
-            self._faults.hit(self._process, name, "full")
+        if self.full_until_us() > self.process.kernel.now_us:
+            self.faults.hit(self.process, name, "full")
             raise StateError("RocksDB failed: IO error: No space left on device")
         effect()
         if words:
-            self._process.note(f"{name}: {words}")
+            self.process.note(f"{name}: {words}")
         if kind == "crash_after":
-            raise crash(self._process)
+            raise crash(self.process)
         # A write takes time, in which other threads run.
-        self._process.sleep(self._process.kernel.between(20, 200))
+        self.process.sleep(self.process.kernel.between(20, 200))
 
     def store(self, name: str) -> CommittedStore:
-        return self._inner.store(name)
+        return self.inner.store(name)
 
     def position(self, store_name: str) -> Position | None:
-        return self._inner.position(store_name)
+        return self.inner.position(store_name)
 
     def write(self, deltas: Mapping[str, Delta], positions: Mapping[str, Position]) -> None:
         words = ", ".join(f"{name}@{p.offset}" for name, p in positions.items())
-        self._call("store.write", lambda: self._inner.write(deltas, positions), words)
+        self._call("store.write", lambda: self.inner.write(deltas, positions), words)
 
     def begin_restore(self) -> None:
-        self._call("store.begin_restore", self._inner.begin_restore, "bulk")
+        self._call("store.begin_restore", self.inner.begin_restore, "bulk")
 
     def restore(self, deltas: Mapping[str, Delta]) -> None:
         words = ", ".join(f"{name} {len(delta)} rows" for name, delta in deltas.items())
-        self._call("store.restore", lambda: self._inner.restore(deltas), words)
+        self._call("store.restore", lambda: self.inner.restore(deltas), words)
 
     def end_restore(self, positions: Mapping[str, Position]) -> None:
         words = ", ".join(f"{name}@{p.offset}" for name, p in positions.items())
-        self._call("store.end_restore", lambda: self._inner.end_restore(positions), words)
+        self._call("store.end_restore", lambda: self.inner.end_restore(positions), words)
 
     def drop_store(self, name: str) -> None:
-        self._call("store.drop", lambda: self._inner.drop_store(name), name)
+        self._call("store.drop", lambda: self.inner.drop_store(name), name)
 
     def close(self) -> None:
-        self._process.check()
-        if self._is_open:
-            self._is_open = False
-            self._inner.close()
+        self.process.check()
+        if self.is_open:
+            self.is_open = False
+            self.inner.close()

@@ -46,6 +46,10 @@ class Process:
         self.kernel.sleep(delay_us)
         self.settle()
 
+    def wake(self, delay_us: int = 0) -> None:
+        if self.actor is not None:
+            self.kernel.wake(self.actor, delay_us)
+
     def settle(self) -> None:
         """Wait until the process is not suspended, and raise if it is dead."""
         while self.alive and self.stands:
@@ -69,8 +73,7 @@ class Process:
         self.alive = False
         self.note("! dies")
         self._tell()
-        if self.actor is not None:
-            self.kernel.wake(self.actor)
+        self.wake()
 
     def die_quietly(self) -> None:
         if self.alive:

@@ -144,7 +144,7 @@ class SimulatedProducer:
         """Write the queued records in the background; the order of partitions is random."""
         self._delivery_due = False
         if self._state is State.FATAL or not self._queue:
-            self._wake()
+            self._process.wake()
             return
         kind = self._faults.draw(self._process, "delivery")
         if kind == "abortable":
@@ -163,7 +163,7 @@ class SimulatedProducer:
             self._write(lost_answer=kind == "lost_answer")
         if self._queue and not self._delivery_due:
             self._deliver_later(self._kernel.between(200, 5 * MS))
-        self._wake()
+        self._process.wake()
 
     def _write(self, *, lost_answer: bool, count: int | None = None) -> None:
         queue = list(self._queue)[:count]
@@ -208,10 +208,6 @@ class SimulatedProducer:
         self._queue.clear()
         if self._id is not None:
             self._become_abortable(code, "a record could not be delivered")
-
-    def _wake(self) -> None:
-        if self._process.actor is not None:
-            self._kernel.wake(self._process.actor)
 
     def poll(self, timeout: float = -1) -> int:
         self._process.check()

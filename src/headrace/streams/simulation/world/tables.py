@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 
@@ -43,36 +43,30 @@ class Tables:
         return open_sink
 
 
+@dataclass(slots=True, eq=False)
 class _Connection:
-    def __init__(
-        self,
-        inner: SinkConnection,
-        process: Process,
-        faults: Faults,
-        batching: SinkBatching | None,
-    ) -> None:
-        self.batching = batching
-        self._inner = inner
-        self._process = process
-        self._faults = faults
+    inner: SinkConnection
+    process: Process
+    faults: Faults
+    batching: SinkBatching | None
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        return self._call("sink.positions", lambda: self._inner.positions(source, partitions))
+        return self._call("sink.positions", lambda: self.inner.positions(source, partitions))
 
     def write(self, batch: SinkBatch, /) -> None:
         self._call("sink.write", lambda: self._write(batch))
 
     def _write(self, batch: SinkBatch) -> None:
-        rate = self._faults.plan.sink_rate
+        rate = self.faults.plan.sink_rate
         if rate is not None:
             took_us = int(len(batch.rows) / rate * SECOND)
-            self._process.sleep(min(took_us, TIMEOUT_US))
+            self.process.sleep(min(took_us, TIMEOUT_US))
             if took_us > TIMEOUT_US:
                 raise SinkUnavailableError("simulated: statement timeout", timed_out=True)
-        self._inner.write(batch)
+        self.inner.write(batch)
 
     def _call(self, call: str, effect: Callable[[], T]) -> T:
-        process, faults = self._process, self._faults
+        process, faults = self.process, self.faults
         process.check()
         kind = faults.draw(process, call)
         if kind == "crash_before":
@@ -88,7 +82,7 @@ class _Connection:
         return faults.serve(process, kind, effect)
 
     def close(self) -> None:
-        self._inner.close()
+        self.inner.close()
 
 
 def _shortened(sink: ExternalSink) -> SinkBatching | None:
