@@ -8,7 +8,7 @@ from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.simulation import SimulationResult
 from headrace.streams.simulation.setup import Incarnation
 from headrace.streams.simulation.world.cluster import Cluster
-from headrace.streams.simulation.world.log import Txn
+from headrace.streams.simulation.world.transactions import Txn
 from headrace.streams.worker.worker import Worker
 
 LOGGED = {

@@ -14,9 +14,8 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import SubPlan, plan_application
-from headrace.streams.simulation.inputs import Row
 from headrace.streams.simulation.run import Run
-from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.streams.simulation.setup import Outcome, Row, Setup
 from headrace.streams.simulation.world.cluster import Cluster
 from headrace.streams.simulation.world.coverage import Coverage
 from headrace.streams.simulation.world.faults import CALM, FaultPlan

@@ -1,4 +1,4 @@
-"""Simulated run: workers, their supervisor, the cluster and the nemesis, from start to end."""
+"""Simulated run: input, workers, the cluster and the nemesis, from start to end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Message
 
@@ -16,13 +17,11 @@ from headrace.streams.errors import MissingTopicError, OffsetLostError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
-from headrace.streams.plan.topic_plan import plan_internal_topics
-from headrace.streams.simulation.inputs import Feed
-from headrace.streams.simulation.setup import Outcome, Setup
+from headrace.streams.simulation.setup import Outcome, Row, Setup
 from headrace.streams.simulation.slot import SimulatedWorker
 from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
 from headrace.streams.simulation.world.disk import Files, Host, MemoryFiles, RocksFiles
-from headrace.streams.simulation.world.faults import Faults
+from headrace.streams.simulation.world.faults import FaultPlan, Faults
 from headrace.streams.simulation.world.kernel import (
     MS,
     SECOND,
@@ -33,6 +32,7 @@ from headrace.streams.simulation.world.kernel import (
 )
 from headrace.streams.simulation.world.process import Process
 from headrace.streams.simulation.world.tables import Tables
+from headrace.streams.simulation.world.transactions import RefusedError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 
 # Disasters that may end an application: lost offsets, and lost or replaced topics.
@@ -224,6 +224,84 @@ class Disasters:
         return topic
 
 
+# Input, with random order, batches and transactions.
+
+
+class Feed:
+    """Producer that writes the input over some time, partly in transactions.
+
+    Args:
+        plan: determines whether there are foreign transactions.
+        seconds: the duration of the input in virtual seconds.
+    """
+
+    def __init__(
+        self, cluster: Cluster, rows: Mapping[str, Sequence[Row]], plan: FaultPlan, seconds: float
+    ) -> None:
+        self._cluster = cluster
+        self._kernel = cluster.kernel
+        self._foreign = plan.foreign_transactions
+        self._numbers = 0
+        self.left = 0
+        """Number of batches and transactions that have not ended."""
+        for topic, own in rows.items():
+            self._plan(topic, own, int(seconds * SECOND))
+
+    def _plan(self, topic: str, rows: Sequence[Row], span_us: int) -> None:
+        random = self._kernel.random
+        batches: list[Sequence[Row]] = []
+        begin = 0
+        while begin < len(rows):
+            size = random.randint(1, 8)
+            batches.append(rows[begin : begin + size])
+            begin += size
+        for at_us, batch in zip(
+            sorted(random.randrange(span_us + 1) for _ in batches), batches, strict=True
+        ):
+            self.left += 1
+            self._kernel.after(at_us, partial(self._write, topic, batch))
+
+    def _write(self, topic: str, rows: Sequence[Row]) -> None:
+        chance = self._kernel.random.random() if self._foreign else 1.0
+        if chance < 0.1:
+            # Written and aborted: a reader of aborted records would process them twice.
+            self._in_transaction(topic, rows, committed=False)
+        if chance < 0.2:
+            self._in_transaction(topic, rows, committed=True)
+        else:
+            for row in rows:
+                self._append(self._place(topic, row), row, None)
+        self.left -= 1
+
+    def _in_transaction(self, topic: str, rows: Sequence[Row], *, committed: bool) -> None:
+        self._numbers += 1
+        name = f"input-{self._numbers}"
+        transactions = self._cluster.transactions
+        epoch = transactions.init(name, 60 * SECOND)
+        for row in rows:
+            tp = self._place(topic, row)
+            self._append(tp, row, transactions.join(name, epoch, tp))
+        self.left += 1
+
+        def end() -> None:
+            try:
+                transactions.end(name, epoch, committed=committed)
+            except RefusedError as refused:  # no other client ends it
+                raise AssertionError(name) from refused
+            self.left -= 1
+
+        late = self._kernel.chance(0.3)
+        self._kernel.after(self._kernel.between(MS, (5 * SECOND) if late else 50 * MS), end)
+
+    def _place(self, topic: str, row: Row) -> TopicPartition:
+        # Once per row: without a key, the next call returns another partition.
+        return self._cluster.route(topic, row[0], -1)
+
+    def _append(self, tp: TopicPartition, row: Row, txn: Any) -> None:
+        key, value, at_ms = row
+        self._cluster.append(tp, key, value, START_MS + at_ms, None, txn)
+
+
 # Faults of whole workers, disks and clocks.
 
 
@@ -370,13 +448,7 @@ class Run:
         cluster, plans = self.cluster, self.setup.plans
         for name, partitions in self.setup.partitions.items():
             cluster.create(name, partitions, {})
-        admin = SimulatedAdmin(cluster)
-        planned = plan_internal_topics(
-            [plan.topics for plan in plans],
-            admin.describe(admin.names()),
-            topic_configs=self.setup.config.topic_configs,
-        )
-        admin.create(planned.create)
+        SimulatedAdmin(cluster).create_internal(plans, self.setup.config.topic_configs)
 
     # -- the run -------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan, TaskId
-from headrace.streams.simulation.inputs import Row
 from headrace.streams.simulation.world.faults import FaultPlan
 from headrace.streams.worker.worker import Worker
+
+Row = tuple[bytes | None, bytes | None, int]
+"""Key, value, and milliseconds since the start of the run."""
 
 # One process of a worker, with the observations of other actors.
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.streams.kafka.protocols import CommittedOffset, NewTopic, TopicFacts, TopicPartition
+from headrace.streams.plan.plan import SubPlan
+from headrace.streams.plan.topic_plan import plan_internal_topics
 
 
 class Decided(Protocol):
@@ -160,6 +162,12 @@ class LocalAdmin(Generic[ClusterT]):
     def create(self, topics: Sequence[NewTopic]) -> None:
         for topic in topics:
             self._cluster.create(topic.name, topic.partitions, topic.config)
+
+    def create_internal(self, plans: Iterable[SubPlan], configs: Mapping[str, str]) -> None:
+        """Create the internal topics of an application, as its start does."""
+        topics = [plan.topics for plan in plans]
+        planned = plan_internal_topics(topics, self.describe(self.names()), topic_configs=configs)
+        self.create(planned.create)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self._cluster.log(tp).end for tp in partitions}

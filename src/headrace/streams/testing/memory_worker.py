@@ -17,7 +17,6 @@ from headrace.streams.kafka.protocols import Probe, Producer, TopicPartition
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan, TaskId
-from headrace.streams.plan.topic_plan import plan_internal_topics
 from headrace.streams.tasks.async_io import OneByOne
 from headrace.streams.tasks.driver_disk import Disk
 from headrace.streams.tasks.restore import SilentRestoreListener
@@ -112,7 +111,6 @@ def create_topics(
     global_plans: Sequence[GlobalPlan] = (),
 ) -> None:
     """Create the topics that the plans read and write; internal topics as in production."""
-    admin = MemoryAdmin(cluster)
     read = [*(plan.topics for plan in plans), *(plan.topics for plan in global_plans)]
     for name in dict.fromkeys(name for topics in read for name in topics.sources):
         cluster.create(name)
@@ -121,12 +119,7 @@ def create_topics(
             cluster.create(sink.topic)  # a windowed key requires the partition count
     if config.handlers.dead_letter_topic is not None:
         cluster.create(config.handlers.dead_letter_topic)
-    planned = plan_internal_topics(
-        [plan.topics for plan in plans],
-        admin.describe(admin.names()),
-        topic_configs=config.topic_configs,
-    )
-    admin.create(planned.create)
+    MemoryAdmin(cluster).create_internal(plans, config.topic_configs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,44 @@ from headrace.state.codec import partition_for_key
 from headrace.streams.kafka.protocols import CommittedOffset, GroupState, Member, TopicPartition
 from headrace.streams.simulation.world.groups import Group, Metadata
 from headrace.streams.simulation.world.kernel import Kernel
-from headrace.streams.simulation.world.log import Log, Txn
 from headrace.streams.simulation.world.process import Process
-from headrace.streams.simulation.world.transactions import RefusedError, TransactionCoordinator
-from headrace.streams.testing.local_cluster import LocalAdmin, LocalCluster, LocalTopic
+from headrace.streams.simulation.world.transactions import RefusedError, TransactionCoordinator, Txn
+from headrace.streams.testing.local_cluster import (
+    LocalAdmin,
+    LocalCluster,
+    LocalTopic,
+    PartitionLog,
+)
 from headrace.topology.context.environment import Headers
 
 CREATE_TIME = 1
 """Kafka's type of a timestamp that the producer has set."""
+
+
+class Log(PartitionLog[Message, Txn]):
+    """Log of a partition."""
+
+    __slots__ = ()
+
+    def records(self, *, committed: bool = True) -> list[Message]:
+        return self.read(self.start, 1 << 60, committed=committed)[0]
+
+    def compact(self) -> int:
+        """Remove decided records whose key has a later record, and return their number."""
+        last: dict[bytes | None, int] = {}
+        bound = self.last_stable
+        for offset in range(self.start, bound):
+            entry = self.entries[offset]
+            if entry is not None and self.is_final(offset):
+                last[entry.key()] = offset
+        gone = 0
+        # The last entry stays, because compaction never removes the end of a log.
+        for offset in range(self.start, min(bound, self.end - 1)):
+            entry = self.entries[offset]
+            if entry is not None and last.get(entry.key()) != offset:
+                self.entries[offset] = None
+                gone += 1
+        return gone
 
 
 class Cluster(LocalCluster[Log]):
@@ -104,8 +134,8 @@ class Cluster(LocalCluster[Log]):
 
     def _tell_readers(self, tp: TopicPartition) -> None:
         for process, tps in self.readers:
-            if tp in tps and process.alive and process.actor is not None:
-                self.kernel.wake(process.actor, 300)
+            if tp in tps and process.alive:
+                process.wake(300)
 
     def _pend(self, txn: Txn) -> None:
         self.group.pending[txn] = None

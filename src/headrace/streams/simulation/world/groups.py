@@ -20,9 +20,8 @@ from confluent_kafka import KafkaError
 
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.kernel import MS, Kernel
-from headrace.streams.simulation.world.log import Txn
 from headrace.streams.simulation.world.process import Process
-from headrace.streams.simulation.world.transactions import RefusedError
+from headrace.streams.simulation.world.transactions import RefusedError, Txn
 
 
 @dataclass(frozen=True, slots=True)

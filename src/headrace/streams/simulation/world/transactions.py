@@ -12,14 +12,13 @@ ends any transaction that its producer has open at that time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from confluent_kafka import KafkaError
 
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.kernel import MS, SECOND, Kernel
-from headrace.streams.simulation.world.log import Txn
 
 
 class RefusedError(Exception):
@@ -29,6 +28,19 @@ class RefusedError(Exception):
         super().__init__(code, text)
         self.code = code
         self.text = text
+
+
+@dataclass(slots=True, eq=False)
+class Txn:
+    """Transaction with its partitions, its offsets and its outcome."""
+
+    owner: str
+    epoch: int = 0
+    committed: bool | None = None
+    """The decision of the coordinator; None while it is open."""
+    places: dict[TopicPartition, None] = field(default_factory=dict)
+    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
+    markers_due: int = 0
 
 
 class State(Enum):
