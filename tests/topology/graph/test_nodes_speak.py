@@ -116,7 +116,7 @@ def test_the_classes_are_all_known() -> None:
 
 def test_every_operator_derives_from_what_speaks_for_it() -> None:
     """A field of a spec that has the name of such a property would answer in its place."""
-    said = {name for name in vars(OperatorSpec) if not name.startswith("_")}
+    said = {name for name in dir(OperatorSpec) if not name.startswith("_")}
     for kind in KINDS:
         if issubclass(kind, OperatorSpec):
             named = {one.name for one in fields(kind)} if is_dataclass(kind) else set[str]()

@@ -1,4 +1,4 @@
-"""Base class of operator specs: the properties by which other modules treat an operator.
+"""Base classes of nodes and operator specs: the properties by which other modules treat them.
 
 A spec is frozen, compared by value and shared by all tasks. Other modules read these properties
 only, so a new operator overrides the properties that differ and needs no entry in any list.
@@ -40,21 +40,10 @@ class RowKind:
     unsaid: Mapping[str, int] = field(default_factory=dict)
 
 
-class OperatorSpec:
-    """Inputs, state, results and requirements of an operator; the defaults suit a stream."""
+class NodeProperties:
+    """Properties of a node, and of the operator that it runs; the defaults suit a stream."""
 
     __slots__ = ()
-
-    def make(self, context: OperatorContext, /) -> Operator:
-        raise NotImplementedError(f"{type(self).__name__} must say what runs: def make(context)")
-
-    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
-        """Return the rows of the operator's table, or None if it has no table."""
-        return None
-
-    def bound(self, bind: Bind, /) -> Self:  # noqa: ARG002
-        """Return a copy that has all of its serdes."""
-        return self
 
     # Inputs.
 
@@ -65,13 +54,8 @@ class OperatorSpec:
 
     @property
     def needs_record(self) -> bool:
-        """Whether it reads the current record from `OperatorContext.task`."""
+        """Whether it reads the record that is being processed, from `OperatorContext.task`."""
         return False
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether it depends on stream time, and therefore on the order of records."""
-        return True
 
     @property
     def gathers(self) -> bool:
@@ -92,12 +76,12 @@ class OperatorSpec:
 
     @property
     def is_table(self) -> bool:
-        """Whether its results are changes of a table, with old values."""
+        """Whether it makes a table, rather than only reading a table."""
         return False
 
     @property
     def reads_as_table(self) -> bool:
-        """Whether it builds a table from records: the last value of each key."""
+        """Whether it makes a table from records: the last value of each key."""
         return False
 
     @property
@@ -133,18 +117,8 @@ class OperatorSpec:
     # State.
 
     @property
-    def row_kind(self) -> RowKind:
-        """Kind of the rows in its store."""
-        return RowKind(type(self).__name__)
-
-    @property
-    def rows_have_its_keys(self) -> bool:
-        """Whether its store has the keys of its input records, apart from windows."""
-        return False
-
-    @property
     def is_processor(self) -> bool:
-        """Whether it runs a user's processor, which may have stores."""
+        """Whether it runs a user's processor, which can be connected with stores."""
         return False
 
     @property
@@ -158,16 +132,12 @@ class OperatorSpec:
         return False
 
     def looks_anywhere(self, store: str, /) -> bool:  # noqa: ARG002
-        """Return whether it may read any key of a store, not only the key of its record."""
+        """Whether it may read any key of a store, not only the key of its record."""
         return False
 
     def fills(self, store: str, /) -> bool:  # noqa: ARG002
-        """Return whether it determines the rows of a store that several operators use."""
+        """Whether it determines the row format of a store that several nodes use."""
         return False
-
-    def kept_in(self, store: str, /) -> Self:
-        """Return a copy whose table is stored in another store."""
-        raise NotImplementedError(f"{type(self).__name__} keeps no rows in {store!r}")
 
     # Advice in messages.
 
@@ -175,7 +145,7 @@ class OperatorSpec:
     """DSL call of the operator, with the argument that names its store."""
 
     def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """Return `store_call`; `reads_topic` if the operator directly follows a source."""
+        """Return the code that names its store; `reads_topic` if it directly follows a source."""
         return self.store_call
 
     @property
@@ -185,5 +155,41 @@ class OperatorSpec:
 
     @property
     def repartition_advice(self) -> str | None:
-        """Advice on how to name the repartition topic before the operator, or None."""
+        """Advice on how to name the repartition topic before it, or None."""
         return None
+
+
+class OperatorSpec(NodeProperties):
+    """Inputs, state, results and requirements of an operator."""
+
+    __slots__ = ()
+
+    def make(self, context: OperatorContext, /) -> Operator:
+        raise NotImplementedError(f"{type(self).__name__} must say what runs: def make(context)")
+
+    def view(self, context: OperatorContext, /) -> TableView | None:  # noqa: ARG002
+        """Return the rows of the operator's table, or None if it has no table."""
+        return None
+
+    def bound(self, bind: Bind, /) -> Self:  # noqa: ARG002
+        """Return a copy that has all of its serdes."""
+        return self
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it depends on stream time, and therefore on the order of records."""
+        return True
+
+    @property
+    def row_kind(self) -> RowKind:
+        """Kind of the rows in its store."""
+        return RowKind(type(self).__name__)
+
+    @property
+    def rows_have_its_keys(self) -> bool:
+        """Whether its store has the keys of its input records, apart from windows."""
+        return False
+
+    def kept_in(self, store: str, /) -> Self:
+        """Return a copy whose table is stored in another store."""
+        raise NotImplementedError(f"{type(self).__name__} keeps no rows in {store!r}")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 from headrace.topology.context.fused_spec import FusedSpec
 from headrace.topology.context.operator_spec import OperatorSpec
@@ -139,6 +139,10 @@ class Fused(Node):
 
     spec: FusedSpec = field(kw_only=True)
 
+    passes_null_keys: ClassVar[bool] = True
+    leaves_value_alone: ClassVar[bool] = True
+    keeps_nothing: ClassVar[bool] = True
+
     serde_arguments = _asked("serde_arguments")
     reads_key = _asked("reads_key")
     reads_value = _asked("reads_value")
@@ -146,18 +150,6 @@ class Fused(Node):
     def bound(self, binder: Binder) -> Node:
         spec = self.spec.bound(binder.part)
         return self if spec == self.spec else replace(self, spec=spec)
-
-    @property
-    def passes_null_keys(self) -> bool:
-        return True
-
-    @property
-    def leaves_value_alone(self) -> bool:
-        return True
-
-    @property
-    def keeps_nothing(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,21 +163,10 @@ class Branch(Node):
     predicates: tuple[Function | None, ...] = ()
     children: tuple[str, ...] = ()
 
-    @property
-    def keeps_nothing(self) -> bool:
-        return True
-
-    @property
-    def reads_key(self) -> bool:
-        return True
-
-    @property
-    def reads_value(self) -> bool:
-        return True
-
-    @property
-    def passes_null_keys(self) -> bool:
-        return True
+    keeps_nothing: ClassVar[bool] = True
+    reads_key: ClassVar[bool] = True
+    reads_value: ClassVar[bool] = True
+    passes_null_keys: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +175,10 @@ class Aggregate(Node):
 
     fold: Fold = field(kw_only=True)
     store: str = field(kw_only=True)
+
+    changes_value: ClassVar[bool] = True
+    is_table: ClassVar[bool] = True
+    tells_old: ClassVar[bool] = True
 
     @property
     def reads_key(self) -> bool:
@@ -204,20 +189,8 @@ class Aggregate(Node):
         return self.fold.reads_value
 
     @property
-    def changes_value(self) -> bool:
-        return True
-
-    @property
     def stores(self) -> tuple[str, ...]:
         return (self.store,)
-
-    @property
-    def is_table(self) -> bool:
-        return True
-
-    @property
-    def tells_old(self) -> bool:
-        return True
 
     @property
     def counts(self) -> bool:
@@ -243,6 +216,9 @@ class TableSource(Node):
     call: str | None = None
     """DSL call that added it, if it is neither `table` nor `to_table`."""
 
+    reads_as_table: ClassVar[bool] = True
+    is_table: ClassVar[bool] = True
+
     @property
     def reads_value(self) -> bool:
         return self.store is not None
@@ -250,14 +226,6 @@ class TableSource(Node):
     @property
     def stores(self) -> tuple[str, ...]:
         return () if self.store is None else (self.store,)
-
-    @property
-    def reads_as_table(self) -> bool:
-        return True
-
-    @property
-    def is_table(self) -> bool:
-        return True
 
     @property
     def tells_old(self) -> bool:
@@ -295,6 +263,9 @@ class Operator(Node):
     reads_value: bool = True
     """Whether it reads the value; otherwise it receives the bytes, or None for a null."""
 
+    reads_key: ClassVar[bool] = True
+    changes_value: ClassVar[bool] = True
+
     needs_old = _asked("needs_old")
     needs_record = _asked("needs_record")
     is_timed = _asked("is_timed")
@@ -320,14 +291,6 @@ class Operator(Node):
     def bound(self, binder: Binder) -> Node:
         spec = self.spec.bound(binder.part)
         return self if spec is self.spec else replace(self, spec=spec)
-
-    @property
-    def reads_key(self) -> bool:
-        return True
-
-    @property
-    def changes_value(self) -> bool:
-        return True
 
     @property
     def stores(self) -> tuple[str, ...]:
@@ -360,9 +323,7 @@ class GlobalTable(Node):
 
     store: str = ""
 
-    @property
-    def is_global(self) -> bool:
-        return True
+    is_global: ClassVar[bool] = True
 
     @property
     def stores(self) -> tuple[str, ...]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
-from headrace.topology.context.operator_spec import Bind, RowKind
+from headrace.topology.context.operator_spec import Bind, NodeProperties, RowKind
 from headrace.topology.errors import Arguments
-from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.fold import Combining, Fold
 from headrace.topology.serdes import Serde
 
@@ -37,7 +36,7 @@ class Binder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Node(NodeProperties):
     """A node of a topology: its unique name, and the names of its parents."""
 
     name: str
@@ -97,49 +96,14 @@ class Node:
         return False
 
     @property
-    def needs_old(self) -> bool:
-        """Whether the node reads the previous value that a table upstream forwards."""
-        return False
-
-    @property
-    def needs_record(self) -> bool:
-        """Whether the node reads the record that is being processed."""
-        return False
-
-    @property
     def is_timed(self) -> bool:
         """Whether the result depends on stream time, and so on when each record arrives."""
-        return False
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the node batches records and forwards their results together."""
-        return False
-
-    @property
-    def gives_up_order(self) -> bool:
-        """Whether the node may batch records even if this changes the order among paths."""
-        return False
-
-    @property
-    def answer(self) -> str | None:
-        """Reaction to a record that fails in the node; None leaves it to the handler."""
-        return None
-
-    @property
-    def changes_key(self) -> bool:
-        """Whether the node may forward records with another key."""
         return False
 
     @property
     def changes_value(self) -> bool:
         """Whether the node may forward records with another value."""
         return False
-
-    @property
-    def partitioned_like(self) -> str | None:
-        """Node upstream that the results are partitioned like; None means the input."""
-        return None
 
     @property
     def passes_null_keys(self) -> bool:
@@ -183,23 +147,8 @@ class Node:
         return self.stores
 
     @property
-    def is_table(self) -> bool:
-        """Whether the node makes a table, rather than only reading a table."""
-        return False
-
-    @property
-    def reads_as_table(self) -> bool:
-        """Whether the node makes a table from records: the last value of each key."""
-        return False
-
-    @property
     def tells_old(self) -> bool:
         """Whether the node forwards the previous value with each change."""
-        return False
-
-    @property
-    def is_versioned(self) -> bool:
-        """Whether the node is a table that may forward changes out of order."""
         return False
 
     @property
@@ -229,21 +178,6 @@ class Node:
         return fold if fold is not None and fold.combines else None
 
     @property
-    def makes_windows(self) -> bool:
-        """Whether the rows of the node's table are windows."""
-        return False
-
-    @property
-    def follows_windows(self) -> bool:
-        """Whether the node follows the stream time of windows upstream, even past filters."""
-        return False
-
-    @property
-    def close_wait_ms(self) -> int | None:
-        """How far stream time is past a window's end when it closes; None if it never closes."""
-        return None
-
-    @property
     def word(self) -> str:
         """Constant name of the operation that fills the store, part of the deployed topology."""
         return type(self).__name__
@@ -253,52 +187,9 @@ class Node:
         """Further properties that the format of the store's rows depends on, besides `word`."""
         return RowKind("")
 
-    @property
-    def is_processor(self) -> bool:
-        """Whether the node is the user's own processor, which can be connected with stores."""
-        return False
-
-    @property
-    def writes_outside(self) -> ExternalSink | None:
-        """External sink that the node writes, or None; its task does nothing else."""
-        return None
-
-    @property
-    def reads_directly(self) -> bool:
-        """Whether the node writes an external sink and reads an input topic directly."""
-        return False
-
-    def looks_anywhere(self, store: str) -> bool:  # noqa: ARG002
-        """Whether the node may read any key of a store, rather than only the record's key."""
-        return False
-
-    def fills(self, store: str) -> bool:  # noqa: ARG002
-        """Whether the node determines the row format of a store that several nodes use."""
-        return False
-
     def kept_in(self, store: str) -> Node:
         """Return the table's node with a store that it did not have before."""
         raise AssertionError(f"{self!r} keeps no rows in {store!r}")
-
-    # Advice in messages.
-
-    def store_advice(self, *, reads_topic: bool) -> str:  # noqa: ARG002
-        """Return the code that gives the node's store an explicit name.
-
-        Args:
-            reads_topic: whether the node's parent is the source of a topic.
-        """
-        return 'store="..." or name="..." at that step'
-
-    @property
-    def repartition_advice(self) -> str | None:
-        """Code that gives a repartition topic before the node an explicit name, or None."""
-        return None
-
-    @property
-    def serde_arguments(self) -> Arguments:
-        """Arguments that name the node's serdes, if they are not called ``key`` and ``value``."""
-        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +207,11 @@ class Source(Node):
     offset_reset: OffsetReset | None = None
     """Start position without a committed offset; None takes the consumer's setting."""
 
+    leaves_value_alone: ClassVar[bool] = True
+    """The source decodes each value for itself."""
+    keeps_nothing: ClassVar[bool] = True
+    """Records are forwarded as they are."""
+
     @property
     def as_source(self) -> Source:
         """The node itself."""
@@ -325,16 +221,6 @@ class Source(Node):
     def reads_topics(self) -> tuple[str, ...]:
         """Topics of the source."""
         return self.topics
-
-    @property
-    def leaves_value_alone(self) -> bool:
-        """True: the source decodes each value for itself."""
-        return True
-
-    @property
-    def keeps_nothing(self) -> bool:
-        """True: records are forwarded as they are."""
-        return True
 
     @property
     def topic_serdes(self) -> Serdes:
@@ -355,13 +241,11 @@ class GlobalSource(Node):
     key: AnySerde | None = None
     value: AnySerde | None = None
 
+    is_global: ClassVar[bool] = True
+
     @property
     def reads_topics(self) -> tuple[str, ...]:
         return (self.topic,)
-
-    @property
-    def is_global(self) -> bool:
-        return True
 
     @property
     def topic_serdes(self) -> Serdes:
