@@ -12,7 +12,7 @@ import orjson
 from benchmarks.micro.stores import EmptyStore
 from benchmarks.micro.timing import Comparison, compare
 from headrace import serdes
-from headrace.state.buffer import Buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.state.codec import timestamped_rows
 
 KEYS = 2000
@@ -26,9 +26,8 @@ def _keys() -> list[bytes]:
 
 def _buffer(hold: Literal["objects", "bytes"] = "objects") -> Buffer:
     serde = serdes.long if hold == "objects" else serdes.json
-    return Buffer(
-        "counts", EmptyStore(), encode=serde.serialize, decode=serde.deserialize, hold=hold
-    )
+    coding = Coding(encode=serde.serialize, decode=serde.deserialize, hold=hold)
+    return Buffer("counts", EmptyStore(), coding)
 
 
 def count_in_buffer() -> Callable[[], object]:

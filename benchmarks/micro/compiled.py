@@ -22,7 +22,7 @@ from benchmarks.jobs.words import sentences, word_count
 from benchmarks.micro.stores import EmptyStore
 from benchmarks.micro.timing import Comparison, compare
 from headrace import serdes
-from headrace.state.buffer import Buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.topology.compile.codegen import CompileOptions
 from headrace.topology.compile.compiler import Program, compile_sub_topology
 from headrace.topology.context.environment import TaskEnvironment
@@ -68,13 +68,10 @@ def generated(program: Program, batch: Batch, send: Send) -> Callable[[], object
     buffers = {}
     for store in program.sub_topology.stores:
         serde: Any = store.value or OPTIONS.default_value
-        buffers[store.name] = Buffer(
-            store.name,
-            EmptyStore(),
-            encode=serde.serialize,
-            decode=serde.deserialize,
-            hold=program.holds[store.name],
+        coding = Coding(
+            encode=serde.serialize, decode=serde.deserialize, hold=program.holds[store.name]
         )
+        buffers[store.name] = Buffer(store.name, EmptyStore(), coding)
     take: Any = send
     environment = TaskEnvironment(take, buffers, lambda *_: None)
     (process,) = program.bind(environment).process.values()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headrace.state.buffer import ABSENT, Buffer
+from headrace.state.buffer import ABSENT, Buffer, Coding
 from headrace.state.buffers import bound_caches
 from headrace.state.codec import encode_timestamped, timestamped_rows
 from headrace.state.errors import ValueEncodingError
@@ -57,7 +57,7 @@ def encode(value: Any) -> bytes:
 
 
 def make(rows: Rows, hold: Any = "objects") -> Buffer:
-    return Buffer("s", rows, encode=encode, decode=json.loads, hold=hold)
+    return Buffer("s", rows, Coding(encode=encode, decode=json.loads, hold=hold))
 
 
 KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"c\xff", b"\xff"])
@@ -150,7 +150,7 @@ def test_a_key_that_changes_often_is_encoded_once() -> None:
         encoded.append(value)
         return encode(value)
 
-    buffer = Buffer("s", Rows(), encode=counting, decode=json.loads)
+    buffer = Buffer("s", Rows(), Coding(encode=counting, decode=json.loads))
     for number in range(100):
         buffer.put(b"k", number, number)
     assert buffer.delta() == [(b"k", b"99", 99)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.state.buffer import ABSENT
+from headrace.state.buffer import ABSENT, Coding
 from headrace.state.codec import TIMESTAMP
 from headrace.state.layout import session_end
 from headrace.state.memory import MemoryTaskState
@@ -54,9 +54,7 @@ def test_rows_are_found_by_time_until_they_expire(
     actions: list[tuple[Any, ...]], start: int, end: int, looks: int
 ) -> None:
     state = MemoryTaskState([SPEC])
-    buffer = TimedBuffer(
-        "w", state.store("w"), layout=SPEC.rows, encode=lambda v: bytes([v]), decode=ord
-    )
+    buffer = opened(state)
     model: dict[bytes, tuple[int, int]] = {}
     horizon = 0
     for number, action in enumerate(actions, 1):
@@ -101,9 +99,8 @@ def test_rows_are_found_by_time_until_they_expire(
 
 
 def opened(state: MemoryTaskState) -> TimedBuffer:
-    return TimedBuffer(
-        "w", state.store("w"), layout=SPEC.rows, encode=lambda v: bytes([v]), decode=ord
-    )
+    coding = Coding(encode=lambda v: bytes([v]), decode=ord)
+    return TimedBuffer("w", state.store("w"), coding, layout=SPEC.rows)
 
 
 def test_a_row_that_has_expired_is_not_read_though_it_is_on_disk() -> None:

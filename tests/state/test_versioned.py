@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.state.buffer import ABSENT
+from headrace.state.buffer import ABSENT, Coding
 from headrace.state.codec import TIMESTAMP
 from headrace.state.errors import ValueEncodingError
 from headrace.state.layout import LAYOUTS
@@ -35,13 +35,8 @@ class Store:
         self.buffer = self._opened()
 
     def _opened(self) -> VersionedBuffer:
-        return VersionedBuffer(
-            "v",
-            self.state.store("v"),
-            encode=str.encode,
-            decode=bytes.decode,
-            hold=self.hold,
-        )
+        coding = Coding(encode=str.encode, decode=bytes.decode, hold=self.hold)
+        return VersionedBuffer("v", self.state.store("v"), coding)
 
     def put(self, key: bytes, value: str | None, time: int) -> int:
         """Put as a task does that knows the time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.state.buffer import Buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.state.codec import timestamped_rows
 from headrace.state.memory import MemoryTaskState
 from headrace.topology import Topology, serdes
@@ -64,9 +64,11 @@ class Runs:
             store.name: Buffer(
                 store.name,
                 self._state.store(store.name),
-                encode=serdes.json.serialize,
-                decode=serdes.json.deserialize,
-                hold=self.program.holds[store.name],
+                Coding(
+                    encode=serdes.json.serialize,
+                    decode=serdes.json.deserialize,
+                    hold=self.program.holds[store.name],
+                ),
             )
             for store in chosen.stores
         }

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
@@ -41,6 +42,22 @@ _FEW = 16
 """Maximum number of new keys that are inserted one by one; more are sorted in one call."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """Encoding of the values of a buffer.
+
+    Args:
+        exact: Classes whose values survive encoding and decoding unchanged.
+        keep: A faster equivalent of decoding an encoded value; None to encode and decode.
+    """
+
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    hold: Literal["objects", "bytes"] = "objects"
+    exact: frozenset[type] = ATOMS
+    keep: Callable[[Any], Any] | None = None
+
+
 class Buffer:
     """Buffer of uncommitted rows with read-your-writes; keys are encoded, values are not."""
 
@@ -50,30 +67,21 @@ class Buffer:
         "_decode",
         "_encode",
         "_entry_bytes",
-        "_exact",
         "_keep",
         "_missed",
-        "_objects",
         "_order",
         "_sampled",
         "clean",
         "dirty",
+        "exact",
         "hits",
+        "holds_objects",
         "misses",
         "name",
     )
 
-    def __init__(
-        self,
-        name: str,
-        committed: CommittedStore,
-        *,
-        encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any],
-        hold: Literal["objects", "bytes"] = "objects",
-        exact: frozenset[type] = ATOMS,
-        keep: Callable[[Any], Any] | None = None,
-    ) -> None:
+    def __init__(self, name: str, committed: CommittedStore, coding: Coding) -> None:
+        encode, decode = coding.encode, coding.decode
         self.name = name
         self.dirty: dict[bytes, Entry] = {}
         self.clean: dict[bytes, Entry] = {}
@@ -84,23 +92,15 @@ class Buffer:
         self._committed = committed
         self._encode = encode
         self._decode = decode
-        self._objects = hold == "objects"
-        self._exact = exact
-        self._keep = keep or (lambda value: decode(encode(value)))
+        self.holds_objects = coding.hold == "objects"
+        self.exact = coding.exact
+        """Classes whose values can be written to `dirty` unchanged, without `put`."""
+        self._keep = coding.keep or (lambda value: decode(encode(value)))
         self._sampled = (0, ENTRY_OVERHEAD_BYTES)
         """Number of cached rows at the last measurement, and the average bytes of a row."""
         self._changed = 0  # rows written since that measurement
         self._order: list[bytes] = []
         """The dirty keys that a scan has seen, sorted."""
-
-    @property
-    def exact(self) -> frozenset[type]:
-        """Classes whose values can be written to `dirty` unchanged, without `put`."""
-        return self._exact
-
-    @property
-    def holds_objects(self) -> bool:
-        return self._objects
 
     def load(self, key: bytes) -> Entry:
         """Read a row from the committed store into `clean`; a missing row is cached as `ABSENT`."""
@@ -110,23 +110,23 @@ class Buffer:
             entry = ABSENT
         else:
             timestamp, data = decode_timestamped(stored)
-            entry = (self._decode(data) if self._objects else data, timestamp)
+            entry = (self._decode(data) if self.holds_objects else data, timestamp)
         self.clean[key] = entry
         return entry
 
     def get(self, key: bytes) -> Entry:
         entry = self.dirty.get(key) or self.clean.get(key) or self.load(key)
-        return entry if self._objects else self._decoded(entry)
+        return entry if self.holds_objects else self._decoded(entry)
 
     def put(self, key: bytes, value: Any, timestamp: int) -> None:
-        if value.__class__ not in self._exact:
+        if value.__class__ not in self.exact:
             value = self._held(value)
         self.dirty[key] = (value, timestamp)
 
     def _held(self, value: Any) -> Any:
         if value is None:
             return None
-        if self._objects:
+        if self.holds_objects:
             return self._keep(value)
         is_plain = value.__class__ in ATOMS and self._keep(value) is value
         return value if is_plain else self._encode(value)
@@ -188,7 +188,7 @@ class Buffer:
         encode = self._encode
         items = self.dirty.items()
         try:
-            if self._objects:
+            if self.holds_objects:
                 return [(k, None if v is None else encode(v), t) for k, (v, t) in items]
             return [
                 (k, v if v is None or v.__class__ is bytes else encode(v), t) for k, (v, t) in items
@@ -272,12 +272,12 @@ class Buffer:
             yield key, self.opened(value), timestamp
 
     def _bytes(self, value: Any) -> bytes:
-        held = not self._objects and value.__class__ is bytes
+        held = not self.holds_objects and value.__class__ is bytes
         encoded: bytes = value if held else self._encode(value)
         return encoded
 
     def opened(self, value: Any) -> Any:
-        held = not self._objects and value.__class__ is bytes
+        held = not self.holds_objects and value.__class__ is bytes
         return self._decode(value) if held else value
 
     def _decoded(self, entry: Entry) -> Entry:

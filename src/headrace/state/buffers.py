@@ -2,51 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
-from headrace.state.buffer import ATOMS, Buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.state.spec import StoreSpec
 from headrace.state.store import CommittedStore
 from headrace.state.timed import TimedBuffer
 from headrace.state.versioned import VersionedBuffer
 
 
-def make_buffer(
-    spec: StoreSpec,
-    committed: CommittedStore,
-    *,
-    encode: Callable[[Any], bytes],
-    decode: Callable[[bytes], Any],
-    hold: Literal["objects", "bytes"] = "objects",
-    exact: frozenset[type] = ATOMS,
-    keep: Callable[[Any], Any] | None = None,
-) -> Buffer:
+def make_buffer(spec: StoreSpec, committed: CommittedStore, coding: Coding) -> Buffer:
     """Create the buffer that the layout of a store requires.
 
     Args:
         committed: The store's rows on disk, in their on-disk format.
-        exact: Classes whose values survive encoding and decoding unchanged.
-        keep: A faster equivalent of decoding an encoded value; None to encode and decode.
 
     >>> from headrace.state.memory import MemoryTaskState
     >>> spec = StoreSpec("v", kind="memory", layout="versioned")
     >>> committed = MemoryTaskState([spec]).store("v")
-    >>> type(make_buffer(spec, committed, encode=bytes, decode=bytes)).__name__
+    >>> type(make_buffer(spec, committed, Coding(encode=bytes, decode=bytes))).__name__
     'VersionedBuffer'
     """
-    options: dict[str, Any] = {
-        "encode": encode,
-        "decode": decode,
-        "hold": hold,
-        "exact": exact,
-        "keep": keep,
-    }
     if spec.layout == "versioned":
-        return VersionedBuffer(spec.name, committed, **options)
+        return VersionedBuffer(spec.name, committed, coding)
     if spec.rows.time_of is not None:
-        return TimedBuffer(spec.name, committed, layout=spec.rows, **options)
-    return Buffer(spec.name, committed, **options)
+        return TimedBuffer(spec.name, committed, coding, layout=spec.rows)
+    return Buffer(spec.name, committed, coding)
 
 
 class RowsKept(Protocol):

@@ -8,17 +8,12 @@ deleted by the topic's own retention. So an expired row costs no tombstone.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import merge
 from itertools import islice
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from headrace.state.buffer import (
-    ABSENT,
-    ATOMS,
-    Buffer,
-    Entry,
-)
+from headrace.state.buffer import ABSENT, Buffer, Coding, Entry
 from headrace.state.codec import decode_timestamped, timestamped_rows
 from headrace.state.layout import Layout, TimeIndexed, entry_time, row_key_of, without
 from headrace.state.store import CommittedStore, Delta
@@ -51,7 +46,8 @@ class TimedBuffer(Buffer):
     >>> from headrace.state.spec import StoreSpec
     >>> spec = StoreSpec("w", kind="memory", layout="window")
     >>> committed = MemoryTaskState([spec]).store("w")
-    >>> rows = TimedBuffer("w", committed, layout=spec.rows, encode=bytes, decode=bytes)
+    >>> coding = Coding(encode=bytes, decode=bytes)
+    >>> rows = TimedBuffer("w", committed, coding, layout=spec.rows)
     >>> key = b"k" + TIMESTAMP.pack(5) + bytes(4)
     >>> rows.put(key, b"row", 7)
     >>> [time for time, _ in rows.by_time(0, 6)], rows.earliest()
@@ -74,16 +70,7 @@ class TimedBuffer(Buffer):
     )
 
     def __init__(
-        self,
-        name: str,
-        committed: CommittedStore,
-        *,
-        layout: Layout,
-        encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any],
-        hold: Literal["objects", "bytes"] = "objects",
-        exact: frozenset[type] = ATOMS,
-        keep: Callable[[Any], Any] | None = None,
+        self, name: str, committed: CommittedStore, coding: Coding, *, layout: Layout
     ) -> None:
         assert layout.time_of is not None, name
         self._layout = layout
@@ -99,15 +86,7 @@ class TimedBuffer(Buffer):
         self._deleted_to = 0
         self.horizon = 0
         """Time before which rows have expired, in milliseconds."""
-        super().__init__(
-            name,
-            self._indexed,
-            encode=encode,
-            decode=decode,
-            hold=hold,
-            exact=exact,
-            keep=keep,
-        )
+        super().__init__(name, self._indexed, coding)
 
     def get(self, key: bytes) -> Entry:
         return ABSENT if self._time_of(key) < self.horizon else super().get(key)
@@ -122,7 +101,7 @@ class TimedBuffer(Buffer):
 
     def put_unexpired(self, key: bytes, value: Any, timestamp: int) -> Any:
         """Write an unexpired row; return it as held, so that the caller updates the `RowCache`."""
-        if value.__class__ not in self._exact:
+        if value.__class__ not in self.exact:
             value = self._held(value)
         self.dirty[key] = (value, timestamp)
         return value
@@ -174,7 +153,7 @@ class TimedBuffer(Buffer):
         rows: dict[bytes, tuple[int, Any]] = {}
         for key, stored in self._indexed.scan(start, end):
             timestamp, data = decode_timestamped(stored)
-            rows[key] = timestamp, self._decode(data) if self._objects else data
+            rows[key] = timestamp, self._decode(data) if self.holds_objects else data
         for key in self._dirty_keys(start, end):
             value, timestamp = self.dirty[key]
             rows[key] = timestamp, value

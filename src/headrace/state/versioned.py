@@ -12,11 +12,11 @@ version is written, the last version is written again after it.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
-from headrace.state.buffer import ABSENT, ATOMS, Buffer, Entry
+from headrace.state.buffer import ABSENT, Buffer, Coding, Entry
 from headrace.state.codec import TIMESTAMP
 from headrace.state.errors import ValueEncodingError
 from headrace.state.store import CommittedStore, Delta
@@ -46,7 +46,7 @@ class VersionedBuffer(Buffer):
     >>> from headrace.state.memory import MemoryTaskState
     >>> from headrace.state.spec import StoreSpec
     >>> committed = MemoryTaskState([StoreSpec("v", kind="memory", layout="versioned")]).store("v")
-    >>> rows = VersionedBuffer("v", committed, encode=bytes, decode=bytes)
+    >>> rows = VersionedBuffer("v", committed, Coding(encode=bytes, decode=bytes))
     >>> rows.put_version(b"k", b"new", 20), rows.put_version(b"k", b"old", 10)
     (-1, 20)
     >>> rows.get(b"k"), rows.get_as_of(b"k", 15), rows.get_as_of(b"k", 5)
@@ -55,26 +55,8 @@ class VersionedBuffer(Buffer):
 
     __slots__ = ("_fresh", "_latest", "_swept", "horizon")
 
-    def __init__(
-        self,
-        name: str,
-        committed: CommittedStore,
-        *,
-        encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any],
-        hold: Literal["objects", "bytes"] = "objects",
-        exact: frozenset[type] = ATOMS,
-        keep: Callable[[Any], Any] | None = None,
-    ) -> None:
-        super().__init__(
-            name,
-            committed,
-            encode=encode,
-            decode=decode,
-            hold=hold,
-            exact=exact,
-            keep=keep,
-        )
+    def __init__(self, name: str, committed: CommittedStore, coding: Coding) -> None:
+        super().__init__(name, committed, coding)
         self._fresh: dict[bytes, list[int]] = {}
         """Times of the dirty versions of each key, sorted."""
         self._latest: dict[bytes, Entry] = {}
@@ -100,7 +82,7 @@ class VersionedBuffer(Buffer):
         if time < self.horizon:
             return NOT_PUT
         last = self._last(key)
-        if value.__class__ not in self._exact:
+        if value.__class__ not in self.exact:
             value = self._held(value)
         row_key = prefix(key) + TIMESTAMP.pack(time)
         if row_key not in self.dirty:
@@ -219,7 +201,7 @@ class VersionedBuffer(Buffer):
                 break
             if is_deletion(row):
                 return None, since
-            return (self._decode(row[1:]) if self._objects else row[1:]), since
+            return (self._decode(row[1:]) if self.holds_objects else row[1:]), since
         return self.dirty[start + TIMESTAMP.pack(fresh)] if position else ABSENT
 
     def _next(self, key: bytes, time: int) -> int:

@@ -13,6 +13,7 @@ PROGRAM = f"""
 from pathlib import Path
 
 from headrace import serdes
+from headrace.state.buffer import Coding
 from headrace.state.buffers import make_buffer
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
@@ -27,11 +28,13 @@ spec = StoreSpec("s", kind="memory")
 buffer = make_buffer(
     spec,
     MemoryTaskState([spec]).store("s"),
-    encode=json.serialize,
-    decode=json.deserialize,
-    hold="bytes",
-    exact=exact_types(json),
-    keep=keeper(json),
+    Coding(
+        encode=json.serialize,
+        decode=json.deserialize,
+        hold="bytes",
+        exact=exact_types(json),
+        keep=keeper(json),
+    ),
 )
 before = resident()
 for number in range({ROWS}):

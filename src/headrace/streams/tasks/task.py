@@ -18,7 +18,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NoReturn
 
-from headrace.state.buffer import Buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.state.buffers import make_buffer
 from headrace.state.errors import ValueEncodingError
 from headrace.state.store import Position, TaskState
@@ -89,15 +89,14 @@ def buffers_of(spec: TaskSpec, state: TaskState) -> dict[str, Buffer]:
         serde, hold = spec.value_serdes[store.name], spec.program.holds[store.name]
         # With a handler, a record whose row cannot be encoded is skipped, so check immediately.
         checks = spec.program.options.handles_errors and hold == "bytes"
-        found[store.name] = make_buffer(
-            store.spec,
-            state.store(store.name),
+        coding = Coding(
             encode=serde.serialize,
             decode=serde.deserialize,
             hold=hold,
             exact=_NULL if checks else exact_types(serde),
             keep=partial(_checked, serde) if checks else keeper(serde),
         )
+        found[store.name] = make_buffer(store.spec, state.store(store.name), coding)
     return found
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
+from headrace.state.buffer import Coding
 from headrace.state.buffers import make_buffer
 from headrace.state.layout import LayoutName
 from headrace.state.memory import MemoryTaskState
@@ -350,14 +351,14 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
     assert store.key is not None, store.name
     assert store.value is not None, store.name
     committed = MemoryTaskState([store.spec]).store(store.name)
-    coded: dict[str, Any] = {
-        "encode": store.value.serialize,
-        "decode": store.value.deserialize,
-        "hold": "objects" if store.value.immutable else "bytes",
-        "exact": exact_types(store.value),
-        "keep": keeper(store.value),
-    }
-    buffer = make_buffer(store.spec, committed, **coded)
+    coding = Coding(
+        encode=store.value.serialize,
+        decode=store.value.deserialize,
+        hold="objects" if store.value.immutable else "bytes",
+        exact=exact_types(store.value),
+        keep=keeper(store.value),
+    )
+    buffer = make_buffer(store.spec, committed, coding)
     numbers: dict[str, Number] = {}
     rows = Rows(
         name=store.name,

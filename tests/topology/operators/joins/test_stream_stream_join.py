@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from headrace.state.buffer import Coding
 from headrace.state.codec import TIMESTAMP
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
@@ -29,6 +30,7 @@ from tests.topology.operators.joins.stream_join_model import Kind, Side, StreamJ
 MS = timedelta(milliseconds=1)
 TEXTS: dict[str, Any] = {"key": serdes.string, "value": serdes.string}
 RAW: dict[str, Any] = {"key": serdes.bytes, "value": serdes.bytes}
+CODING = Coding(encode=bytes, decode=bytes)
 EXACTLY_ONCE = {"processing.guarantee": "exactly_once_v2", "null.key.policy": "drop"}
 METHODS: dict[Kind, str] = {"inner": "join", "left": "left_join", "outer": "outer_join"}
 GOLDEN = Path(__file__).parents[3] / "golden" / "kafka_streams_joins" / "scenarios.txt"
@@ -351,7 +353,7 @@ def test_rows_that_another_program_wrote_are_not_written_over() -> None:
     row = b"k" + TIMESTAMP.pack(100)
     old = [(row + number.to_bytes(4, "big"), TIMESTAMP.pack(100) + b"old") for number in (0, 6)]
     state.write({"s": spec.rows.local(old)}, {})
-    buffer = TimedBuffer("s", state.store("s"), layout=spec.rows, encode=bytes, decode=bytes)
+    buffer = TimedBuffer("s", state.store("s"), CODING, layout=spec.rows)
     rows = SideRows(buffer, KeyEncoder(str.encode), 10, Number(), Number())
     assert rows.add("k", b"new", 100)
     assert [value for _, value in rows.between("k", 90, 110)] == [b"old", b"old", b"new"]
@@ -360,7 +362,7 @@ def test_rows_that_another_program_wrote_are_not_written_over() -> None:
 def test_numbers_begin_anew_after_the_largest_one() -> None:
     spec = StoreSpec("s", kind="memory", layout="window")
     state = MemoryTaskState([spec])
-    buffer = TimedBuffer("s", state.store("s"), layout=spec.rows, encode=bytes, decode=bytes)
+    buffer = TimedBuffer("s", state.store("s"), CODING, layout=spec.rows)
     rows = SideRows(buffer, KeyEncoder(str.encode), 10, Number(), Number(2**31 - 2))
     for value in (b"a", b"b"):
         assert rows.add("k", value, 100)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headrace.state.buffer import Buffer
+from headrace.state.buffer import Buffer, Coding
 from headrace.state.buffers import bound_caches
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
@@ -46,14 +46,10 @@ class Side:
 
     def begin(self) -> None:
         """As after an abort or a restart: nothing is known but what is committed."""
-        self.buffer = TimedBuffer(
-            "s",
-            self.state.store("s"),
-            layout=self.spec.rows,
-            encode=serdes.json.serialize,
-            decode=serdes.json.deserialize,
-            hold=self.hold,
+        coding = Coding(
+            encode=serdes.json.serialize, decode=serdes.json.deserialize, hold=self.hold
         )
+        self.buffer = TimedBuffer("s", self.state.store("s"), coding, layout=self.spec.rows)
         self.numbers = [Number(number) for number in self.committed_numbers]
         self.rows = SideRows(self.buffer, KeyEncoder(str.encode), RETENTION_MS, *self.numbers)
 

@@ -8,6 +8,7 @@ from typing import Any, assert_type
 
 import pytest
 
+from headrace.state.buffer import Coding
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.timed import TimedBuffer
@@ -326,7 +327,7 @@ def test_on_close_a_shorter_grace_after_an_upgrade_loses_nothing() -> None:
     serde, spec = SessionWindowedSerde(serdes.string), StoreSpec("sessions", layout="session")
     state = MemoryTaskState([spec])
     store = state.store("sessions")
-    rows = TimedBuffer("sessions", store, layout=spec.rows, encode=bytes, decode=len)
+    rows = TimedBuffer("sessions", store, Coding(encode=bytes, decode=len), layout=spec.rows)
     rows.put(serde.serialize(Windowed("a", Window(0, 10))), 1, 10)
     numbers = {"time": Number(100), "emitted": Number(-1), "emitted_rows": Number(-1)}
     sent: list[Any] = []
