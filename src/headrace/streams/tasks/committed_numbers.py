@@ -28,7 +28,6 @@ from headrace.topology.context.context import Number, Operator
 from headrace.topology.context.environment import Headers, Send
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import TopologyError
-from headrace.topology.operators.last_changes import held_from, holds_results
 
 # The committed rows of a store, decoded.
 
@@ -124,7 +123,7 @@ class TimesWritten:
         held: list[tuple[Number, Sequence[Operator]]] = []
         for topic, writers in self._written.items():
             nodes = writers.holders[sub]
-            holding = [op for name, op in operators.items() if name in nodes and holds_results(op)]
+            holding = [op for name, op in operators.items() if name in nodes and op.holds_results]
             if holding:
                 held.append((number(f"{HELD}.{writers.name}"), holding))
             if nodes & writers.processors:
@@ -164,7 +163,7 @@ class TimesWritten:
     def note(self) -> None:
         """Set the numbers for a commit."""
         for number, operators in self._held:
-            times = [time for time in map(held_from, operators) if time is not None]
+            times = [time for op in operators if (time := op.held_from()) is not None]
             number.value = min(times, default=-1)
         for shift in self._shifts.values():
             if shift.seen is not None:

@@ -51,14 +51,6 @@ from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import LAST_TIME_MS, RefusedTimestampError
 from headrace.topology.operators.combining import caches_bytes, partials_among, partials_bytes
-from headrace.topology.operators.last_changes import (
-    advance,
-    close_idle,
-    emit_left,
-    emits_earlier,
-    has_results_left,
-    is_due,
-)
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.kept import exact_types, keeper, kept
 from headrace.topology.timestamps import TimestampAssigner
@@ -212,7 +204,7 @@ class Task:
         self.facts.failed, self.facts.refused = errors.punctuator_failed, errors.refused
         self._bound = self._bind(errors)
         operators = self._bound.operators.values()
-        self._emitting = [operator for operator in operators if emits_earlier(operator)]
+        self._emitting = [operator for operator in operators if operator.emits_earlier]
         self._times_written.begin(self.id.sub_topology, self._bound.operators, self._beside.number)
         self._beside.forget(WATERMARK, HELD, SHIFT)  # numbers without an operator are outdated
         of_inputs = [WATERMARK] if self.followed else []
@@ -477,19 +469,20 @@ class Task:
     def _advance_operators(self, time: int) -> None:
         """Advance the operators, upstream first, until an operator has results left."""
         operators = self._bound.operators.values()
-        emits = any(is_due(operator, time) for operator in operators) or self.has_results_left()
+        emits = any(operator.is_due(time) for operator in operators) or self.has_results_left()
         for operator in operators:
             while emits and self.held_back():
                 self._bound.flush()
-            emit_left(operator)
-            advance(operator, time)
-            if has_results_left(operator):
+            if operator.has_results_left():
+                operator.emit_left()
+            operator.advance(time)
+            if operator.has_results_left():
                 return
         self.facts.advance(time)
 
     def has_results_left(self) -> bool:
         """Return whether results of closed windows and the like wait for the next commit."""
-        return self._closes_idle or any(map(has_results_left, self._emitting))
+        return self._closes_idle or any(op.has_results_left() for op in self._emitting)
 
     def emit_left(self) -> None:
         """Emit results left by the last commit, if any, within the budget of the next commit."""
@@ -504,7 +497,8 @@ class Task:
                 self._advance_operators(self.facts.watermark)
             else:
                 for operator in self._emitting:
-                    emit_left(operator)
+                    if operator.has_results_left():
+                        operator.emit_left()
         except BaseException as error:
             self._raise(error)
         self.moved = self.moved or self.facts.emission.count != before
@@ -516,11 +510,12 @@ class Task:
             while self.held_back():
                 self.flush()
             try:
-                emit_left(operator)
-                close_idle(operator)
+                if operator.has_results_left():
+                    operator.emit_left()
+                operator.close_idle()
             except BaseException as error:
                 self._raise(error)
-            if has_results_left(operator):
+            if operator.has_results_left():
                 return
         self._closes_idle = False
 

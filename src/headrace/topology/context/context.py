@@ -1,4 +1,4 @@
-"""Protocol of operators that are objects, and the context that they are created with.
+"""Base of operators that are objects, and the context that they are created with.
 
 Maps, filters and aggregations of whole streams are lines of the generated code. An operator with
 windows, timers, joins or a user's processor is an object, created for each task and node. The
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from headrace.state.buffer import Buffer
 from headrace.topology.context.number import Number
@@ -63,18 +63,50 @@ class TableView(Protocol):
         """Return the value and timestamp of a key, or (None, -1)."""
 
 
-class Operator(Protocol):
-    """Running operator of a task."""
+class Operator:
+    """Running operator of a task; by default it emits no results when time advances."""
 
-    @property
-    def pending(self) -> MutableMapping[Any, Any]:
-        """Cached results that the next flush forwards; always the same object."""
+    __slots__ = ()
+
+    pending: MutableMapping[Any, Any]
+    """Cached results that the next flush forwards; always the same object."""
+
+    holds_results: ClassVar[bool] = False
+    """Whether it may emit results that are earlier than its stream time."""
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
-        """Process a record."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Forward all cached results."""
+
+    # Time advances without a record: an input is idle, or a watermark has advanced.
+
+    @property
+    def emits_earlier(self) -> bool:
+        """Whether it emits results of earlier records when its time advances."""
+        return False
+
+    def has_results_left(self) -> bool:
+        """Return whether results are due that did not fit into the last commit."""
+        return False
+
+    def emit_left(self) -> None:
+        """Emit the results left by the last commit, within the budget of the next commit."""
+
+    def held_from(self) -> int | None:
+        """Return the earliest time that a waiting result may have; None if no result waits."""
+        return None
+
+    def is_due(self, time: int, /) -> bool:  # noqa: ARG002
+        """Return whether it emits results when its stream time reaches `time`."""
+        return False
+
+    def advance(self, time: int, /) -> None:
+        """Advance its stream time without a record."""
+
+    def close_idle(self) -> None:
+        """Close open windows as if stream time had passed them, and emit their final results."""
 
 
 def no_stores(name: str) -> Any:

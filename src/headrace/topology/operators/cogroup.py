@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import (
-    Headers,
-    OperatorContext,
-    Receive,
-    TableView,
-)
+from headrace.topology.context.context import Headers, Operator, OperatorContext, Receive, TableView
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
-from headrace.topology.operators.last_changes import Uncached, close_idle
+from headrace.topology.operators.last_changes import Uncached
 
 Aggregator = Callable[[Any, Any, Any], Any]
 
@@ -81,7 +75,7 @@ class CogroupInput(OperatorSpec):
         return self.fold.view(context)
 
 
-class _Input:
+class _Input(Operator):
     __slots__ = (
         "_aggregator",
         "_dropped",
@@ -99,8 +93,8 @@ class _Input:
         self._aggregator = spec.aggregator
         self._folds_nulls = spec.folds_nulls
         self._dropped = context.dropped
-        self.flush = fold.flush
-        self.close_idle = partial(close_idle, fold)
+        self.flush: Callable[[], None] = fold.flush
+        self.close_idle: Callable[[], None] = fold.close_idle
         self.pending: MutableMapping[Any, Any] = fold.pending
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.topology.context.calls import Call
-from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.context import Headers, Operator, OperatorContext
 
 
 class Gathered:
@@ -60,7 +60,7 @@ class Gathered:
         )
 
 
-class Gathering:
+class Gathering(Operator):
     """Base of operators that batch records.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.serdes.kept import keeper
@@ -25,7 +25,7 @@ class KeyedFold(FoldedTable):
         return KeyedFolding(self, context)
 
 
-class KeyedFolding(RecordCache):
+class KeyedFolding(RecordCache, Operator):
     """Operator of a `KeyedFold`; see the module."""
 
     __slots__ = ("_add", "_caching", "_encode", "_initial", "_keep", "_rows")

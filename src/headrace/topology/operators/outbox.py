@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.external_sink import (
     ExternalSink,
@@ -152,7 +152,7 @@ class WriteOutside(OperatorSpec):
         return Outbox(self, context)
 
 
-class Outbox:
+class Outbox(Operator):
     """Rows of a task that the sink does not have yet.
 
     The operator adds rows. The component that writes them advances `position` and removes them. The
@@ -211,8 +211,6 @@ class Outbox:
     def is_held(self) -> bool:
         """Whether rows are being collected for a larger batch."""
         return self.batching is not None and bool(self.kept) and not self._is_first
-
-    def flush(self) -> None: ...
 
     def begin(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.graph.graph import AnySerde
 from headrace.topology.operators.last_changes import Uncached
@@ -100,7 +100,7 @@ class TableFold(FoldedTable):
         return _TableFold(self, context)
 
 
-class _TableFold:
+class _TableFold(Operator):
     __slots__ = ("_add", "_dropped", "_remove", "_rows", "flush", "pending")
 
     def __init__(self, spec: TableFold, context: OperatorContext) -> None:
@@ -108,7 +108,7 @@ class _TableFold:
         self._rows = TableRows(context, spec.store)
         self._dropped = context.dropped
         self.pending: MutableMapping[Any, Any] = self._rows.pending
-        self.flush = self._rows.flush
+        self.flush: Callable[[], None] = self._rows.flush
 
     def process(
         self, key: Any, value: Change | None, _: Any, timestamp: int, headers: Headers, /

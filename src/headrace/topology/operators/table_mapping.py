@@ -6,11 +6,11 @@ Old values are read from the store, so the table upstream need not be stored or 
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.topology.context.context import Headers, OperatorContext
+from headrace.topology.context.context import Headers, Operator, OperatorContext
 from headrace.topology.graph.graph import Function
 from headrace.topology.operators.stored_rows import StoredTable
 from headrace.topology.operators.table_rows import TableRows
@@ -30,7 +30,7 @@ class StoredMapping(StoredTable):
         return _Mapping(self, context)
 
 
-class _Mapping:
+class _Mapping(Operator):
     __slots__ = ("_failed", "_function", "_rows", "flush", "pending")
 
     def __init__(self, spec: StoredMapping, context: OperatorContext) -> None:
@@ -38,7 +38,7 @@ class _Mapping:
         self._failed = context.failed
         self._rows = TableRows(context, spec.store)
         self.pending: MutableMapping[Any, Any] = self._rows.pending
-        self.flush = self._rows.flush
+        self.flush: Callable[[], None] = self._rows.flush
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         try:

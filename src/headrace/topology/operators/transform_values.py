@@ -11,7 +11,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.context import Headers, Operator, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.operators.stored_rows import StoredRows
@@ -88,7 +88,7 @@ class TransformValues(OperatorSpec):
         return StoredRows(context.buffers[self.store], context.serdes(self.store)[0])
 
 
-class _Transforming:
+class _Transforming(Operator):
     __slots__ = (
         "_context",
         "_facts",

@@ -21,7 +21,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.context import Headers, Operator, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.operators.stored_rows import StoredRows
@@ -125,7 +125,7 @@ class _Joined:
         return value, max(of_one, of_other)
 
 
-class _Sides:
+class _Sides(Operator):
     """Base of the merge operators."""
 
     __slots__ = ("_failed", "_joined", "_views")
@@ -170,7 +170,7 @@ class _Stored(_Sides):
         super().__init__(spec, context)
         self._store = TableRows(context, store)
         self.pending: MutableMapping[Any, Any] = self._store.pending
-        self.flush = self._store.flush
+        self.flush: Callable[[], None] = self._store.flush
 
     def process(
         self, key: Any, change: tuple[int, Any], _: Any, timestamp: int, headers: Headers, /

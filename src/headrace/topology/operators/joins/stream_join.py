@@ -531,6 +531,8 @@ class _Keep(Uncached):
 class _Join(Uncached):
     """Hot path: joins each record of a side."""
 
+    holds_results: ClassVar[bool] = True
+
     __slots__ = (
         "_after_ms",
         "_before_ms",

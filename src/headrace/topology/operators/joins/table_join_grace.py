@@ -56,6 +56,8 @@ class PostponedTableJoin(OperatorSpec):
 
 
 class _Join(Uncached):
+    holds_results: ClassVar[bool] = True
+
     __slots__ = (
         "_buffer",
         "_decode",

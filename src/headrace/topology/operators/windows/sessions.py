@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
-from headrace.topology.context.context import Headers, Number, OperatorContext
+from headrace.topology.context.context import Headers, Number, Operator, OperatorContext
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
@@ -71,12 +71,14 @@ _Session = tuple[int, int, bytes]
 """End of a session, its start, and its row key."""
 
 
-class Sessions(RecordCache):
+class Sessions(RecordCache, Operator):
     """Operator of a `SessionFold`; see the module.
 
     The store has all sessions. `_open` caches the open sessions of some keys. Stream time belongs
     to the store, because the nodes of a cogroup share it.
     """
+
+    holds_results: ClassVar[bool] = True
 
     __slots__ = (
         "_add",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar
 
-from headrace.topology.context.context import Headers, OperatorContext, TableView
+from headrace.topology.context.context import Headers, Operator, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import BufferFullError
 from headrace.topology.operators.windows.buffered import Buffered, BufferedSerde
@@ -81,8 +81,10 @@ class _ForwardedRows:
         return held.prior, -1 if held.prior is None else held.timestamp
 
 
-class Suppressing:
+class Suppressing(Operator):
     """Operator of a `Suppress`; see the module."""
+
+    holds_results: ClassVar[bool] = True
 
     __slots__ = (
         "_bytes",

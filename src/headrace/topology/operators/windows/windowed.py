@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 from headrace.state.buffer import ABSENT, Entry
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
-from headrace.topology.context.context import Headers, OperatorContext, Receive
+from headrace.topology.context.context import Headers, Operator, OperatorContext, Receive
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.context.task_facts import EmissionBudget
 from headrace.topology.graph.fold import Fold
@@ -298,8 +298,10 @@ class WindowedFold(FoldedTable):
         return None if self.keep_ms is None else self.closes_after_ms - self.size_ms
 
 
-class WindowedOperator:
+class WindowedOperator(Operator):
     """Base of the operators of windows."""
+
+    holds_results: ClassVar[bool] = True
 
     __slots__ = (
         "_closed_to",
