@@ -10,7 +10,7 @@ from headrace.topology.dsl.global_table import GlobalKTable, node_of
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Operator
-from headrace.topology.operators.joins.global_join import GlobalJoin
+from headrace.topology.operators.joins.table_join import GlobalJoin
 
 _REFUSED = {
     "windows": "a row is valid until it changes",
@@ -46,7 +46,11 @@ def global_join(
         if options[argument] is not None:
             raise TopologyError(f"a join with a global table takes no {argument}=: {reason}")
     spec = GlobalJoin(
-        node_of(table, edge.draft), key_mapper, joiner, options["with_key"], left=kind == "left"
+        node_of(table, edge.draft),
+        joiner,
+        with_key=options["with_key"],
+        left=kind == "left",
+        mapper=key_mapper,
     )
     # Kafka Streams uses this prefix for inner joins with a global table, too.
     name = edge.draft.names.node("KSTREAM-LEFTJOIN-", options["name"])

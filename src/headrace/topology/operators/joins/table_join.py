@@ -1,8 +1,11 @@
-"""Join of a stream with a table: a lookup of each record's key in the table.
+"""Join of a stream with a table: a lookup of each record's key, or of a mapped key, in the table.
 
 Only the stream makes results: a change of the table makes none, but later records are joined with
 the new row. A result has the key, timestamp and headers of the stream's record (Kafka Streams:
 `KStreamKTableJoinProcessor`).
+
+A key is mapped for a global table. The mapper is called for every record, including null values;
+the joiner is not called for null values (both as in Kafka Streams).
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ from typing import Any, ClassVar
 
 from headrace.topology.context.context import Headers, OperatorContext
 from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.errors import Arguments
 from headrace.topology.operators.last_changes import Uncached
+
+_KEY_OF_TABLE = "the global table's key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +38,32 @@ class TableJoin(OperatorSpec):
     with_key: bool
     left: bool
 
-    repartition_advice: ClassVar[str] = 'join(name="...")'
+    repartition_advice: ClassVar[str | None] = 'join(name="...")'
 
     def make(self, context: OperatorContext, /) -> _Join:
         return _Join(self, context)
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalJoin(TableJoin):
+    """Spec of a join of a stream with a global table.
+
+    Args:
+        mapper: called as ``mapper(key, value)``, returns the key to look up; the joiner gets the
+            key of the record.
+    """
+
+    mapper: Callable[..., Any]
+
+    repartition_advice: ClassVar[str | None] = None
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """Names of the serdes: only the lookup key is encoded, with the table's serde."""
+        return {"key": _KEY_OF_TABLE, "value": _KEY_OF_TABLE}
+
+    def make(self, context: OperatorContext, /) -> _GlobalJoin:
+        return _GlobalJoin(self, context)
 
 
 class _Join(Uncached):
@@ -68,6 +96,33 @@ class _Join(Uncached):
         else:
             get_as_of = self._get_as_of
             row = self._get(key)[0] if get_as_of is None else get_as_of(key, timestamp)[0]
+            if row is None and not self._left:
+                return
+        joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
+        self._forward(key, joined, None, timestamp, headers)
+
+
+class _GlobalJoin(_Join):
+    """Hot path: a single lookup per record."""
+
+    __slots__ = ("_mapper",)
+
+    def __init__(self, spec: GlobalJoin, context: OperatorContext) -> None:
+        super().__init__(spec, context)
+        self._mapper = spec.mapper
+
+    def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
+        wanted = self._mapper(key, value)
+        if value is None:
+            self._drop("null value")
+            return
+        if wanted is None:
+            if not self._left:
+                self._drop("null key of the global table")
+                return
+            row = None
+        else:
+            row = self._get(wanted)[0]
             if row is None and not self._left:
                 return
         joined = self._joiner(key, value, row) if self._with_key else self._joiner(value, row)
