@@ -141,29 +141,35 @@ class Process(OperatorSpec):
         return _Running(self, context)
 
 
+def add_life_cycle(made: Any, given: Any, context: OperatorContext) -> None:
+    """Have the task call a user's object: ``init(given)`` and ``close()``, if it has them."""
+
+    def start() -> None:
+        init = getattr(made, "init", None)
+        if init is not None:
+            init(given)
+        given._started()
+
+    def close() -> None:
+        end = getattr(made, "close", None)
+        if end is not None:
+            end()
+
+    context.task.add(context.node, start, close)
+
+
 class _Running(Uncached):
-    __slots__ = ("_context", "_facts", "_make_record", "_process", "_processor")
+    __slots__ = ("_facts", "_make_record", "_process")
 
     def __init__(self, spec: Process, context: OperatorContext) -> None:
         super().__init__(context.forward)
         self._facts = context.task
         self._make_record: Any = FixedKeyRecord if spec.fixed_key else Record
-        made = FixedKeyProcessorContext if spec.fixed_key else ProcessorContext
-        self._context: Any = made(context)
-        self._processor = spec.supplier()
-        self._process = self._processor.process
-        self._facts.add(context.node, self._start, self._close)
-
-    def _start(self) -> None:
-        init = getattr(self._processor, "init", None)
-        if init is not None:
-            init(self._context)
-        self._context._started()
-
-    def _close(self) -> None:
-        close = getattr(self._processor, "close", None)
-        if close is not None:
-            close()
+        given = FixedKeyProcessorContext if spec.fixed_key else ProcessorContext
+        processor_context: Any = given(context)
+        processor = spec.supplier()
+        self._process = processor.process
+        add_life_cycle(processor, processor_context, context)
 
     def process(self, key: Any, value: Any, old: Any, timestamp: int, headers: Headers, /) -> None:
         """Process a record; store writes meanwhile have the record's timestamp."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from headrace.topology.context.context import Headers, Operator, OperatorContext, TableView
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.errors import TopologyError
+from headrace.topology.operators.process import add_life_cycle
 from headrace.topology.operators.stored_rows import StoredRows
 from headrace.topology.operators.table_rows import TableRows
 from headrace.topology.processors.processors import ProcessingContext
@@ -90,13 +91,11 @@ class TransformValues(OperatorSpec):
 
 class _Transforming(Operator):
     __slots__ = (
-        "_context",
         "_facts",
         "_failed",
         "_forward",
         "_rows",
         "_transform",
-        "_transformer",
         "pending",
     )
 
@@ -104,23 +103,12 @@ class _Transforming(Operator):
         self._facts = context.task
         self._failed = context.failed
         self._forward = context.forward
-        self._context = ProcessingContext(context)
-        self._transformer = spec.supplier()
-        self._transform = self._transformer.transform
+        transformer_context = ProcessingContext(context)
+        transformer = spec.supplier()
+        self._transform = transformer.transform
         self._rows = None if spec.store is None else TableRows(context, spec.store)
         self.pending: MutableMapping[Any, Any] = {} if self._rows is None else self._rows.pending
-        self._facts.add(context.node, self._start, self._close)
-
-    def _start(self) -> None:
-        init = getattr(self._transformer, "init", None)
-        if init is not None:
-            init(self._context)
-        self._context._started()
-
-    def _close(self) -> None:
-        close = getattr(self._transformer, "close", None)
-        if close is not None:
-            close()
+        add_life_cycle(transformer, transformer_context, context)
 
     def process(self, key: Any, value: Any, _: Any, timestamp: int, headers: Headers, /) -> None:
         """Process a change; store writes meanwhile have its timestamp."""
