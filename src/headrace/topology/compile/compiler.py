@@ -63,7 +63,7 @@ from headrace.topology.graph.graph import (
     tells_old,
 )
 from headrace.topology.operators.cogroup import CogroupMerge
-from headrace.topology.operators.table_mapping import StoredMapping
+from headrace.topology.operators.table_rows import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues
 from headrace.topology.operators.versioned import OutOfOrder
 from headrace.topology.serdes import Serde

@@ -18,8 +18,12 @@ from headrace.topology.graph.fold import Aggregating
 from headrace.topology.graph.graph import AnySerde, Operator
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import legal
-from headrace.topology.operators.cogroup import CogroupInput, CogroupMerge, aggregate_tagged
-from headrace.topology.operators.keyed_fold import KeyedFold
+from headrace.topology.operators.cogroup import (
+    CogroupInput,
+    CogroupMerge,
+    KeyedFold,
+    aggregate_tagged,
+)
 from headrace.topology.operators.windows.sessions import SessionFold
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde

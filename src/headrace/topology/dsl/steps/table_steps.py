@@ -11,7 +11,7 @@ from headrace.topology.functions import holds, made_of
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless
 from headrace.topology.graph.materialized import Materialized, materialized
-from headrace.topology.operators.table_mapping import StoredMapping
+from headrace.topology.operators.table_rows import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues, checked_supplier
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import store_names
