@@ -301,7 +301,7 @@ class StateDirectory:
             taken = self._try(task_id, generation)
             if taken is not None:
                 return taken
-        holder = _holder(self._lock_path(task_id, newest))
+        holder = _holder(_lock_of(self._path(task_id, newest)))
         raise StateLockedError(
             f"task {task_id} is locked in {self._tasks} by process {holder} and by others before "
             "it; stop the processes that hang",
@@ -358,11 +358,8 @@ class StateDirectory:
         except OSError as error:
             raise _unusable(path, error) from error
 
-    def _name(self, task_id: str, generation: int) -> str:
-        return task_id if generation == 0 else f"{task_id}.g{generation}"
-
-    def _lock_path(self, task_id: str, generation: int) -> Path:
-        return self._tasks / f"{self._name(task_id, generation)}.lock"
+    def _path(self, task_id: str, generation: int) -> Path:
+        return self._tasks / (task_id if generation == 0 else f"{task_id}.g{generation}")
 
     def _generations(self, task_id: str) -> list[int]:
         found = {0}
@@ -373,18 +370,18 @@ class StateDirectory:
         return sorted(found)
 
     def _try(self, task_id: str, generation: int) -> TaskDirectory | None:
-        lock = self._lock(self._lock_path(task_id, generation))
+        path = self._path(task_id, generation)
+        lock = self._lock(_lock_of(path))
         if lock is None:
             return None
-        path = self._tasks / self._name(task_id, generation)
         return _locked_directory(path, generation, lock)
 
     def _remove_older(self, task_id: str, generations: list[int]) -> None:
         for generation in generations:
-            lock = self._lock(self._lock_path(task_id, generation))
+            path = self._path(task_id, generation)
+            lock = self._lock(_lock_of(path))
             if lock is None:
                 continue
-            path = self._tasks / self._name(task_id, generation)
             try:
                 _remove(path)
                 if generation > 0:
