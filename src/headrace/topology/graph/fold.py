@@ -117,10 +117,7 @@ class Counting(Fold):
     makes = int
     source = "1 if {old} is None else {old} + 1"
     merged = "{old} + {partial}"
-
-    @property
-    def combines(self) -> bool:
-        return True
+    combines: ClassVar[bool] = True
 
     @property
     def initial(self) -> Initial:

@@ -214,17 +214,14 @@ class Source(Node):
 
     @property
     def as_source(self) -> Source:
-        """The node itself."""
         return self
 
     @property
     def reads_topics(self) -> tuple[str, ...]:
-        """Topics of the source."""
         return self.topics
 
     @property
     def topic_serdes(self) -> Serdes:
-        """Key and value serdes of the source."""
         return self.key, self.value
 
     def bound(self, binder: Binder) -> Node:
@@ -272,17 +269,14 @@ class Sink(Node):
 
     @property
     def serde_arguments(self) -> Arguments:
-        """Arguments that name the serdes, as given to the sink."""
         return self.arguments
 
     @property
     def as_sink(self) -> Sink:
-        """The node itself."""
         return self
 
     @property
     def writes_topic(self) -> str | None:
-        """Topic of the sink, or None if a function chooses it."""
         return None if callable(self.topic) else self.topic
 
     @property
@@ -309,7 +303,6 @@ class Sink(Node):
 
     @property
     def topic_serdes(self) -> Serdes:
-        """Key and value serdes of the sink."""
         return self.key, self.value
 
     def bound(self, binder: Binder) -> Node:
