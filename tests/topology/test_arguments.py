@@ -27,7 +27,7 @@ from headrace.topology import (
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.graph import OffsetReset
 from headrace.topology.operators.joins.stream_join import LateMatch
-from headrace.topology.operators.windows.windowed import Emit
+from headrace.topology.operators.windows.emission import Emit
 from headrace.topology.processors.stores import Stores
 from headrace.topology.serdes.schema_registry import MemoryRegistry
 

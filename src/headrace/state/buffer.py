@@ -277,6 +277,7 @@ class Buffer:
         return encoded
 
     def opened(self, value: Any) -> Any:
+        """Decode a value as it is held in `dirty` or `clean`; a mutable value is a new object."""
         held = not self.holds_objects and value.__class__ is bytes
         return self._decode(value) if held else value
 

@@ -16,7 +16,7 @@ from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import Aggregate, AnySerde, Node
 from headrace.topology.graph.materialized import Materialized, materialized
-from headrace.topology.operators.windows.windowed import Emit
+from headrace.topology.operators.windows.emission import Emit
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows

@@ -17,7 +17,7 @@ from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
 from headrace.topology.graph.graph import AnySerde, Operator
 from headrace.topology.graph.materialized import Materialized, materialized
-from headrace.topology.operators.windows.windowed import Emit
+from headrace.topology.operators.windows.emission import Emit
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import TimeWindowedSerde, WindowStoreSerde

@@ -7,8 +7,9 @@ from dataclasses import replace
 from headrace.state.spec import StoreSpec
 from headrace.topology.graph.fold import Fold
 from headrace.topology.graph.materialized import Materialized
+from headrace.topology.operators.windows.emission import Emit
 from headrace.topology.operators.windows.sliding import SlidingFold
-from headrace.topology.operators.windows.windowed import AlignedFold, Emit
+from headrace.topology.operators.windows.windowed import AlignedFold
 from headrace.topology.serdes.windows_serde import UNLIMITED_MS
 from headrace.topology.windows import SlidingWindows, TimeWindows, UnlimitedWindows
 

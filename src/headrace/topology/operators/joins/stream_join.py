@@ -25,6 +25,7 @@ from headrace.topology.context.context import Headers, Number, OperatorContext, 
 from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import Arguments, EarlierRecordError
 from headrace.topology.operators.last_changes import Uncached
+from headrace.topology.operators.windows.emission import NEVER
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.join_serdes import (
@@ -222,7 +223,6 @@ Join = Callable[[Any, Any, Any], Any]
 
 _READ_ROWS = 1_000
 _HEAP_MAX = 4_000
-_NEVER = 2**63
 _START = b""
 _END = b"\xff" * 9
 """Greater than all row keys, because timestamps are positive."""
@@ -407,14 +407,14 @@ class Waiting:
         self._next = -1
 
     def _set_next(self) -> None:
-        self._next = min(self._unread_end(), self._ends[0][0] if self._ends else _NEVER)
+        self._next = min(self._unread_end(), self._ends[0][0] if self._ends else NEVER)
 
     def _unread_end(self) -> int:
         """Return the earliest possible end of the rows that are not in the heap."""
         if self._read_to == _START:
             return -1
         if self._read_to == _END:
-            return _NEVER
+            return NEVER
         time: int = TIMESTAMP.unpack_from(self._read_to)[0]
         return time + self._shortest_ms
 

@@ -18,10 +18,10 @@ from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import EarlierRecordError
 from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.operators.windows.buffered import Buffered
+from headrace.topology.operators.windows.emission import NEVER
 from headrace.topology.serdes.join_serdes import PostponedKey
 
 _SEQUENCE_MAX = 2**31 - 1
-_NEVER = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _Join(Uncached):
             else:
                 self._forward(key, joined, None, timestamp, held.headers)
         following = self._buffer.scan(end)
-        self._earliest = next((TIMESTAMP.unpack_from(row)[0] for row, _, _ in following), _NEVER)
+        self._earliest = next((TIMESTAMP.unpack_from(row)[0] for row, _, _ in following), NEVER)
 
     def _join(self, key: Any, value: Any, row: Any, timestamp: int, headers: Headers) -> None:
         if row is not None or self._left:

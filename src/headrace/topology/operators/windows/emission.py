@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Literal
 
 from headrace.state.timed import TimedBuffer
 from headrace.topology.context.number import Number
+
+NEVER = 2**63
+"""Later than the time of every row."""
+
+Emit = Literal["on_window_update", "on_window_close"]
 
 
 class EmissionProgress:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, cast
 
 from headrace.state.codec import TIMESTAMP
 from headrace.state.timed import TimedBuffer
@@ -19,7 +19,7 @@ from headrace.topology.context.context import Headers, Number, Operator, Operato
 from headrace.topology.context.operator_spec import RowKind
 from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
-from headrace.topology.operators.windows.emission import EmissionProgress
+from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.serdes.kept import keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde
@@ -27,9 +27,6 @@ from headrace.topology.windows import SessionWindows, Window, Windowed
 
 _KEYS_KNOWN = 50_000
 """Number of keys whose open sessions are cached; others are read from the store."""
-
-NEVER = 2**63
-"""Later than the end of every session."""
 
 _BOUNDS = struct.Struct(">qq")
 """End and start of a session, the suffix of its row key."""
@@ -50,7 +47,7 @@ class SessionFold(FoldedTable):
 
     windows: SessionWindows
     retention_ms: int
-    emit: Literal["on_window_update", "on_window_close"] = "on_window_update"
+    emit: Emit = "on_window_update"
     makes_windows: ClassVar[bool] = True
     rows_have_its_keys: ClassVar[bool] = True
 
@@ -85,7 +82,6 @@ class Sessions(RecordCache, Operator):
         "_caching",
         "_closing_ms",
         "_context",
-        "_decode",
         "_dirty",
         "_earliest",
         "_encode",
@@ -97,6 +93,7 @@ class Sessions(RecordCache, Operator):
         "_late",
         "_merge",
         "_open",
+        "_opened",
         "_progress",
         "_rows",
         "_serde",
@@ -114,7 +111,7 @@ class Sessions(RecordCache, Operator):
         self._rows = cast(TimedBuffer, context.buffers[spec.store])
         self._dirty = self._rows.dirty
         values = context.serdes(spec.store)[1]
-        self._decode = None if self._rows.holds_objects else values.deserialize
+        self._opened = self._rows.opened
         self._exact = self._rows.exact
         self._keep = keeper(values)
         self._gap_ms = spec.windows.gap_ms
@@ -186,12 +183,6 @@ class Sessions(RecordCache, Operator):
         rows = self._rows
         entry = self._dirty.get(row_key) or rows.clean.get(row_key) or rows.load(row_key)
         return entry[0]
-
-    def _opened(self, held: Any) -> Any:
-        """Decode a value in the buffer's form; a mutable value is a new object."""
-        if held.__class__ is bytes and self._decode is not None:
-            return self._decode(held)
-        return held
 
     def _write(
         self,

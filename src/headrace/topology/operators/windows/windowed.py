@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from headrace.state.buffer import ABSENT, Entry
 from headrace.state.codec import TIMESTAMP
@@ -30,7 +30,7 @@ from headrace.topology.context.task_facts import EmissionBudget
 from headrace.topology.graph.fold import Fold
 from headrace.topology.operators.last_changes import RecordCache
 from headrace.topology.operators.stored_rows import FoldedTable
-from headrace.topology.operators.windows.emission import EmissionProgress
+from headrace.topology.operators.windows.emission import NEVER, EmissionProgress, Emit
 from headrace.topology.operators.windows.lateness import split_late
 from headrace.topology.operators.windows.recent_rows import RecentRows
 from headrace.topology.serdes.kept import keeper
@@ -44,9 +44,6 @@ from headrace.topology.windows import Window, Windowed
 # Changes are forwarded immediately, or at the next flush if they are cached. If windows are emitted
 # on close, only `emit` forwards them.
 
-
-NEVER = 1 << 63
-"""Greater than the start of every window."""
 
 _SEQUENCE = bytes(4)
 _KEPT_STARTS = 4096
@@ -78,6 +75,7 @@ class WindowRows(RecordCache):
         "buffer",
         "earliest",
         "encode_key",
+        "opened",
     )
 
     def __init__(
@@ -93,6 +91,7 @@ class WindowRows(RecordCache):
         buffer = context.buffers[store]
         assert isinstance(buffer, TimedBuffer), store
         self.buffer = buffer
+        self.opened = buffer.opened
         row_key, self._encoded = context.serdes(store)
         assert isinstance(row_key, WindowStoreSerde), store
         assert row_key.windowed.inner is not None, store
@@ -237,12 +236,6 @@ class WindowRows(RecordCache):
         recent = self._recent = self._recent or RecentRows(self.buffer)
         return recent.latest_first(key_bytes, max(first, self.buffer.horizon), last)
 
-    def opened(self, held: Any) -> Any:
-        """Decode a value in the buffer's form; a mutable value is a new object."""
-        if held.__class__ is bytes and self._decode is not None:
-            return self._decode(held)
-        return held
-
     def _remember(self, key_bytes: bytes, start: int, row_key: bytes) -> None:
         assert self._recent is not None
         value, timestamp = self._dirty[row_key]
@@ -270,9 +263,6 @@ class WindowRows(RecordCache):
             budget.spend()
         progress.finish(last)
         return True
-
-
-Emit = Literal["on_window_update", "on_window_close"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
