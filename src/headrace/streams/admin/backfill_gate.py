@@ -27,6 +27,7 @@ from headrace.streams.config.settings import BACKFILL_ENDING
 from headrace.streams.errors import BackfillOpenError
 from headrace.streams.kafka.access_errors import GroupDeniedError
 from headrace.streams.kafka.protocols import CommittedOffset, Log, TopicPartition
+from headrace.streams.plan.deployed import GroupOffsets
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import SubPlan
 
@@ -96,21 +97,16 @@ class BackfillNote:
         return cls(state, found[2], found[3], int(found[4]), int(found[5]), found[6])
 
 
-class _Group(Protocol):
-    """Reader of a group's offsets; see `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
+class _Placed(GroupOffsets, Protocol):
+    """Offsets of groups, implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
 
-    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets of a group at partition 0 of each topic."""
-
-
-class _Placed(_Group, Protocol):
     def committed_at(
         self, group: str, tps: Iterable[TopicPartition], *, decided: bool, topics_max: int
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's offsets at partitions, and at all topics if the cluster is small."""
 
 
-def open_note(application_id: str, cluster: _Group) -> BackfillNote | None:
+def open_note(application_id: str, cluster: GroupOffsets) -> BackfillNote | None:
     """Return the first note of the open backfill; raise GroupDeniedError if unreadable."""
     found = cluster.committed(backfill_group(application_id), decided=False)
     return _open_head(_notes(found).values())

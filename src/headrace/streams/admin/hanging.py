@@ -22,22 +22,17 @@ from headrace.streams.kafka.connectivity import (
     new_transactional_producer,
 )
 from headrace.streams.kafka.protocols import TopicPartition
+from headrace.streams.plan.topics import TopicAdmin
 
 KEY = b"headrace.ends-a-transaction"
 """Key of the aborted records; compacted topics reject records without a key."""
 
 
-class Cluster(Protocol):
+class Cluster(TopicAdmin, Protocol):
     """Cluster operations; implemented by `headrace.streams.kafka.group_admin.GroupAdmin`."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Return the partition counts of the topics that exist."""
-
-    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offsets: after all completed transactions."""
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets after the last records."""
 
     def undecided_offsets(self, group: str, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions whose offset in the group an open transaction may change."""

@@ -22,13 +22,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
 from headrace.state.directory import TaskDirectory
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
-from headrace.streams.admin.reset import local_errors, locked_state, refuse_members
+from headrace.streams.admin.reset import AdminCluster, local_errors, locked_state, refuse_members
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import FatalClientError, ResetRefusedError
 from headrace.streams.kafka.offset_texts import without_mark
@@ -49,7 +48,6 @@ from headrace.streams.plan.changelog_identity import (
     lost_changelogs,
     with_changelogs,
 )
-from headrace.streams.plan.deployed import Groups
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import (
     CHANGELOG_MARK,
@@ -59,7 +57,6 @@ from headrace.streams.plan.progress import (
     committed_commit_id,
 )
 from headrace.streams.plan.topic_plan import plan_internal_topics, topic_names
-from headrace.streams.plan.topics import TopicAdmin
 
 # The plan of writing lost changelogs, as plain data.
 
@@ -191,10 +188,6 @@ _LOOK_AGAIN_S = 0.1
 _BATCH_ROWS = 10_000
 
 
-class ChangelogCluster(TopicAdmin, Groups, Protocol):
-    """Cluster operations of the writer."""
-
-
 class LocalChangelogs:
     """Writer of lost changelogs from local state.
 
@@ -206,7 +199,7 @@ class LocalChangelogs:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        cluster: ChangelogCluster,
+        cluster: AdminCluster,
         *,
         make_producer: Callable[[], Producer],
         now_ms: Callable[[], int],

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from headrace.streams.admin.backfill_gate import BackfillNote, open_note
-from headrace.streams.admin.reset import refuse_members
+from headrace.streams.admin.reset import AdminCluster, refuse_members
 from headrace.streams.errors import ConfigError, ResetRefusedError
 from headrace.streams.kafka.access_errors import GroupDeniedError
 from headrace.streams.kafka.offset_texts import without_mark
@@ -22,10 +21,8 @@ from headrace.streams.kafka.protocols import (
     Member,
     Offsets,
     Target,
-    TopicFacts,
     TopicPartition,
 )
-from headrace.streams.plan.deployed import Groups
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, with_topic_id
 from headrace.streams.plan.topic_identity import committed_id, same_topic
@@ -363,24 +360,6 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-class OffsetsCluster(Groups, Protocol):
-    """Cluster operations that read and set offsets."""
-
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the facts of the topics that exist."""
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first existing record of each partition."""
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset after the last record of each partition."""
-
-    def offsets_for(
-        self, target: Target, tps: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        """Return the offset of a target position in each partition."""
-
-
 class InputOffsets:
     """Input offsets of an application on its cluster."""
 
@@ -388,7 +367,7 @@ class InputOffsets:
         self,
         application_id: str,
         plans: Sequence[SubPlan],
-        cluster: OffsetsCluster,
+        cluster: AdminCluster,
         *,
         exactly_once: bool,
     ) -> None:

@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
 from headrace.streams.errors import ChangelogUnfinishedError, ResetUnfinishedError
-from headrace.streams.kafka.protocols import (
-    CommittedOffset,
-    GroupState,
-    Member,
-    TopicFacts,
-    TopicPartition,
-)
+from headrace.streams.kafka.protocols import CommittedOffset, GroupState, Member, TopicPartition
 from headrace.streams.metrics.snapshots import SkewSnapshot, skew_of
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.progress import OffsetMetadata
-from headrace.streams.plan.topics import describe_as
+from headrace.streams.plan.topics import TopicAdmin, describe_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,28 +188,7 @@ def owner_of(
 # Collection of the status from a cluster.
 
 
-class ViewedCluster(Protocol):
-    """Cluster operations that read the status."""
-
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the facts of the topics that exist."""
-
-    def group_state(self, group: str) -> GroupState:
-        """Return a group's state with its members and assignment."""
-
-    def committed_offsets(
-        self, group: str, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return a group's committed offsets, without waiting for open transactions."""
-
-    def start_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first existing record of each partition."""
-
-    def stable_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the last stable offset of each partition."""
-
-
-def look(application_id: str, plans: Sequence[SubPlan], cluster: ViewedCluster) -> Overview:
+def look(application_id: str, plans: Sequence[SubPlan], cluster: TopicAdmin) -> Overview:
     """Read the lag of each task: committed offsets first, so that no lag is negative."""
     names = dict.fromkeys(name for plan in plans for name in plan.topics.all_sources)
     facts = describe_as(cluster, names)

@@ -63,7 +63,7 @@ from headrace.streams.kafka.protocols import (
 from headrace.streams.plan.deployed import Groups, forget
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, left_out
-from headrace.streams.plan.topics import describe_as
+from headrace.streams.plan.topics import TopicAdmin, describe_as
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.graph import Node
 
@@ -569,14 +569,8 @@ _BROKEN = (
 """Advice if local files are broken and no changelog contains their rows."""
 
 
-class ResetCluster(Groups, Protocol):
-    """Cluster operations of a reset."""
-
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the facts of the topics that exist."""
-
-    def names(self) -> frozenset[str]:
-        """Return all topics that this client may describe."""
+class AdminCluster(TopicAdmin, Groups, Protocol):
+    """Cluster operations on a stopped application; the live implementation is `GroupAdmin`."""
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics, and wait until they are gone."""
@@ -600,7 +594,7 @@ class Reset:
         self,
         application_id: str,
         plans: Sequence[SubPlan],
-        cluster: ResetCluster,
+        cluster: AdminCluster,
         *,
         state_dir: Path,
         timeout_s: float,

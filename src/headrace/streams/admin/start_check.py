@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
 
 from headrace.streams.admin.reset import ApplicationTopics
 from headrace.streams.config.config import StreamsConfig
@@ -36,7 +35,7 @@ from headrace.streams.plan.changelog_identity import (
     known_changelogs,
     lost_changelogs,
 )
-from headrace.streams.plan.deployed import GroupOffsets, topology_group
+from headrace.streams.plan.deployed import DescribedGroups, GroupOffsets, topology_group
 from headrace.streams.plan.deployment import Deployment, is_accepted
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata
@@ -158,15 +157,6 @@ class CommittedRecords:
 Found = dict[TopicPartition, CommittedOffset]
 
 
-class OffsetsAt(Protocol):
-    """Reader of the group's offsets; implemented by `MemberlessGroup`."""
-
-    def committed_at(
-        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = ...
-    ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the offsets; if `decided`, wait for open transactions that may change them."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Task:
     """Task with its inputs, including topics that are not created yet."""
@@ -210,7 +200,7 @@ class LostGroup:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        offsets: OffsetsAt,
+        offsets: DescribedGroups,
         records: CommittedRecords,
         deployed: Deployment | None,
         log: Log,
@@ -443,7 +433,7 @@ class StartCheck:
         self,
         config: StreamsConfig,
         plans: Sequence[SubPlan],
-        offsets: OffsetsAt,
+        offsets: DescribedGroups,
         records: CommittedRecords,
         deployed: Deployment | None,
         log: Log,

@@ -33,7 +33,7 @@ _WAIT_S = 0.2
 class MemberlessGroup:
     """Client that reads and commits offsets of a group without joining it.
 
-    It implements `headrace.streams.plan.deployed.GroupOffsets`. `config` has no group.
+    It implements `headrace.streams.plan.deployed.DescribedGroups`. `config` has no group.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class DescribedGroups(GroupOffsets, Protocol):
     """Cluster that stores the description; the live implementation is `MemberlessGroup`."""
 
     def committed_at(
-        self, group: str, tps: Iterable[TopicPartition], *, decided: bool
+        self, group: str, tps: Iterable[TopicPartition], *, decided: bool = ...
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return a group's committed offsets of the given partitions."""
 

@@ -264,15 +264,8 @@ def describe_twice(
     return describe_as(admin, asked, written=written)
 
 
-class _Describes(Protocol):
-    """Admin client that can describe topics."""
-
-    def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Return the facts of the topics that exist."""
-
-
 def describe_as(
-    admin: _Describes, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
+    admin: TopicAdmin, names: Iterable[str], *, written: AbstractSet[str] = frozenset()
 ) -> dict[str, TopicFacts]:
     """Describe topics; name the ACL if it is denied: Write for topics in `written`, else Read."""
     try:

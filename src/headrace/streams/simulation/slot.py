@@ -421,8 +421,7 @@ class SimulatedWorker:
 class SimulatedOffsets:
     """Offsets of groups, read and written without being a member.
 
-    See `headrace.streams.admin.start_check.OffsetsAt` and
-    `headrace.streams.plan.deployed.GroupOffsets`.
+    See `headrace.streams.plan.deployed.DescribedGroups`.
     """
 
     def __init__(self, cluster: Cluster, process: Process) -> None:
