@@ -107,8 +107,11 @@ class _Placed(GroupOffsets, Protocol):
 
 
 def open_note(application_id: str, cluster: GroupOffsets) -> BackfillNote | None:
-    """Return the first note of the open backfill; raise GroupDeniedError if unreadable."""
-    found = cluster.committed(backfill_group(application_id), decided=False)
+    """Return the first note of the open backfill, or None without access to its group."""
+    try:
+        found = cluster.committed(backfill_group(application_id), decided=False)
+    except GroupDeniedError:
+        return None  # no backfill: a handover requires access to the group
     return _open_head(_notes(found).values())
 
 

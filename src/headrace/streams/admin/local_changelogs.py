@@ -27,10 +27,16 @@ from headrace.state.directory import TaskDirectory
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import Position, TaskState
 from headrace.state.task_state import open_task_state
-from headrace.streams.admin.reset import AdminCluster, local_errors, locked_state, refuse_members
+from headrace.streams.admin.reset import (
+    AdminCluster,
+    changed_since,
+    local_errors,
+    locked_state,
+    refuse_members,
+    set_offsets,
+)
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import FatalClientError, ResetRefusedError
-from headrace.streams.kafka.offset_texts import without_mark
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     Member,
@@ -301,10 +307,7 @@ class LocalChangelogs:
         """Write the changelogs whose rows are here; raise if the plan has changed."""
         with self._locked() as held:
             if self._look(held) != plan:
-                raise ResetRefusedError(
-                    f"offsets, members or topics of {self._group} have changed since the plan was "
-                    "made; nothing was done: look at the new plan and try again"
-                )
+                raise changed_since(self._group)
             refuse_members(self._group, plan.members)
             self._commit_marks(plan)
             self._probe("changelogs_marked")
@@ -329,14 +332,7 @@ class LocalChangelogs:
                 f"brokers take {MAX_BYTES}; nothing was done; headrace reset begins anew, without "
                 "these rows"
             )
-        self._cluster.set_offsets(self._group, marks)
-        found = self._cluster.committed(self._group, decided=True)
-        over = without_mark(marks, found)
-        if over:
-            raise ResetRefusedError(
-                f"a worker committed offsets of {', '.join(over)} meanwhile; stop all "
-                "workers and run it again"
-            )
+        set_offsets(self._cluster, self._group, marks, when="meanwhile")
 
     def _create(self, plan: ChangelogPlan) -> Mapping[str, TopicFacts]:
         names = [topic for sub in self._plans for topic in sub.changelogs.values()]

@@ -8,14 +8,11 @@ the group has members; and the committed offsets are read back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from headrace.streams.admin.backfill_gate import BackfillNote, open_note
-from headrace.streams.admin.reset import AdminCluster, refuse_members
+from headrace.streams.admin.reset import AdminCluster, changed_since, refuse_members, set_offsets
 from headrace.streams.errors import ConfigError, ResetRefusedError
-from headrace.streams.kafka.access_errors import GroupDeniedError
-from headrace.streams.kafka.offset_texts import without_mark
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     Member,
@@ -414,13 +411,8 @@ class InputOffsets:
             members=members,
             inputs=inputs,
             missing=tuple(name for name in names if name not in facts),
-            backfill=self._open_backfill(),
+            backfill=open_note(self._group, self._cluster),
         )
-
-    def _open_backfill(self) -> BackfillNote | None:
-        with suppress(GroupDeniedError):  # no backfill: a handover requires access to the group
-            return open_note(self._group, self._cluster)
-        return None
 
     def plan(self, choose: Callable[[GroupOffsets], Wanted]) -> MovePlan:
         """Plan changes to the targets that `choose` returns; nothing is changed."""
@@ -439,21 +431,12 @@ class InputOffsets:
         refuse_members(self._group, later.found.members)
         later.found.refuse_changes()
         if not plan.is_still(later):
-            raise ResetRefusedError(
-                f"offsets, members or topics of {self._group} have changed since the plan was "
-                "made; nothing was set: look at the new plan and try again"
-            )
+            raise changed_since(self._group, nothing_was="set")
         self.commit(plan.offsets)
 
     def commit(self, offsets: Offsets) -> None:
         """Commit without members; raise ResetRefusedError if a worker has overwritten offsets."""
-        self._cluster.set_offsets(self._group, offsets)
-        over = without_mark(offsets, self._cluster.committed(self._group, decided=True))
-        if over:
-            raise ResetRefusedError(
-                f"a worker committed offsets of {', '.join(over)} while they were set; stop all "
-                "workers and run it again"
-            )
+        set_offsets(self._cluster, self._group, offsets, when="while they were set")
 
 
 def _own_topics(plan: SubPlan) -> list[str]:

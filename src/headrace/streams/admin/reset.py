@@ -645,28 +645,22 @@ class Reset:
             missing=tuple(name for name in self._topics.inputs if name not in facts),
             directories=tuple(self._directories()),
             unfinished=any(c.metadata.startswith(RESET_MARK) for c in committed.values()),
-            backfill=self._open_backfill(),
+            backfill=open_note(self._group, self._cluster),
             tables=self._tables,
             read_as_tables=frozenset(tables),
             also_written=self._topics.also_written,
         )
 
-    def _open_backfill(self) -> BackfillNote | None:
-        with suppress(GroupDeniedError):  # no backfill: a handover requires access to the group
-            return open_note(self._group, self._cluster)
-        return None
-
     def carry_out(self, plan: ResetPlan, look_again: Callable[[], ResetPlan]) -> None:
         """Carry out a plan in the module's order; `look_again` plans again, to detect changes."""
         with locked_state(self._state_dir, self._group) as held:
             refuse_members(self._group, self._cluster.members(self._group))
-            refuse_backfill(self._group, self._open_backfill())
+            refuse_backfill(self._group, open_note(self._group, self._cluster))
             if not plan.is_still(look_again()):
-                raise ResetRefusedError(
-                    f"offsets, members or topics of {self._group} have changed since the plan was "
-                    "made; nothing was done: look at the new plan and try again"
-                )
-            self._commit_marks(plan)
+                raise changed_since(self._group)
+            again = "run it again, which finishes it"
+            when = "while the reset began"
+            set_offsets(self._cluster, self._group, plan.marks, when=when, again=again)
             self._probe("reset_marked")
             self._cluster.delete_topics(plan.doomed)
             self._probe("reset_topics_deleted")
@@ -679,16 +673,6 @@ class Reset:
             self._probe("reset_topology_forgotten")
             self._cluster.set_offsets(self._group, plan.finals)
             self._probe("reset_done")
-
-    def _commit_marks(self, plan: ResetPlan) -> None:
-        self._cluster.set_offsets(self._group, plan.marks)
-        found = self._cluster.committed(self._group, decided=True)
-        over = without_mark(plan.marks, found)
-        if over:
-            raise ResetRefusedError(
-                f"a worker committed offsets of {', '.join(over)} while the reset began; "
-                "stop all workers and run it again, which finishes it"
-            )
 
     def _await_forgotten(self, topics: Iterable[str]) -> None:
         """Wait until the group has no offsets of deleted topics, which new topics would inherit."""
@@ -726,6 +710,26 @@ def refuse_members(group: str, members: Sequence[Member]) -> None:
             f"{', '.join(map(str, members))}; stop all its workers (SIGTERM to headrace run), on "
             "all hosts. One that was killed, or that stops with on.stop=stay, is a member until "
             "consumer.session.timeout.ms is over"
+        )
+
+
+def changed_since(group: str, *, nothing_was: str = "done") -> ResetRefusedError:
+    """Return the error for a plan that another look at the cluster does not confirm."""
+    return ResetRefusedError(
+        f"offsets, members or topics of {group} have changed since the plan was made; nothing was "
+        f"{nothing_was}: look at the new plan and try again"
+    )
+
+
+def set_offsets(
+    cluster: Groups, group: str, offsets: Offsets, *, when: str, again: str = "run it again"
+) -> None:
+    """Commit without members, and read back; raise if a worker has overwritten offsets."""
+    cluster.set_offsets(group, offsets)
+    over = without_mark(offsets, cluster.committed(group, decided=True))
+    if over:
+        raise ResetRefusedError(
+            f"a worker committed offsets of {', '.join(over)} {when}; stop all workers and {again}"
         )
 
 
