@@ -35,7 +35,7 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.plan.changelog_records import last_read
+from headrace.streams.plan.changelog_identity import last_read
 from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.tasks.failures import is_ours
 from headrace.streams.tasks.global_state import (

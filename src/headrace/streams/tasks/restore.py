@@ -32,7 +32,7 @@ from headrace.streams.kafka.protocols import (
     ReceivedMessage,
     TopicPartition,
 )
-from headrace.streams.plan.changelog_records import last_read, last_restored
+from headrace.streams.plan.changelog_identity import last_read, last_restored
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import committed_commit_id
 from headrace.streams.plan.topic_errors import ChangelogLostError

@@ -28,7 +28,7 @@ from headrace.streams.kafka.protocols import (
     Producer,
     TopicPartition,
 )
-from headrace.streams.plan.changelog_records import commit_header, last_read, last_written
+from headrace.streams.plan.changelog_identity import commit_header, last_read, last_written
 from headrace.streams.tasks.input_identity import InputIdentity
 from headrace.streams.tasks.task import Delta, Task
 from headrace.topology.errors import RefusedTimestampError
