@@ -26,16 +26,8 @@ class Flow:
 
 def flow_of(plans: Sequence[SubPlan]) -> Flow:
     """Leave out topics of a cycle, as in foreign-key joins: a task could wait for itself."""
-    readers: dict[str, list[int]] = {}
-    for plan in plans:
-        for topic in plan.topics.repartition_sources:
-            readers.setdefault(topic.name, []).append(plan.id)
+    readers, downstream = _readers(plans), downstream_of(plans)
     written = {plan.id: plan.topics.repartition_sinks for plan in plans}
-    behind = {
-        sub: {reader for topic in topics for reader in readers.get(topic, ())}
-        for sub, topics in written.items()
-    }
-    downstream = {sub: reached(behind, sub) for sub in written}
     feeds = {
         sub: tuple(
             topic
@@ -54,6 +46,24 @@ def flow_of(plans: Sequence[SubPlan]) -> Flow:
         },
         {sub: _depth(ahead, sub) for sub in feeds},
     )
+
+
+def downstream_of(plans: Sequence[SubPlan]) -> Mapping[int, Collection[int]]:
+    """Return all sub-topologies downstream of each; in a cycle that includes itself."""
+    readers = _readers(plans)
+    behind = {
+        plan.id: {r for topic in plan.topics.repartition_sinks for r in readers.get(topic, ())}
+        for plan in plans
+    }
+    return {sub: reached(behind, sub) for sub in behind}
+
+
+def _readers(plans: Sequence[SubPlan]) -> Mapping[str, Sequence[int]]:
+    readers: dict[str, list[int]] = {}
+    for plan in plans:
+        for topic in plan.topics.repartition_sources:
+            readers.setdefault(topic.name, []).append(plan.id)
+    return readers
 
 
 def reached(behind: Mapping[int, Collection[int]], sub: int) -> set[int]:

@@ -6,11 +6,11 @@ downstream of it, depends on stream time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.plan.flow import reached
+from headrace.streams.plan.flow import downstream_of
 from headrace.streams.plan.plan import SubPlan
 from headrace.topology.graph.graph import Node, by_name
 
@@ -62,7 +62,7 @@ class Upstream:
 
 def upstream_of(plans: Sequence[SubPlan]) -> Upstream:
     by_id = {plan.id: plan for plan in plans}
-    downstream = _downstream(plans)
+    downstream = downstream_of(plans)
     followed = {
         topic.name
         for plan in plans
@@ -75,19 +75,6 @@ def upstream_of(plans: Sequence[SubPlan]) -> Upstream:
 def _is_timed(plan: SubPlan) -> bool:
     nodes = plan.program.sub_topology.nodes
     return any(node.is_timed or node.needs_record for node in nodes)
-
-
-def _downstream(plans: Sequence[SubPlan]) -> Mapping[int, Collection[int]]:
-    readers = {
-        plan.id: {
-            other.id
-            for other in plans
-            for topic in other.topics.repartition_sources
-            if topic.name in plan.topics.repartition_sinks
-        }
-        for plan in plans
-    }
-    return {sub: reached(readers, sub) for sub in readers}
 
 
 def _writers(plans: Sequence[SubPlan], topic: str) -> Writers:
