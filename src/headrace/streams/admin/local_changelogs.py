@@ -342,9 +342,10 @@ class LocalChangelogs:
             if time.monotonic() > give_up_at:
                 raise FatalClientError("the changelogs were created but did not appear in time")
             time.sleep(_LOOK_AGAIN_S)
-        for topic in filter(_deletes, plan.create):
-            # Rows of old windows have old timestamps; a running worker restores the retention.
-            self._cluster.alter_config(topic.name, {"retention.ms": "-1"})
+        for topic in plan.create:
+            if "delete" in topic.config["cleanup.policy"]:
+                # Rows of old windows have old timestamps; a running worker restores the retention.
+                self._cluster.alter_config(topic.name, {"retention.ms": "-1"})
         return facts
 
     def _write(
@@ -397,7 +398,3 @@ class LocalChangelogs:
                 if sub.isdecimal() and partition.isdecimal() and directory.path.is_dir():
                     newest[TaskId(int(sub), int(partition))] = directory
             yield newest
-
-
-def _deletes(topic: NewTopic) -> bool:
-    return "delete" in topic.config["cleanup.policy"]

@@ -56,14 +56,13 @@ from headrace.streams.kafka.protocols import (
     Offsets,
     Probe,
     Target,
-    TopicFacts,
     TopicPartition,
     no_probe,
 )
 from headrace.streams.plan.deployed import Groups, forget
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, left_out
-from headrace.streams.plan.topics import TopicAdmin, describe_as
+from headrace.streams.plan.topics import TopicAdmin, describe_as, partitions_of
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.graph import Node
 
@@ -625,7 +624,7 @@ class Reset:
         # Running workers always have open transactions; nothing can be done then anyway.
         committed = self._cluster.committed(self._group, decided=not members)
         facts = describe_as(self._cluster, [*self._topics.inputs, *self._topics.internal])
-        tps = [tp for name in self._topics.inputs for tp in _places(facts, name)]
+        tps = partitions_of(self._topics.inputs, facts)
         set_places = [tp for tp in tps if tp.topic in chosen - tables]
         table_places = [tp for tp in tps if tp.topic in tables]
         targets = {
@@ -636,9 +635,7 @@ class Reset:
             group=self._group,
             members=members,
             moves=moves(committed, targets, tps),
-            repartitions=tuple(
-                tp for name in self._topics.repartitions for tp in _places(facts, name)
-            ),
+            repartitions=tuple(partitions_of(self._topics.repartitions, facts)),
             internal=tuple(name for name in self._topics.internal if name in facts),
             leftovers=self._topics.leftovers(self._group, self._cluster.names()),
             deletes_leftovers=all_internal,
@@ -737,11 +734,6 @@ def refuse_backfill(group: str, note: BackfillNote | None) -> None:
     """Raise if a backfill is open: its parts are rows that a reset would delete."""
     if note is not None:
         raise ResetRefusedError(f"{backfill_in_the_way(group, note)}; nothing was done")
-
-
-def _places(facts: Mapping[str, TopicFacts], name: str) -> list[TopicPartition]:
-    count = facts[name].partitions if name in facts else 0
-    return [TopicPartition(name, partition) for partition in range(count)]
 
 
 @contextmanager

@@ -41,7 +41,7 @@ from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.plan.topic_plan import TopicPlan
-from headrace.streams.plan.topics import TopicAdmin
+from headrace.streams.plan.topics import TopicAdmin, partitions_of
 from headrace.streams.tasks.lost_offsets import (
     Counted,
     ReadBefore,
@@ -263,7 +263,7 @@ class LostGroup:
         tasks = [task for task in lost if self._counted[task.plan.id]]
         shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
         written = {
-            task.plan.id: self._written(task.plan, facts)
+            task.plan.id: partitions_of(task.plan.topics.repartition_sinks, facts)
             for task in tasks
             if not _has_progress(task.plan, found)
         }
@@ -280,15 +280,6 @@ class LostGroup:
         shown |= {task for task, tps in changelogs.items() if held & tps}
         subs |= {sub for sub, to in written.items() if held.intersection(to)}
         return _Shown(frozenset(shown), frozenset(subs))
-
-    @staticmethod
-    def _written(sub: SubPlan, facts: Mapping[str, TopicFacts]) -> list[TopicPartition]:
-        return [
-            TopicPartition(topic, partition)
-            for topic in sub.topics.repartition_sinks
-            if topic in facts
-            for partition in range(facts[topic].partitions)
-        ]
 
     # -- reaction ------------------------------------------------------------------------------
 
@@ -499,8 +490,7 @@ class StartCheck:
     def _texts_of_what_was_read(self, admin: TopicAdmin) -> dict[str, list[str]]:
         inputs = {sub.id: sub.topics.all_sources for sub in self._plans}
         facts = admin.describe(dict.fromkeys(name for some in inputs.values() for name in some))
-        tps = [TopicPartition(n, p) for n, f in facts.items() for p in range(f.partitions)]
-        committed = self._offsets.committed_at(self._group, tps)
+        committed = self._offsets.committed_at(self._group, partitions_of(facts, facts))
         texts: dict[str, list[str]] = {}
         for tp, found in committed.items():
             if found.metadata and not found.metadata.startswith(RESET_MARK):

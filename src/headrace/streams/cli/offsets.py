@@ -21,14 +21,15 @@ from headrace.streams.admin.offsets import (
     InputOffsets,
     MovePlan,
     Wanted,
+    carry_out_skip,
     lines,
     listing,
+    plan_skip,
     read_offsets,
 )
 from headrace.streams.admin.overview import unmade_of
 from headrace.streams.admin.reset import Reset, ResetPlan, refuse_backfill, refuse_members
 from headrace.streams.admin.reset import lines as _reset_lines
-from headrace.streams.admin.skip import carry_out, plan_skip
 from headrace.streams.cli.known_topics import Known, admin_of
 from headrace.streams.cli.lag import require_topics
 from headrace.streams.cli.options import (
@@ -253,7 +254,7 @@ def skip(
         refuse_members(plan.found.group, plan.found.members)
         if not yes:
             confirm()
-        carry_out(work, plan, plan_skip(work, tp, offset, first_from))
+        carry_out_skip(work, plan, plan_skip(work, tp, offset, first_from))
         reader.close()
         click.echo("Done. The application can be started.")
 

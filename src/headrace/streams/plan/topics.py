@@ -133,6 +133,16 @@ class TopicAdmin(Protocol):
         """Return committed offsets, also while transactions are open; leave out missing offsets."""
 
 
+def partitions_of(names: Iterable[str], facts: Mapping[str, TopicFacts]) -> list[TopicPartition]:
+    """Return all partitions of the topics that exist."""
+    return [
+        TopicPartition(name, partition)
+        for name in names
+        if name in facts
+        for partition in range(facts[name].partitions)
+    ]
+
+
 def prepare_topics(
     admin: TopicAdmin,
     sub_topologies: Sequence[SubTopologyTopics],
