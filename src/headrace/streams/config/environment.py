@@ -63,19 +63,16 @@ setting; did you mean HEADRACE_BOOTSTRAP_SERVERS?
     ours = {v: text for v, text in environ.items() if v.startswith(PREFIX) and v != CONFIG}
     found, problems = Given(), []
     for variable, text in ours.items():
-        if _is_known(name_of(variable)):
-            found[name_of(variable)] = text
-            found.origins[name_of(variable)] = variable
+        name = name_of(variable)
+        # A name with a next step is rejected later with better advice.
+        if name in _known() or name.startswith("topic.") or next_step(name) is not None:
+            found[name] = text
+            found.origins[name] = variable
         elif _OF_KUBERNETES.search(variable) is None:
             problems.append(_unknown(variable))
     if problems:
         raise ConfigError(*problems)
     return found
-
-
-def _is_known(name: str) -> bool:
-    """Return whether the name is a setting, or is rejected later with better advice."""
-    return name in _known() or name.startswith("topic.") or next_step(name) is not None
 
 
 @cache
