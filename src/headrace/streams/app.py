@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -66,7 +66,7 @@ from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.shutdown import Shutdown
 from headrace.streams.worker.uncaught_errors import Uncaught, UncaughtErrorHandler, checked
 from headrace.streams.worker.worker import Worker
-from headrace.topology.describe.picture import Picture, picture_of
+from headrace.topology.describe.picture import picture_of
 from headrace.topology.errors import type_of
 from headrace.topology.topology import Topology
 
@@ -96,6 +96,7 @@ def on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 _TASKS_SHOWN = 5
+_NOT_BEGUN = (State.CREATED, State.CONNECTING, State.REBALANCING)
 
 StateListener = Callable[[State, State], None]
 """Called with the new and the old state, in the thread that changed it."""
@@ -237,9 +238,6 @@ class KafkaStreams:
         """Whether `uncaught_error_handler` was called and has returned."""
         return self._uncaught.answer is not None
 
-    def _drawn(self) -> Picture:
-        return picture_of(self._topology)
-
     def _told(self) -> ApplicationSnapshot:
         facts = None if self._worker is None else self._worker.facts
         name, state = self.config.application_id, self._own.value
@@ -366,7 +364,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
 
     def _await_running(self, within_s: float | None) -> None:
         with self._state_changed:
-            self._state_changed.wait_for(self._has_begun_or_ended, within_s)
+            self._state_changed.wait_for(lambda: self._state not in _NOT_BEGUN, within_s)
             state = self._state
         if state in (State.RUNNING, State.PAUSED):
             return
@@ -378,9 +376,6 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             )
         self.close()
         raise RuntimeError(f"the application {self.config.application_id} was closed before it ran")
-
-    def _has_begun_or_ended(self) -> bool:
-        return self._state not in (State.CREATED, State.CONNECTING, State.REBALANCING)
 
     def _awaited(self, state: State) -> str:
         """Describe the missing condition of an application that does not run yet."""
@@ -512,7 +507,6 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             log=self._log,
             stopping=self._stopping.is_set,
         )
-        topics = note_topics(self._plans, deployed.before)
         records = self._connections.committed_records(self.config, self._clock)
         parts = make_worker(
             self.config,
@@ -526,12 +520,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             global_plans=self._global_plans,
             connections=self._connections,
             deployed=deployed.before,
-            gate=self._watched(
-                lambda: self._may_begin(gate, versions, topics),
-                versions.refuse_older,
-                deployed.running,
-                contact,
-            ),
+            gate=self._gate_watch(gate, versions, deployed, contact=contact),
             versions=versions,
             before_start=StartCheck(
                 self.config,
@@ -555,22 +544,24 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         finally:
             parts.close()
 
-    @staticmethod
-    def _may_begin(gate: BackfillGate, versions: LiveVersions, topics: Iterable[str]) -> bool:
-        gate.check_at(topics)
-        return versions.may_begin()
-
-    def _watched(
+    def _gate_watch(
         self,
-        look: Callable[[], bool],
-        watch: Callable[[], None],
-        passed: Callable[[], None],
+        gate: BackfillGate,
+        versions: LiveVersions,
+        deployed: DeployedTopology,
+        *,
         contact: BrokerContact,
     ) -> GateWatch:
+        topics = note_topics(self._plans, deployed.before)
+
+        def may_begin() -> bool:
+            gate.check_at(topics)
+            return versions.may_begin()
+
         return GateWatch(
-            look,
-            watch=watch,
-            passed=passed,
+            may_begin,
+            watch=versions.refuse_older,
+            passed=deployed.running,
             make_background=lambda: self._connections.background("headrace-gate"),
             clock=self._clock,
             patience_s=self.config.task_timeout_ms / 1000,
@@ -653,9 +644,6 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             return None
         return {index: one.ask for index, one in {0: self.desk, **self._crew.desks()}.items()}
 
-    def _failed_with(self) -> BaseException | None:
-        return self._failed or self._crew.failure
-
     def add_worker(self) -> str | None:
         """Start another worker in a thread of this process.
 
@@ -698,7 +686,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         return self._crew.remove(timeout) if self._state.works else None
 
     def _require_working(self) -> None:
-        failure = self._failed_with()
+        failure = self._failed or self._crew.failure
         if failure is not None:
             reason = describe_failure(failure, full=self.config.log_errors == "full").reason
             raise ApplicationFailedError(self.config.application_id, reason) from failure
@@ -785,7 +773,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
         """
 
         def board() -> HealthSnapshot:
-            return board_of(self.metrics(), time.monotonic(), self._drawn())
+            return board_of(self.metrics(), time.monotonic(), picture_of(self._topology))
 
         def set_level(level: str) -> str:
             from headrace.streams import logs  # loads structlog
