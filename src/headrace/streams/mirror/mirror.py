@@ -120,9 +120,10 @@ class Mirror:
         """Copy records until `stop` is set, or with `once` to the current ends; return how many."""
         stop = stop or threading.Event()
         try:
-            for config in (self._source, self._target):
+            configs = self._source, self._target
+            for config in configs:
                 reach(config.admin_config())
-            source, target = self._sides(stop)
+            source, target = sides(configs, self._names, stopping=stop.is_set, timeout_s=_ASK_S)
             self._make_table(target)
             groups = GroupWatch(self._source.restore_config(), self._group_names)
             try:
@@ -195,10 +196,6 @@ class Mirror:
             if stop.wait(wait_s):
                 raise StopRequestedError("stopped while waiting for the brokers")
             wait_s = min(2 * wait_s, _AGAIN_MAX_S)
-
-    def _sides(self, stop: threading.Event) -> tuple[Side, Side]:
-        configs = self._source, self._target
-        return sides(configs, self._names, stopping=stop.is_set, timeout_s=_ASK_S)
 
     def _make_table(self, target: Side) -> None:
         topic = table_of(self._name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,18 +109,14 @@ def _refuse_others(
     unknown = {tp: begin for tp, begin in begins.items() if begin + 1 < ends[tp]}
     if not unknown:
         return
-    reader = TopicReader(reading)
-    try:
+    with closing(TopicReader(reading)) as reader:
         for message in reader.read(unknown, ends):
-            tp = TopicPartition(str(message.topic()), message.partition() or 0)
             raise MisconfiguredTopicError(
-                f"{tp} of {where} has a record at or near offset {message.offset()} that mirror "
-                f"{mirror} did not write: a copy has one writer; find out who writes there, delete "
-                "the topic, and give the mirror another --name, or a --rename such as "
-                "'{cluster}.{topic}'"
+                f"{_place(message)} of {where} has a record at or near offset {message.offset()} "
+                f"that mirror {mirror} did not write: a copy has one writer; find out who writes "
+                "there, delete the topic, and give the mirror another --name, or a --rename such "
+                "as '{cluster}.{topic}'"
             )
-    finally:
-        reader.close()
 
 
 # Reader of committed records, with positions.

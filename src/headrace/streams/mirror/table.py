@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -287,12 +288,9 @@ def group_row(group: str, tp: TopicPartition, offset: int) -> Row:
 
 def rows_of(config: Mapping[str, Any], begins: Mapping[TopicPartition, int],
             ends: Mapping[TopicPartition, int]) -> Iterator[Row]:  # fmt: skip
-    reader = TopicReader(config)
-    try:
+    with closing(TopicReader(config)) as reader:
         for message in reader.read(begins, ends):
             yield message.key() or b"", message.value()
-    finally:
-        reader.close()
 
 
 def _end(segments: Sequence[Segment]) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from headrace.state.log import get_logger
@@ -30,6 +29,7 @@ from headrace.streams.mirror.names import (
 )
 from headrace.streams.mirror.table import Mirrored, Row, Table, coming_row, rows_of
 from headrace.streams.plan.topic_identity import same_topic
+from headrace.streams.plan.topic_plan import did_you_mean
 
 MESSAGE_MAX = 1_048_588
 """Kafka's default of max.message.bytes."""
@@ -188,10 +188,9 @@ class MirrorTopics:
         facts = source.cluster.describe(wanted)
         for name in self._selection.names:
             if name not in facts:
-                near = get_close_matches(name, source.cluster.names(), n=1)
-                meant = f" (did you mean {near[0]}?)" if near else ""
+                meant = did_you_mean(name, source.cluster.names())
                 raise MissingTopicError(
-                    f"{source.name} has no topic {name}{meant}; correct --topics, or create it",
+                    f"{source.name} has no topic {meant}; correct --topics, or create it",
                     topics=[name],
                 )
             if is_table(name):

@@ -203,7 +203,7 @@ def _require_external(
     )
 
 
-def did_you_mean(name: str, known: Sequence[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the name of a missing topic, with the most similar existing topic as a suggestion.
 
     >>> did_you_mean("oders", ["orders", "users"])
