@@ -143,7 +143,7 @@ def test_a_writer_that_is_wrong_about_the_position_is_fenced(
 
 def meanwhile(connection: Any, act: Callable[[], None]) -> None:
     """Do something once between the look at the position and the commit."""
-    refresh = connection._table.refresh
+    refresh = connection.table.refresh
     waiting = [act]
 
     def refreshed() -> Any:
@@ -151,7 +151,7 @@ def meanwhile(connection: Any, act: Callable[[], None]) -> None:
         if waiting:
             waiting.pop()()
 
-    connection._table.refresh = refreshed
+    connection.table.refresh = refreshed
 
 
 @pytest.mark.parametrize("key", [(), "id"])
@@ -217,14 +217,14 @@ def test_a_commit_that_others_get_ahead_of_all_the_time_is_given_up(
     with closing(sink.open("app/keep")) as first, closing(sink.open("app/keep")) as second:
         first.write(SinkBatch("t@1", 1, None, 1, [row(1)]))
         offsets = iter(range(1, 1000))
-        refresh = second._table.refresh
+        refresh = second.table.refresh
 
         def ahead() -> Any:
             refresh()
             n = next(offsets)
             first.write(SinkBatch("t@1", 1, n, n + 1, [row(1, n)]))
 
-        second._table.refresh = ahead
+        second.table.refresh = ahead
         with pytest.raises(SinkUnavailableError, match=r"got ahead of this one for 0\.1 s"):
             second.write(SinkBatch("t@1", 0, None, 1, [row(2)]))
         assert first.positions("t@1", [0, 1]) == {1: next(offsets)}

@@ -16,11 +16,19 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import partial
+from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
+from headrace.streams.connectors.sqlite import require_columns
 from headrace.topology.errors import TopologyError
-from headrace.topology.external_sink import SinkRefusedError, SinkRow, SinkUnusableError
+from headrace.topology.external_sink import (
+    SinkBatching,
+    SinkRefusedError,
+    SinkRow,
+    SinkUnavailableError,
+    SinkUnusableError,
+)
 from headrace.topology.operators.columns import Columns, Row, Types, as_json, said_of, utc
 
 Encode = Callable[[Any], Any]
@@ -423,6 +431,7 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _QUERY = re.compile(r"\?[^\s)\"']+")
 _SECRETS = re.compile(r"(?<=://)[^@/\s]+(?=@)")
 _SAID_MAX = 300
+_PAUSE_S = 0.02
 
 
 def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: bool) -> list[str]:
@@ -441,6 +450,41 @@ def partitioning(columns: ArrowColumns, given: str | Sequence[str], *, create: b
             f"{', '.join(columns.names)}; name some of them"
         )
     return parts
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class TableConnection:
+    """Connection of a sink to a table whose commits conflict with the commits of other writers.
+
+    Args:
+        schema: the table's schema, or its id, when the table was loaded.
+        timeout_s: time limit of retries of a commit that conflicts.
+    """
+
+    table: Any
+    name: str
+    columns: ArrowColumns
+    rows: TableRows
+    schema: Any
+    timeout_s: float
+    batching: SinkBatching
+
+    def repeat(self, attempt: Callable[[], None], is_conflict: Callable[[Exception], bool]) -> None:
+        """Repeat a commit while other writers commit first; each attempt checks the position."""
+        deadline, pause_s = monotonic() + self.timeout_s, _PAUSE_S
+        while True:
+            try:
+                return attempt()
+            except Exception as error:
+                if not is_conflict(error):
+                    raise
+                if monotonic() + pause_s > deadline:
+                    raise SinkUnavailableError(
+                        f"the commits of others to {self.columns.table} got ahead of this one for "
+                        f"{self.timeout_s:g} s: {said(error)}"
+                    ) from error
+            sleep(pause_s)
+            pause_s *= 2
 
 
 class TableRows:
@@ -493,12 +537,7 @@ class TableRows:
 
 
 def _require_columns(columns: ArrowColumns, schema: Any) -> None:
-    missing = [name for name in columns.names if name not in schema.names]
-    if missing:
-        raise SinkUnusableError(
-            f"table {columns.table} has no column {', '.join(missing)}; it has "
-            f"{', '.join(schema.names)}"
-        )
+    require_columns(columns, schema.names)
     more = [f.name for f in schema if not f.nullable and f.name not in columns.names]
     if more:
         raise SinkUnusableError(

@@ -9,7 +9,6 @@ another writer in between.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,12 +18,14 @@ from typing import Any
 from headrace.streams.connectors.arrow import (
     ArrowColumns,
     ArrowRows,
+    TableConnection,
     TableRows,
     partitioning,
     require,
     said,
 )
 from headrace.streams.connectors.locations import require_writable
+from headrace.streams.connectors.sqlite import quoted
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
@@ -48,7 +49,6 @@ _OF_STORE = re.compile(
 _NO_RIGHT = re.compile(r"\b(401|403)\b|permission denied|denied|unauthenticated|NoSuchBucket", re.I)
 _UNSUPPORTED = re.compile(r"unsupported|not supported|append-only", re.I)
 _NOT_MET = "failed validation check"
-_PAUSE_S = 0.02
 
 
 class DeltaSink:
@@ -138,7 +138,15 @@ class DeltaSink:
             _require_changes(self._columns, table)
             rows = TableRows(self._columns, pyarrow.schema(table.schema().to_arrow()))
         self._was_open = True
-        return _Connection(table, name, self._columns, rows, self._timeout_s, self.batching)
+        return _Connection(
+            table,
+            name,
+            self._columns,
+            rows=rows,
+            schema=table.schema(),
+            timeout_s=self._timeout_s,
+            batching=self.batching,
+        )
 
     def _load(self) -> Any:
         from deltalake import DeltaTable
@@ -169,68 +177,43 @@ class DeltaSink:
         return DeltaTable(self._uri, storage_options=options)
 
 
-class _Connection:
-    def __init__(
-        self,
-        table: Any,
-        name: str,
-        columns: ArrowColumns,
-        rows: TableRows,
-        timeout_s: float,
-        batching: SinkBatching,
-    ) -> None:
-        self._table = table
-        self._name = name
-        self._columns = columns
-        self._rows = rows
-        self._timeout_s = timeout_s
-        self.batching = batching
-        self._schema = table.schema()
-
+class _Connection(TableConnection):
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        with _told(self._columns):
-            self._table.update_incremental()
-            found = {p: self._table.transaction_version(self._place(source, p)) for p in partitions}
+        with _told(self.columns):
+            self.table.update_incremental()
+            found = {p: self.table.transaction_version(self._place(source, p)) for p in partitions}
         return {p: position for p, position in found.items() if position is not None}
 
     def write(self, batch: SinkBatch, /) -> None:
         from deltalake.exceptions import CommitFailedError
 
-        commit = self._merge if self._columns.key and batch.rows else self._append
-        made = self._merged(batch) if commit == self._merge else self._rows.table(batch.rows)
-        deadline = time.monotonic() + self._timeout_s
-        pause_s = _PAUSE_S
-        with _told(self._columns):
-            while True:
-                self._table.update_incremental()
-                self._require(batch)
-                try:
-                    return commit(batch, made)
-                except CommitFailedError as error:
-                    if _UNSUPPORTED.search(str(error)):
-                        raise
-                    # Another writer has committed; the next round checks the position again.
-                    if time.monotonic() + pause_s > deadline:
-                        raise SinkUnavailableError(
-                            f"the commits of others to {self._columns.table} got ahead of this "
-                            f"one for {self._timeout_s:g} s: {said(error)}"
-                        ) from error
-                    time.sleep(pause_s)
-                    pause_s *= 2
+        commit = self._merge if self.columns.key and batch.rows else self._append
+        made = self._merged(batch) if commit == self._merge else self.rows.table(batch.rows)
+
+        def attempt() -> None:
+            self.table.update_incremental()
+            self._require(batch)
+            commit(batch, made)
+
+        def is_conflict(error: Exception) -> bool:
+            return isinstance(error, CommitFailedError) and not _UNSUPPORTED.search(str(error))
+
+        with _told(self.columns):
+            self.repeat(attempt, is_conflict)
 
     def _place(self, source: str, partition: int) -> str:
-        return f"headrace/{self._name}/{source}/{partition}"
+        return f"headrace/{self.name}/{source}/{partition}"
 
     def _require(self, batch: SinkBatch) -> None:
         """Check that position and schema of the loaded table version match the batch."""
-        found = self._table.transaction_version(self._place(batch.source, batch.partition))
+        found = self.table.transaction_version(self._place(batch.source, batch.partition))
         if found != batch.expected:
             raise SinkFencedError(
                 f"partition {batch.partition} of {batch.source} is not at {batch.expected} in the "
-                f"log of {self._columns.table}: another worker has written, or an answer was lost"
+                f"log of {self.columns.table}: another worker has written, or an answer was lost"
             )
-        if self._table.schema() != self._schema:
-            raise SinkUnavailableError(f"the columns of {self._columns.table} are others now")
+        if self.table.schema() != self.schema:
+            raise SinkUnavailableError(f"the columns of {self.columns.table} are others now")
 
     def _properties(self, batch: SinkBatch) -> Any:
         from deltalake import CommitProperties, Transaction
@@ -243,14 +226,14 @@ class _Connection:
         from deltalake import write_deltalake
 
         properties = self._properties(batch)
-        write_deltalake(self._table, made, mode="append", commit_properties=properties)
+        write_deltalake(self.table, made, mode="append", commit_properties=properties)
 
     def _merged(self, batch: SinkBatch) -> Any:
         """Return a table of all rows with keys, and a column that marks the deleted rows."""
         import pyarrow
 
-        there, gone = self._columns.last_of_each_key(batch.rows)
-        tables = [self._rows.table(there), self._rows.keys(gone)]
+        there, gone = self.columns.last_of_each_key(batch.rows)
+        tables = [self.rows.table(there), self.rows.keys(gone)]
         # Deleted rows have only their keys.
         nullable = pyarrow.schema([field.with_nullable(True) for field in tables[0].schema])
         rows = pyarrow.concat_tables(
@@ -260,11 +243,11 @@ class _Connection:
         return rows.append_column(_GONE, pyarrow.array(flags, pyarrow.bool_()))
 
     def _merge(self, batch: SinkBatch, made: Any) -> None:
-        columns = self._columns
-        same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in columns.key)
-        values = {_quoted(name): f"s.{_quoted(name)}" for name in columns.names}
-        others = {_quoted(name): f"s.{_quoted(name)}" for name in columns.others}
-        merge = self._table.merge(
+        columns = self.columns
+        same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in columns.key)
+        values = {quoted(name): f"s.{quoted(name)}" for name in columns.names}
+        others = {quoted(name): f"s.{quoted(name)}" for name in columns.others}
+        merge = self.table.merge(
             made,
             same,
             source_alias="s",
@@ -276,11 +259,11 @@ class _Connection:
         merge = merge.when_matched_delete(f"s.{_GONE}")
         if others:
             merge = merge.when_matched_update(others)
-        version = self._table.version()
+        version = self.table.version()
         merge.when_not_matched_insert(values, f"NOT s.{_GONE}").execute()
-        if self._table.version() == version:
+        if self.table.version() == version:
             # A merge that changes no row commits nothing, and so no position.
-            self._append(batch, self._rows.table(()))
+            self._append(batch, self.rows.table(()))
 
     def close(self) -> None: ...
 
@@ -291,10 +274,6 @@ def _require_changes(columns: ArrowColumns, table: Any) -> None:
         raise SinkUnusableError(
             f"table {columns.table} is set to delta.appendOnly; leave out key=, or set it to false"
         )
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _schema_of(columns: ArrowColumns) -> Any:

@@ -22,7 +22,6 @@ from uuid import UUID
 
 from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, is_alike, require
 from headrace.streams.connectors.sqlite import (
-    POSITIONS,
     asking,
     definition,
     fenced,
@@ -30,6 +29,7 @@ from headrace.streams.connectors.sqlite import (
     keepers,
     moving,
     on_conflict,
+    positions_table,
     quoted,
     require_place,
 )
@@ -161,10 +161,7 @@ class DuckDbSink:
 
     def _prepare(self, database: Any) -> ArrowRows:
         columns = self._columns
-        database.execute(
-            f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name VARCHAR, source VARCHAR, "
-            "partition INTEGER, next BIGINT NOT NULL, PRIMARY KEY (name, source, partition))"
-        )
+        database.execute(positions_table("VARCHAR", "BIGINT"))
         if self._create:
             database.execute(definition(full(columns.table), columns, _TYPES, "JSON"))
         table, names = full(columns.table), ", ".join(map(quoted, columns.names))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -150,12 +151,12 @@ class Feed:
                     "each its own name"
                 ) from error
             finally:
-                writing.close()
+                writing.producer.close()
 
     def _write(
         self, writing: _Writing, stop: threading.Event, every: timedelta, *, follow: bool
     ) -> None:
-        writing.begin_identity()
+        writing.producer.init()  # fences the previous feed of this name
         positions = self._committed()
         skipped = 0
         while not stop.is_set():
@@ -286,14 +287,11 @@ class Feed:
         tp = TopicPartition(self._positions_topic, 0)
         ends = self._admin().stable_offsets([tp])
         begins = self._admin().start_offsets([tp])
-        reader = TopicReader(self._config.restore_config())
         positions: dict[str, Position] = {}
-        try:
+        with closing(TopicReader(self._config.restore_config())) as reader:
             for message in reader.read(begins, ends):
                 part = (message.key() or b"").decode(errors="surrogateescape")
                 positions[part] = json.loads(message.value() or b"null")
-        finally:
-            reader.close()
         self._log.info("feed_positions_read", parts=len(positions))
         return positions
 
@@ -313,7 +311,7 @@ class _Writing:
         batch: AdaptiveBatchSize,
         clock: Clock,
     ) -> None:
-        self._producer = producer
+        self.producer = producer
         self._write_position = write_position
         self._batch = batch
         self._clock = clock
@@ -323,23 +321,19 @@ class _Writing:
         self._waited_s = 0.0
         """Total wait of sends until the transaction began, in seconds."""
 
-    def begin_identity(self) -> None:
-        """Fence the previous producer of the same name and end its open transaction."""
-        self._producer.init()
-
     def add(
         self, batch: Batch, send: Callable[[TransactionalProducer, Batch], list[SourceError]]
     ) -> list[SourceError]:
         """Write a batch; return the errors of skipped rows."""
         if not self._positions:
-            self._producer.begin()
+            self.producer.begin()
             self._begun_s = self._clock.monotonic_s()
-            self._waited_s = self._producer.waited_s
+            self._waited_s = self.producer.waited_s
         self._positions[batch.part] = batch.position
         try:
-            refused = send(self._producer, batch)
+            refused = send(self.producer, batch)
         except SourceError:
-            self._producer.abort()
+            self.producer.abort()
             raise
         self._rows += len(batch.rows) - len(refused)
         return refused
@@ -354,7 +348,7 @@ class _Writing:
                 return
             except BaseException:
                 if self._positions:
-                    self._producer.abort()
+                    self.producer.abort()
                 raise
             yield batch
 
@@ -366,14 +360,10 @@ class _Writing:
         if not self._positions:
             return 0
         for part, position in self._positions.items():
-            self._write_position(self._producer, part, position)
-        producer, waited_s = self._producer, self._producer.waited_s - self._waited_s
+            self._write_position(self.producer, part, position)
+        producer, waited_s = self.producer, self.producer.waited_s - self._waited_s
         with adjusting(self._batch, self._rows, producer, self._clock, waited_s=waited_s):
             producer.commit()
         rows, self._rows = self._rows, 0
         self._positions.clear()
         return rows
-
-    def close(self) -> None:
-        """Close the producer; the next producer of the same name ends its open transaction."""
-        self._producer.close()

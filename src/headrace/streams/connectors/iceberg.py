@@ -14,15 +14,16 @@ belongs to a later commit than the newest snapshot.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from headrace.streams.connectors.arrow import (
     ArrowColumns,
     ArrowRows,
+    TableConnection,
     TableRows,
     partitioning,
     require,
@@ -101,7 +102,6 @@ def _bounded(timeout_s: float) -> Any:
 Catalog = str | Mapping[str, str] | Callable[[], Any]
 
 _BRANCH = "main"
-_PAUSE_S = 0.02
 _PERMANENT = re.compile("unable to open database|authentication failed|does not exist|no such")
 """Errors of a catalog's database that waiting does not fix, if it was never reached before."""
 
@@ -198,7 +198,14 @@ class IcebergSink:
                 raise
         self._was_open = True
         return _Connection(
-            catalog, table, name, self._columns, rows, self._timeout_s, self.batching
+            table,
+            name,
+            self._columns,
+            rows=rows,
+            schema=table.metadata.current_schema_id,
+            timeout_s=self._timeout_s,
+            batching=self.batching,
+            catalog=catalog,
         )
 
     def _connect(self) -> Any:
@@ -239,86 +246,61 @@ class IcebergSink:
             ) from error
 
 
-class _Connection:
-    def __init__(
-        self,
-        catalog: Any,
-        table: Any,
-        name: str,
-        columns: ArrowColumns,
-        rows: TableRows,
-        timeout_s: float,
-        batching: SinkBatching,
-    ) -> None:
-        self._catalog = catalog
-        self._table = table
-        self._name = name
-        self._columns = columns
-        self._rows = rows
-        self._timeout_s = timeout_s
-        self.batching = batching
-        self._schema_id = table.metadata.current_schema_id
+@dataclass(eq=False, repr=False)
+class _Connection(TableConnection):
+    catalog: Any
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
-        with _told(self._columns.table):
+        with _told(self.columns.table):
             self._refresh()
-        found = _positions(self._table.metadata, self._place(source))
+        found = _positions(self.table.metadata, self._place(source))
         return {p: found[p] for p in partitions if p in found}
 
     def write(self, batch: SinkBatch, /) -> None:
         from pyiceberg.exceptions import CommitFailedException, ValidationException
 
-        columns, keys = self._columns, None
+        columns, keys = self.columns, None
         rows = batch.rows
         if columns.key:
             rows, gone = columns.last_of_each_key(rows)
-            keys = self._rows.keys([*rows, *gone])
-        made = self._rows.table(rows)
-        deadline = time.monotonic() + self._timeout_s
-        pause_s = _PAUSE_S
+            keys = self.rows.keys([*rows, *gone])
+        made = self.rows.table(rows)
+
+        def is_conflict(error: Exception) -> bool:
+            return isinstance(error, (CommitFailedException, ValidationException))
+
         with _told(columns.table):
-            while True:
-                try:
-                    return self._commit(batch, made, keys)
-                except (CommitFailedException, ValidationException) as error:
-                    # Another writer has committed; the next round checks the position again.
-                    if time.monotonic() + pause_s > deadline:
-                        raise SinkUnavailableError(
-                            f"the commits of others to {columns.table} got ahead of this one for "
-                            f"{self._timeout_s:g} s: {said(error)}"
-                        ) from error
-                    time.sleep(pause_s)
-                    pause_s *= 2
+            self.repeat(lambda: self._commit(batch, made, keys), is_conflict)
 
     def _refresh(self) -> None:
         """Raise SinkUnavailableError if the table was dropped and re-created."""
         try:
-            self._table.refresh()
+            self.table.refresh()
         except ValueError as error:  # the table's UUID has changed
             if "UUID" not in str(error):
                 raise
             raise SinkUnavailableError(
-                f"table {self._columns.table} was dropped and made again"
+                f"table {self.columns.table} was dropped and made again"
             ) from error
 
     def _place(self, source: str) -> str:
-        return f"headrace/{self._name}/{source}"
+        return f"headrace/{self.name}/{source}"
 
     def _commit(self, batch: SinkBatch, made: Any, keys: Any) -> None:
         from pyiceberg.exceptions import ValidationException
 
         self._refresh()
-        metadata = self._table.metadata
-        if metadata.current_schema_id != self._schema_id:
-            raise SinkUnavailableError(f"the columns of {self._columns.table} are others now")
+        metadata = self.table.metadata
+        if metadata.current_schema_id != self.schema:
+            raise SinkUnavailableError(f"the columns of {self.columns.table} are others now")
         # Replaced rows are computed for a single snapshot.
         replaces = keys is not None and len(keys) > 0
         pinned = metadata if replaces else None
-        guard = _Guard(self._catalog, self._place(batch.source), batch, pinned)
+        guard = _Guard(self.catalog, self._place(batch.source), batch, pinned)
         guard.require(metadata)
-        self._table.catalog = guard
+        self.table.catalog = guard
         try:
-            with self._table.transaction() as transaction:
+            with self.table.transaction() as transaction:
                 if replaces:
                     self._replace(transaction, made, keys)
                 else:
@@ -327,7 +309,7 @@ class _Connection:
             guard.require_again()
             raise
         finally:
-            self._table.catalog = self._catalog
+            self.table.catalog = self.catalog
 
     def _replace(self, transaction: Any, made: Any, keys: Any) -> None:
         """Delete the rows with these keys, and append their replacements."""
@@ -337,7 +319,7 @@ class _Connection:
         chosen: Any = AlwaysTrue()
         for name in keys.column_names:
             chosen = And(chosen, In(name, keys.column(name).unique().to_pylist()))
-        scan = self._table.scan(row_filter=chosen)
+        scan = self.table.scan(row_filter=chosen)
         if len(keys.column_names) == 1:
             scan = scan.select(*keys.column_names).update(limit=1)
         found = scan.to_arrow()
@@ -351,7 +333,7 @@ class _Connection:
         transaction.overwrite(made, overwrite_filter=chosen)
 
     def close(self) -> None:
-        self._catalog.close()
+        self.catalog.close()
 
 
 class _Guard:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from operator import itemgetter
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from headrace.streams.connectors.postgres_waits import bounded
 from headrace.streams.connectors.sqlite import (
     KEEPERS,
     POSITIONS,
@@ -22,7 +22,9 @@ from headrace.streams.connectors.sqlite import (
     keepers,
     moving,
     on_conflict,
+    positions_table,
     quoted,
+    require_columns,
 )
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import (
@@ -202,6 +204,41 @@ def reason_of(error: Any) -> str:
     return f"{kind} ({error.sqlstate})"
 
 
+# Connections with a time limit for each response.
+#
+# The server's own time-outs only limit its own work. They limit neither the wait for a server that
+# hangs or whose host is lost, nor the wait behind a middlebox that drops packets.
+
+
+GRACE_S = 1.0
+"""Seconds beyond the server's own time-out, so that its error message usually arrives first."""
+
+
+def bounded(psycopg: Any, timeout_ms: int) -> type[Any]:
+    """Return a connection class that closes a connection after a response has timed out."""
+    limit_s = timeout_ms / 1000 + GRACE_S
+
+    class Bounded(psycopg.Connection):  # type: ignore[misc]
+        def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+            return super().wait(self._limited(gen), *args, **options)
+
+        def _limited(self, gen: Any) -> Generator[Any, Any, Any]:
+            given_up_s = monotonic() + limit_s
+            try:
+                state = next(gen)
+                while True:
+                    is_ready = yield state
+                    if not is_ready and monotonic() > given_up_s:
+                        # A rollback would wait for the server again.
+                        self.pgconn.finish()
+                        raise psycopg.OperationalError(f"no answer within {limit_s:g} s")
+                    state = gen.send(is_ready)
+            except StopIteration as end:
+                return end.value
+
+    return Bounded
+
+
 _TYPES: Mapping[type, str] = {
     bool: "boolean",
     int: "bigint",
@@ -293,7 +330,7 @@ class PostgresSink:
                         self._columns.table,
                         definition(full(self._columns.table), self._columns, _TYPES, "jsonb"),
                     )
-                _make(connection, POSITIONS, _POSITIONS)
+                _make(connection, POSITIONS, positions_table("text", "bigint"))
                 types = self._types(connection)
             self._was_open = True
             return _Connection(connection, name, self._columns, types)
@@ -327,19 +364,14 @@ class PostgresSink:
             raise SinkUnusableError(f"{error}; {remedy}") from error
 
     def _types(self, connection: Any) -> list[str]:
-        table = self._columns.table
         found = dict(
             connection.execute(
                 "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
                 "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped",
-                (full(table),),
+                (full(self._columns.table),),
             ).fetchall()
         )
-        missing = [name for name in self._columns.names if name not in found]
-        if missing:
-            raise SinkUnusableError(
-                f"table {table} has no column {', '.join(missing)}; it has {', '.join(found)}"
-            )
+        require_columns(self._columns, found)
         return [found[name] for name in self._columns.names]
 
 
@@ -504,12 +536,6 @@ class _Connection:
 
     def close(self) -> None:
         self._connection.close()
-
-
-_POSITIONS = (
-    f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name text, source text, partition integer, "
-    "next bigint NOT NULL, PRIMARY KEY (name, source, partition))"
-)
 
 
 def _settings(timeout_ms: int) -> Iterator[tuple[str, str]]:

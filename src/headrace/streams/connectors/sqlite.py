@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -71,6 +71,14 @@ def on_conflict(columns: Columns) -> str:
     return f" ON CONFLICT ({key}) DO UPDATE SET {changes}"
 
 
+def positions_table(text: str, number: str) -> str:
+    """Return the CREATE statement of the table of positions, with the database's types."""
+    return (
+        f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name {text}, source {text}, partition INTEGER, "
+        f"next {number} NOT NULL, PRIMARY KEY (name, source, partition))"
+    )
+
+
 def asking(mark: str = "?") -> str:
     """Return the query of partitions and positions; its parameters are a sink name and a source."""
     return f"SELECT partition, next FROM {POSITIONS} WHERE name = {mark} AND source = {mark}"  # noqa: S608
@@ -97,6 +105,16 @@ def moving(name: str, batch: SinkBatch, mark: str = "?") -> tuple[str, tuple[Any
         f"AND partition = {mark} AND next = {mark}"
     )
     return statement, (batch.next, *place, batch.expected)
+
+
+def require_columns(columns: Columns, there: Collection[str], where: str = "") -> None:
+    """Raise SinkUnusableError if a table lacks columns; `where` follows its name in the error."""
+    missing = [name for name in columns.names if name not in there]
+    if missing:
+        raise SinkUnusableError(
+            f"table {columns.table}{where} has no column {', '.join(missing)}; it has "
+            f"{', '.join(there)}"
+        )
 
 
 def fenced(batch: SinkBatch, where: str = "") -> SinkFencedError:
@@ -204,10 +222,7 @@ class SqliteSink:
     def _prepare(self, database: sqlite3.Connection) -> None:
         # With a write-ahead log, readers and the writer do not block each other.
         database.execute("PRAGMA journal_mode=WAL")
-        database.execute(
-            f"CREATE TABLE IF NOT EXISTS {POSITIONS} (name TEXT, source TEXT, partition INTEGER, "
-            "next INTEGER NOT NULL, PRIMARY KEY (name, source, partition)) WITHOUT ROWID"
-        )
+        database.execute(positions_table("TEXT", "INTEGER") + " WITHOUT ROWID")
         if self._create:
             table = quoted(self._columns.table)
             database.execute(definition(table, self._columns, _TYPES, "TEXT"))
@@ -217,12 +232,7 @@ class SqliteSink:
             raise SinkUnusableError(
                 f"{self._path} has no table {table}; make it, or give create=True"
             )
-        missing = [name for name in self._columns.names if name not in there]
-        if missing:
-            raise SinkUnusableError(
-                f"table {table} of {self._path} has no column {', '.join(missing)}; it has "
-                f"{', '.join(there)}"
-            )
+        require_columns(self._columns, there, f" of {self._path}")
 
 
 class _Connection:
