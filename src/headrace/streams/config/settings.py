@@ -131,13 +131,13 @@ def _words_of(default: object) -> str:
     return str(default)
 
 
-def text(words: str = "text") -> Kind:
+def text() -> Kind:
     def parse(value: object) -> object:
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"must be a string that is not empty, not {value!r}")
         return value.strip()
 
-    return Kind(words, parse)
+    return Kind("text", parse)
 
 
 def legal_name(because: str = "") -> Kind:

@@ -25,11 +25,10 @@ from headrace.streams.connectors.arrow import (
     said,
 )
 from headrace.streams.connectors.locations import require_writable
-from headrace.streams.connectors.sqlite import quoted
+from headrace.streams.connectors.sqlite import fenced, quoted
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
-    SinkFencedError,
     SinkRefusedError,
     SinkUnavailableError,
     SinkUnusableError,
@@ -208,10 +207,7 @@ class _Connection(TableConnection):
         """Check that position and schema of the loaded table version match the batch."""
         found = self.table.transaction_version(self._place(batch.source, batch.partition))
         if found != batch.expected:
-            raise SinkFencedError(
-                f"partition {batch.partition} of {batch.source} is not at {batch.expected} in the "
-                f"log of {self.columns.table}: another worker has written, or an answer was lost"
-            )
+            raise fenced(batch, f"the log of {self.columns.table}")
         if self.table.schema() != self.schema:
             raise SinkUnavailableError(f"the columns of {self.columns.table} are others now")
 

@@ -22,6 +22,7 @@ from uuid import UUID
 
 from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, is_alike, require
 from headrace.streams.connectors.sqlite import (
+    POSITIONS,
     asking,
     definition,
     fenced,
@@ -261,7 +262,7 @@ class _Connection:
 
     def _move(self, database: Any, batch: SinkBatch) -> None:
         if database.execute(*moving(self._name, batch)).fetchone()[0] != 1:
-            raise fenced(batch, f" of {self._file.path}")
+            raise fenced(batch, f"{POSITIONS} of {self._file.path}")
 
     def close(self) -> None: ...
 

@@ -30,10 +30,10 @@ from headrace.streams.connectors.arrow import (
     said,
 )
 from headrace.streams.connectors.locations import require_writable
+from headrace.streams.connectors.sqlite import fenced
 from headrace.topology.external_sink import (
     SinkBatch,
     SinkBatching,
-    SinkFencedError,
     SinkUnavailableError,
     SinkUnusableError,
 )
@@ -386,12 +386,8 @@ class _Guard:
         return found != self._batch.expected
 
     def require(self, metadata: Any) -> None:
-        batch = self._batch
         if self._is_moved(metadata):
-            raise SinkFencedError(
-                f"partition {batch.partition} of {batch.source} is not at {batch.expected} in the "
-                "table's snapshots: another worker has written, or an answer was lost"
-            )
+            raise fenced(self._batch, "the table's snapshots")
 
     def require_again(self) -> None:
         """Check the position in the metadata of the last commit attempt."""

@@ -117,10 +117,10 @@ def require_columns(columns: Columns, there: Collection[str], where: str = "") -
         )
 
 
-def fenced(batch: SinkBatch, where: str = "") -> SinkFencedError:
+def fenced(batch: SinkBatch, where: str = POSITIONS) -> SinkFencedError:
     return SinkFencedError(
-        f"partition {batch.partition} of {batch.source} is not at {batch.expected} in {POSITIONS}"
-        f"{where}: another worker has written, or an answer was lost"
+        f"partition {batch.partition} of {batch.source} is not at {batch.expected} in {where}: "
+        "another worker has written, or an answer was lost"
     )
 
 
@@ -306,7 +306,7 @@ class _Connection:
 
     def _move(self, batch: SinkBatch) -> None:
         if self._database.execute(*moving(self._name, batch)).rowcount != 1:
-            raise fenced(batch, f" of {self._path}")
+            raise fenced(batch, f"{POSITIONS} of {self._path}")
 
     def close(self) -> None:
         self._database.close()
