@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from headrace.state.layout import TIMES_BYTES
-from headrace.streams.config.config import StreamsConfig, table
+from headrace.streams.config.config import table
 from headrace.streams.kafka.clocks import Background, MonotonicWallClock
 from headrace.streams.kafka.offset_texts import TimeLimits
-from headrace.streams.kafka.protocols import Clock, Consumer, Log, TopicFacts, TopicPartition
+from headrace.streams.kafka.protocols import Clock, Log, TopicFacts, TopicPartition
 from headrace.streams.metrics.counters import Counters, OwnNumbers
 from headrace.streams.metrics.hot_keys import HotKeys
 from headrace.streams.plan.flow import flow_of
-from headrace.streams.plan.plan import SubPlan, TaskId
+from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.topic_plan import SubTopologyTopics
 from headrace.streams.plan.topics import TopicAdmin, recheck_global_topics, recheck_topics
 from headrace.streams.plan.upstream import Upstream, upstream_of
@@ -44,7 +44,6 @@ from headrace.streams.worker.snapshot_collector import SnapshotCollector
 from headrace.streams.worker.topic_watch import TopicWatch
 from headrace.streams.worker.transactions import Transactions
 from headrace.streams.worker.worker import Pausing, Worker
-from headrace.topology.context.calls import Caller
 from headrace.topology.context.task_facts import EmissionBudget, TaskFacts
 
 # Periodic deletion of processed records of repartition topics.
@@ -96,107 +95,6 @@ class Purger:
             self._log.warning("purge_failed", reason=str(error))
 
 
-# Wiring of periodic work besides records: group, topics, purging.
-
-
-def make_purger(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    admin: TopicAdmin,
-    *,
-    background: Background,
-    clock: Clock,
-    log: Log,
-) -> Purger:
-    return Purger(
-        admin,
-        frozenset(t.name for plan in plans for t in plan.topics.repartition_sources),
-        config.repartition_purge_interval_ms / 1000,
-        background=background,
-        clock=clock,
-        log=log,
-    )
-
-
-def make_retention(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    admin: TopicAdmin,
-    consumer: Consumer,
-    *,
-    topics: Mapping[str, TopicFacts],
-    partitions: Mapping[str, int],
-    background: Background,
-    clock: Clock,
-    log: Log,
-) -> RetentionGuard:
-    windows = window_topics(plans)
-    by_id = {plan.id: plan for plan in plans}
-
-    def inputs(sub_topology: int) -> list[TopicPartition]:
-        sources = by_id[sub_topology].topics.all_sources
-        return [TopicPartition(t, p) for t in sources for p in range(partitions[t])]
-
-    return RetentionGuard(
-        admin,
-        windows,
-        {t for t in windows if t in topics and topics[t].retention_ms == -1},
-        inputs,
-        consumer.committed,
-        config.topics_check_interval_ms / 1000,
-        background,
-        MonotonicWallClock(clock),
-        log,
-    )
-
-
-def make_membership(
-    config: StreamsConfig,
-    consumer: Consumer,
-    admin: TopicAdmin,
-    leads: Callable[[], frozenset[TopicPartition]],
-    *,
-    background: Background,
-    clock: Clock,
-    log: Log,
-) -> Membership:
-    return Membership(
-        consumer,
-        session_s=config.session_timeout_ms / 1000,
-        assigned=partial(admin.assigned, config.application_id),
-        leads=leads,
-        background=background,
-        clock=clock,
-        log=log,
-    )
-
-
-def make_watch(
-    config: StreamsConfig,
-    plans: Sequence[SubPlan],
-    admin: TopicAdmin,
-    *,
-    topics: dict[str, TopicFacts],
-    partitions: dict[str, int],
-    grown: Callable[[], bool],
-    global_topics: Sequence[str] = (),
-    background: Background,
-    clock: Clock,
-    log: Log,
-) -> TopicWatch:
-    return TopicWatch(
-        check=partial(_recheck, admin, [plan.topics for plan in plans], global_topics),
-        plans=plans,
-        topics=topics,
-        partitions=partitions,
-        grown=grown,
-        interval_s=config.topics_check_interval_ms / 1000,
-        background=background,
-        clock=clock,
-        log=log,
-    )
-
-
 def _recheck(
     admin: TopicAdmin,
     sub_topologies: Sequence[SubTopologyTopics],
@@ -206,39 +104,6 @@ def _recheck(
     own = {name: facts for name, facts in before.items() if name not in global_topics}
     found = recheck_topics(admin, sub_topologies, own)
     return {**found, **recheck_global_topics(admin, global_topics, before)}
-
-
-# Shared state of a task's processors, live and in the test driver.
-
-
-MakeFacts = Callable[[TaskId], TaskFacts]
-
-
-def facts_maker(
-    config: StreamsConfig,
-    clock: Clock,
-    request_commit: Callable[[], None],
-    count: Callable[[str, str, float], None],
-    calls: Caller,
-    emission: EmissionBudget,
-) -> MakeFacts:
-    """Return a factory of processors' state, without client settings, which may be secret."""
-    settings = {own.name: getattr(config, own.name.replace(".", "_")) for own in table()}
-
-    def make(task_id: TaskId) -> TaskFacts:
-        return TaskFacts(
-            application_id=config.application_id,
-            task_id=str(task_id),
-            partition=task_id.partition,
-            settings=settings,
-            now_ms=clock.now_ms,
-            request_commit=request_commit,
-            count=count,
-            calls=calls,
-            emission=emission,
-        )
-
-    return make
 
 
 def wire(application: Application, seams: Seams) -> Worker:
@@ -351,14 +216,7 @@ class _Wiring:
             background=seams.background("headrace-facts"),
             log=seams.log,
             handlers=config.handlers,
-            make_facts=facts_maker(
-                config,
-                seams.clock,
-                self._commit_requested.set,
-                self.own_numbers.add,
-                seams.calls,
-                self.transactions.emission,
-            ),
+            make_facts=self._make_facts,
             global_views=self.global_tables.views,
             sinks=self.sink_connections,
             send_letter=self.letters.send,
@@ -366,6 +224,24 @@ class _Wiring:
             max_ahead_ms=TimeLimits.of(self._application.topics).max_ahead_ms,
             upstream=self.upstream,
         )
+
+    def _make_facts(self, task_id: TaskId) -> TaskFacts:
+        return TaskFacts(
+            application_id=self._config.application_id,
+            task_id=str(task_id),
+            partition=task_id.partition,
+            settings=self._settings,
+            now_ms=self._seams.clock.now_ms,
+            request_commit=self._commit_requested.set,
+            count=self.own_numbers.add,
+            calls=self._seams.calls,
+            emission=self.transactions.emission,
+        )
+
+    @cached_property
+    def _settings(self) -> Mapping[str, object]:
+        """Settings for processors, without client settings, which may be secret."""
+        return {own.name: getattr(self._config, own.name.replace(".", "_")) for own in table()}
 
     @cached_property
     def upstream(self) -> Upstream:
@@ -565,10 +441,14 @@ class _Wiring:
             inputs=self.inputs,
             retention=self.retention,
             sinks=self.sink_writes,
-            purger=make_purger(
-                self._config,
-                self._application.plans,
+            purger=Purger(
                 self._seams.admin,
+                frozenset(
+                    topic.name
+                    for plan in self._application.plans
+                    for topic in plan.topics.repartition_sources
+                ),
+                self._config.repartition_purge_interval_ms / 1000,
                 background=self._seams.background("headrace-purge"),
                 clock=self._seams.clock,
                 log=self._seams.log,
@@ -606,11 +486,11 @@ class _Wiring:
 
     @cached_property
     def membership(self) -> Membership:
-        return make_membership(
-            self._config,
+        return Membership(
             self._seams.consumer,
-            self._seams.admin,
-            lambda: self.tasks.leads,
+            session_s=self._config.session_timeout_ms / 1000,
+            assigned=partial(self._seams.admin.assigned, self._config.application_id),
+            leads=lambda: self.tasks.leads,
             background=self._seams.background("headrace-group"),
             clock=self._seams.clock,
             log=self._seams.log,
@@ -618,28 +498,39 @@ class _Wiring:
 
     @cached_property
     def retention(self) -> RetentionGuard:
-        return make_retention(
-            self._config,
-            self._application.plans,
+        windows, topics = window_topics(self._application.plans), self._application.topics
+        return RetentionGuard(
             self._seams.admin,
-            self._seams.consumer,
-            topics=self._application.topics,
-            partitions=self._partitions,
-            background=self._seams.background("headrace-retention"),
-            clock=self._seams.clock,
-            log=self._seams.log,
+            windows,
+            {t for t in windows if t in topics and topics[t].retention_ms == -1},
+            self._inputs_of,
+            self._seams.consumer.committed,
+            self._config.topics_check_interval_ms / 1000,
+            self._seams.background("headrace-retention"),
+            MonotonicWallClock(self._seams.clock),
+            self._seams.log,
         )
+
+    def _inputs_of(self, sub_topology: int) -> list[TopicPartition]:
+        plan = next(plan for plan in self._application.plans if plan.id == sub_topology)
+        sources = plan.topics.all_sources
+        return [TopicPartition(t, p) for t in sources for p in range(self._partitions[t])]
 
     @cached_property
     def topic_watch(self) -> TopicWatch:
-        return make_watch(
-            self._config,
-            self._application.plans,
-            self._seams.admin,
+        plans, global_plans = self._application.plans, self._application.global_plans
+        return TopicWatch(
+            check=partial(
+                _recheck,
+                self._seams.admin,
+                [plan.topics for plan in plans],
+                [plan.topic for plan in global_plans],
+            ),
+            plans=plans,
             topics=self._application.topics,
             partitions=self._partitions,
             grown=self._seams.consumer.hear_of_partitions,
-            global_topics=[plan.topic for plan in self._application.global_plans],
+            interval_s=self._config.topics_check_interval_ms / 1000,
             background=self._seams.background("headrace-topics"),
             clock=self._seams.clock,
             log=self._seams.log,
