@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from benchmarks.peers.peer import CACHE_BYTES, COMMIT_MS
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.worker.protocols import SilentListener
 
 COMMIT_TIMEOUT_S = 10.0
 
@@ -59,7 +58,7 @@ def settings_of(bootstrap: str, name: str, state: str) -> dict[str, object]:
     }
 
 
-class Meter(SilentListener):
+class Meter:
     """A worker's listener that measures turns of its application, which has one worker.
 
     Args:
@@ -78,6 +77,10 @@ class Meter(SilentListener):
     def records(self) -> int:
         """Committed since the start."""
         return self._now[0]
+
+    def on_assignment(self, tasks: Sequence[TaskId]) -> None: ...
+
+    def on_running(self) -> None: ...
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:  # noqa: ARG002
         """Read all clocks, that of the worker's thread included, in which this is called."""

@@ -52,15 +52,13 @@ from headrace.streams.states import rare_collections
 from headrace.streams.stream_threads import StreamThreads, ThreadHandle
 from headrace.streams.tasks.failures import describe_failure, log_failure
 from headrace.streams.tasks.gate_watch import GateWatch
-from headrace.streams.tasks.restore import RestoreListener, SilentRestoreListener
+from headrace.streams.tasks.restore import RestoreListener, RestoreListeners
 from headrace.streams.web import WebServer, open_web
 from headrace.streams.worker.connections import Connections
 from headrace.streams.worker.protocols import (
-    BothRestoreListeners,
-    BothWorkerListeners,
-    SilentListener,
     StateTracker,
     WorkerListener,
+    WorkerListeners,
 )
 from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.shutdown import Shutdown
@@ -160,8 +158,8 @@ class KafkaStreams:
         self._index = 0
         """Number of the worker: 0, and above 0 for added workers."""
         self._state_listener = state_listener
-        self._restore_listener = restore_listener or SilentRestoreListener()
-        self._worker_listener = worker_listener or SilentListener()
+        self._restore_listener = restore_listener or RestoreListeners()
+        self._worker_listener = worker_listener or WorkerListeners()
         self._uncaught_error_handler = checked(uncaught_error_handler)
         self._clock = clock or SystemClock()
         self._probe = probe
@@ -269,8 +267,8 @@ class KafkaStreams:
             self._topology,
             over(given_by(self._settings, "the program"), settings),
             state_listener=self._state_listener,
-            worker_listener=BothWorkerListeners(self._worker_listener, worker_listener),
-            restore_listener=BothRestoreListeners(self._restore_listener, restore_listener),
+            worker_listener=WorkerListeners((self._worker_listener, worker_listener)),
+            restore_listener=RestoreListeners((self._restore_listener, restore_listener)),
             uncaught_error_handler=self._uncaught_error_handler,
             clock=self._clock,
             probe=self._probe,
@@ -512,7 +510,7 @@ localhost:1 has answered yet. It goes on to try in the background; end it with c
             self.config,
             self._plans,
             clock=self._clock,
-            listener=BothWorkerListeners(StateTracker(self._worked), self._worker_listener),
+            listener=WorkerListeners((StateTracker(self._worked), self._worker_listener)),
             restore_listener=self._restore_listener,
             probe=self._probe,
             log=self._log,

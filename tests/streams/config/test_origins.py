@@ -22,8 +22,8 @@ from headrace.streams.config.secrets import Secret, guarded, over
 from headrace.streams.config.settings import Given, given_by, placed
 from headrace.streams.errors import ConfigError
 from headrace.streams.supervisor.worker_handle import Launch
-from headrace.streams.tasks.restore import SilentRestoreListener
-from headrace.streams.worker.protocols import SilentListener
+from headrace.streams.tasks.restore import RestoreListeners
+from headrace.streams.worker.protocols import WorkerListeners
 
 APP = """
 from headrace import KafkaStreams, StreamsBuilder
@@ -109,8 +109,8 @@ def test_a_setting_of_the_program_that_is_only_wrong_with_others_is_named() -> N
     with pytest.raises(ConfigError) as raised:
         app.derived(
             given_by({"consumer.session.timeout.ms": "600"}, "HEADRACE_X"),
-            worker_listener=SilentListener(),
-            restore_listener=SilentRestoreListener(),
+            worker_listener=WorkerListeners(),
+            restore_listener=RestoreListeners(),
         )
     assert "heartbeat.interval.ms (from the program) 700" in str(raised.value)
     assert "session.timeout.ms (from HEADRACE_X) 600" in str(raised.value)

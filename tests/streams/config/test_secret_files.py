@@ -12,8 +12,8 @@ from headrace.streams import KafkaStreams
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.secrets import SECRET_NAMES, guarded, over, revealed
 from headrace.streams.errors import ConfigError
-from headrace.streams.tasks.restore import SilentRestoreListener
-from headrace.streams.worker.protocols import SilentListener
+from headrace.streams.tasks.restore import RestoreListeners
+from headrace.streams.worker.protocols import WorkerListeners
 from headrace.topology import StreamsBuilder
 from tests.support.secret_settings import client_key
 
@@ -48,8 +48,8 @@ def test_the_file_is_read_anew_for_each_start(tmp_path: Path) -> None:
     app = KafkaStreams(builder.build(), {**BASE, "sasl.password.file": str(file)})
     file.write_text(CANARY)
     listeners: Any = {
-        "worker_listener": SilentListener(),
-        "restore_listener": SilentRestoreListener(),
+        "worker_listener": WorkerListeners(),
+        "restore_listener": RestoreListeners(),
     }
     later = app.derived({}, **listeners)
     assert revealed(later.config.admin_config())["sasl.password"] == CANARY

@@ -8,7 +8,8 @@ from headrace.streams import KafkaStreams
 from headrace.streams.app import State
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.worker.protocols import BothRestoreListeners, BothWorkerListeners
+from headrace.streams.tasks.restore import RestoreListeners
+from headrace.streams.worker.protocols import WorkerListeners
 from headrace.topology import StreamsBuilder
 
 
@@ -26,7 +27,7 @@ class Recorder:
 
 def test_both_hear_the_same() -> None:
     one, other = Recorder(), Recorder()
-    worker, restore = BothWorkerListeners(one, other), BothRestoreListeners(one, other)
+    worker, restore = WorkerListeners((one, other)), RestoreListeners((one, other))
     place = TopicPartition("changelog", 1)
     tasks = [TaskId(0, 1)]
     worker.on_assignment(tasks)

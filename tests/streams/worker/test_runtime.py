@@ -10,12 +10,12 @@ import pytest
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import no_probe
 from headrace.streams.plan.plan import plan_application
-from headrace.streams.tasks.restore import SilentRestoreListener
+from headrace.streams.tasks.restore import RestoreListeners
 from headrace.streams.testing.memory_clients import MemoryAdmin
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog, ManualClock, create_topics
 from headrace.streams.worker.connections import Connections, HostState
-from headrace.streams.worker.protocols import SilentListener
+from headrace.streams.worker.protocols import WorkerListeners
 from headrace.streams.worker.runtime import make_worker
 from tests.support.topologies import key_count
 
@@ -42,8 +42,8 @@ def test_a_start_that_fails_lets_go_of_the_identity(tmp_path: Path) -> None:
             config,
             plans,
             clock=ManualClock(0),
-            listener=SilentListener(),
-            restore_listener=SilentRestoreListener(),
+            listener=WorkerListeners(),
+            restore_listener=RestoreListeners(),
             probe=no_probe,
             log=EventLog(),
             connections=Connections(

@@ -227,14 +227,14 @@ def again(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def load(target: str, settings: Mapping[str, Any], *, needs_cluster: bool = True) -> KafkaStreams:
     """Import the application that a command names, with settings that override its own."""
     from headrace.streams.supervisor.app_loader import load_app
-    from headrace.streams.tasks.restore import SilentRestoreListener
-    from headrace.streams.worker.protocols import SilentListener
+    from headrace.streams.tasks.restore import RestoreListeners
+    from headrace.streams.worker.protocols import WorkerListeners
 
     app = load_app(target, settings if needs_cluster else over(_NO_CLUSTER, settings))
     if not settings:
         return app
     return app.derived(
-        settings, worker_listener=SilentListener(), restore_listener=SilentRestoreListener()
+        settings, worker_listener=WorkerListeners(), restore_listener=RestoreListeners()
     )
 
 

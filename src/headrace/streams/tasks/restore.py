@@ -138,16 +138,23 @@ class RestoreListener(Protocol):
         """Handle the end of a store's restore, with `total` applied records."""
 
 
-class SilentRestoreListener:
-    """Default listener, which does nothing."""
+@dataclass(frozen=True, slots=True)
+class RestoreListeners:
+    """Listener that forwards restore events to other listeners, in order."""
 
-    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None: ...
+    listeners: Sequence[RestoreListener] = ()
 
-    def on_batch_restored(
-        self, tp: TopicPartition, store: str, offset: int, count: int
-    ) -> None: ...
+    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
+        for listener in self.listeners:
+            listener.on_restore_start(tp, store, begin, end)
 
-    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None: ...
+    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
+        for listener in self.listeners:
+            listener.on_batch_restored(tp, store, offset, count)
+
+    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
+        for listener in self.listeners:
+            listener.on_restore_end(tp, store, total)
 
 
 @dataclass(slots=True)

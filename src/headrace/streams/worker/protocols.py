@@ -54,57 +54,26 @@ class WorkerListener(Protocol):
         """Handle a complete commit, including local state."""
 
 
-class SilentListener:
-    """Default listener, which does nothing."""
-
-    def on_assignment(self, tasks: Sequence[TaskId]) -> None: ...
-
-    def on_running(self) -> None: ...
-
-    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
-class BothWorkerListeners:
-    """Listener that forwards worker events to two listeners, in order."""
+class WorkerListeners:
+    """Listener that forwards worker events to other listeners, in order."""
 
-    first: WorkerListener
-    second: WorkerListener
+    listeners: Sequence[WorkerListener] = ()
 
     def on_assignment(self, tasks: Sequence[TaskId]) -> None:
-        self.first.on_assignment(tasks)
-        self.second.on_assignment(tasks)
+        for listener in self.listeners:
+            listener.on_assignment(tasks)
 
     def on_running(self) -> None:
-        self.first.on_running()
-        self.second.on_running()
+        for listener in self.listeners:
+            listener.on_running()
 
     def on_commit(self, tasks: Sequence[TaskId], records: int) -> None:
-        self.first.on_commit(tasks, records)
-        self.second.on_commit(tasks, records)
+        for listener in self.listeners:
+            listener.on_commit(tasks, records)
 
 
-@dataclass(frozen=True, slots=True)
-class BothRestoreListeners:
-    """Listener that forwards restore events to two listeners, in order."""
-
-    first: RestoreListener
-    second: RestoreListener
-
-    def on_restore_start(self, tp: TopicPartition, store: str, begin: int, end: int) -> None:
-        self.first.on_restore_start(tp, store, begin, end)
-        self.second.on_restore_start(tp, store, begin, end)
-
-    def on_batch_restored(self, tp: TopicPartition, store: str, offset: int, count: int) -> None:
-        self.first.on_batch_restored(tp, store, offset, count)
-        self.second.on_batch_restored(tp, store, offset, count)
-
-    def on_restore_end(self, tp: TopicPartition, store: str, total: int) -> None:
-        self.first.on_restore_end(tp, store, total)
-        self.second.on_restore_end(tp, store, total)
-
-
-class StateTracker(SilentListener):
+class StateTracker:
     """Listener that derives the application's state from worker events."""
 
     def __init__(self, become: Callable[[State], None]) -> None:
@@ -116,6 +85,8 @@ class StateTracker(SilentListener):
 
     def on_running(self) -> None:
         self._become(State.RUNNING)
+
+    def on_commit(self, tasks: Sequence[TaskId], records: int) -> None: ...
 
 
 # The application of a worker, and its external dependencies.
