@@ -177,6 +177,11 @@ def is_ours(error: BaseException) -> bool:
     return isinstance(error, _OURS)
 
 
+def is_power_of_two(count: int) -> bool:
+    """Return whether to log the event with this number: early, without flooding the log."""
+    return count & (count - 1) == 0
+
+
 def is_the_users(filename: str) -> bool:
     if _GENERATED.fullmatch(filename):
         return False
@@ -347,8 +352,7 @@ class RecordErrors:
         self.dropped(failure.node, reason)
         kind = failure.node, failure.stage, type(user_error(failure.error)).__name__
         count = self._seen[kind] = self._seen.get(kind, 0) + 1
-        # Log at powers of two, to warn early without flooding the log.
-        if self.log is not None and count & (count - 1) == 0:
+        if self.log is not None and is_power_of_two(count):
             places = self.program.called(failure.error, failure.node, likely=False)
             self.log.warning(
                 "record_skipped",

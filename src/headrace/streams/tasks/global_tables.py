@@ -37,7 +37,7 @@ from headrace.streams.kafka.protocols import (
 )
 from headrace.streams.plan.changelog_identity import last_read
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.tasks.failures import is_ours
+from headrace.streams.tasks.failures import is_ours, is_power_of_two
 from headrace.streams.tasks.global_state import (
     Followed,
     GlobalRows,
@@ -121,7 +121,7 @@ class RowErrors:
         if not isinstance(answer, Continue):
             raise _refused(plan, record, error) from error
         count = self._drop(plan.source, "it cannot be decoded")
-        if count & (count - 1):
+        if not is_power_of_two(count):
             return
         self._log.warning(
             "record_skipped",
@@ -138,8 +138,7 @@ class RowErrors:
 
     def _drop(self, node: str, reason: str) -> int:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
-        # Log at powers of two, to warn early without flooding the log.
-        if count & (count - 1) == 0:
+        if is_power_of_two(count):
             self._log.warning("records_dropped", node=node, reason=reason, count=count)
         return count
 

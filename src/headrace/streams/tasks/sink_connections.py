@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.kafka.protocols import Clock, Log
-from headrace.streams.tasks.failures import is_the_users
+from headrace.streams.tasks.failures import is_power_of_two, is_the_users
 from headrace.topology.external_sink import (
     ExternalSink,
     SinkBatch,
@@ -204,8 +204,7 @@ class SinkConnections:
         trouble.times += 1
         trouble.reason, trouble.answers = str(error), False
         trouble.next_s = self._clock.monotonic_s() + wait_s
-        # Log at powers of two, to warn early without flooding the log.
-        if trouble.times & (trouble.times - 1) == 0:
+        if is_power_of_two(trouble.times):
             self._log.warning(
                 "sink_unavailable",
                 sink=node,

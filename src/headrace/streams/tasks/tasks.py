@@ -41,6 +41,7 @@ from headrace.streams.plan.topic_identity import committed_id
 from headrace.streams.plan.topic_plan import did_you_mean
 from headrace.streams.plan.topics import TopicAdmin, describe_twice, known_topics_alone
 from headrace.streams.plan.upstream import Upstream
+from headrace.streams.tasks.failures import is_power_of_two
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
 from headrace.streams.tasks.restore import ChangelogFacts, Restorer
@@ -798,8 +799,7 @@ class Tasks:
 
     def _drop(self, slot: OwnedTask, node: str, reason: str) -> None:
         count = self.dropped[node, reason] = self.dropped.get((node, reason), 0) + 1
-        # Log at powers of two, to warn early without flooding the log. Describe the last record.
-        if count & (count - 1) == 0:
+        if is_power_of_two(count):  # describe the last record
             repartitions = {topic.name for topic in slot.plan.topics.repartition_sources}
             last = dropped_record(
                 slot.plan.program,

@@ -32,6 +32,7 @@ from headrace.streams.kafka.adaptive_batch_size import (
 )
 from headrace.streams.kafka.protocols import Clock, Log, Producer, TopicPartition
 from headrace.streams.plan.plan import TaskId
+from headrace.streams.tasks.failures import is_power_of_two
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.task_failures import InputRange
 from headrace.topology.context.task_facts import LongCall
@@ -337,8 +338,7 @@ class ProgressGuard:
         return found
 
     def _tell_of_aborts(self) -> None:
-        # Log at powers of two, to warn early without flooding the log.
-        if self._aborts >= 4 and self._aborts & (self._aborts - 1) == 0:
+        if self._aborts >= 4 and is_power_of_two(self._aborts):
             self._log.warning("commits_failing", aborts=self._aborts, advice=_FAILING)
 
 
