@@ -299,7 +299,7 @@ class RecordErrors:
         if not _is_about_a_record(cause):
             raise cause
         at_punctuation = {"timestamp": self.facts.timestamp}
-        origin = at_punctuation if self.facts.is_punctuating else _origin(message)
+        origin = at_punctuation if self.facts.is_punctuating else origin_of(message)
         failure = _record_errors_Failure(
             cause,
             stage=stage,
@@ -378,7 +378,8 @@ def _is_about_a_record(error: Exception) -> bool:
     return not isinstance(error, no_record_s)
 
 
-def _origin(message: Any) -> dict[str, Any]:
+def origin_of(message: Any) -> dict[str, Any]:
+    """Return the fields of a `Failure` that describe the record it is about, if any."""
     if message is None:
         return {}
     return {

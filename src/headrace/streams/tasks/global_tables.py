@@ -37,7 +37,7 @@ from headrace.streams.kafka.protocols import (
 )
 from headrace.streams.plan.changelog_identity import last_read
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.tasks.failures import is_ours, is_power_of_two
+from headrace.streams.tasks.failures import is_ours, is_power_of_two, origin_of
 from headrace.streams.tasks.global_state import (
     Followed,
     GlobalRows,
@@ -106,13 +106,7 @@ class RowErrors:
             stage="deserialization",
             node=plan.source,
             task_id="global",
-            topic=record.topic(),
-            partition=record.partition(),
-            offset=record.offset(),
-            timestamp=record.timestamp()[1],
-            headers=tuple(record.headers() or ()),
-            key=record.key(),
-            value=record.value(),
+            **origin_of(record),
         )
         try:
             answer = self._handlers.answer(failure)
