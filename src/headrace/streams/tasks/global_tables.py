@@ -46,7 +46,13 @@ from headrace.streams.tasks.global_state import (
     row_of,
     stores_of_tables,
 )
-from headrace.streams.tasks.restore import ChangelogFacts, RestoreListener, plan_restore
+from headrace.streams.tasks.restore import (
+    BULK_RECORDS,
+    KEEP_RECORDS,
+    ChangelogFacts,
+    RestoreListener,
+    plan_restore,
+)
 from headrace.streams.tasks.task_home import TaskHome
 from headrace.streams.tasks.tasks import Facts
 from headrace.topology.compile.codegen import NullKeyPolicy
@@ -159,10 +165,6 @@ Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
 OpenGlobalHome = Callable[[Sequence[Store]], TaskHome]
 """Opens the local state of the global tables of a process."""
 
-BULK_RECORDS = 20_000
-"""Number of records from which a load bypasses RocksDB's log, as a restore does."""
-KEEP_RECORDS = 2_000_000
-"""Number of records after which a bulk load is made durable, to limit the loss if it is killed."""
 POLL_S = 0.1
 """Seconds that a poll of the bootstrap waits for records."""
 UPDATE_S = 0.1

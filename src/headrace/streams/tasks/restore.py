@@ -119,10 +119,9 @@ WAIT_S = 0.01
 marker."""
 _KEY = itemgetter(0)
 BULK_RECORDS = 20_000
-"""Number of records from which a restore bypasses RocksDB's log and flushes once at its end."""
+"""Number of records from which a load bypasses RocksDB's log and flushes once at its end."""
 KEEP_RECORDS = 2_000_000
-"""Number of records after which a bulk restore is made durable, to limit the loss if it is killed.
-"""
+"""Number of records after which a bulk load is made durable, to limit the loss if it is killed."""
 
 
 class RestoreListener(Protocol):
