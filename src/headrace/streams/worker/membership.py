@@ -24,7 +24,7 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
 )
 from headrace.streams.tasks.inquiry import Inquiry
-from headrace.streams.worker.rate_window import RateWindow
+from headrace.streams.worker.restarts import RateWindow
 
 FENCED_TIMES = 6
 """A duplicate instance fences within each heartbeat interval; broker failures fence rarely."""

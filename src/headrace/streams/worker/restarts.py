@@ -1,9 +1,9 @@
-"""Restart policy for crashed workers: pauses, and the limit after which restarts end.
+"""Limits of repeated failures: restarts of crashed workers, and events within a time window.
 
-The pause doubles with each crash, and the actual pause is random below it, so that workers that
-crashed together do not restart together. A worker that ran well for a while restarts with the first
-pause again. A worker that keeps crashing does not recover: after a number of restarts within a
-window it is not restarted.
+The pause before a restart doubles with each crash, and the actual pause is random below it, so that
+workers that crashed together do not restart together. A worker that ran well for a while restarts
+with the first pause again. A worker that keeps crashing does not recover: after a number of
+restarts within a window it is not restarted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from random import Random
+
+from headrace.streams.kafka.protocols import Clock
 
 _DOUBLINGS_MAX = 30
 
@@ -63,3 +65,30 @@ class Restarts:
         doubled_s = self._limits.first_s * 2.0 ** min(self._in_a_row, _DOUBLINGS_MAX)
         self._in_a_row += 1
         return min(doubled_s, self._limits.longest_s) * self._random.uniform(0.5, 1.0)
+
+
+class RateWindow:
+    """Counter of events within a time window, to detect persistent failures.
+
+    Args:
+        times: the number of events that is too many.
+        within_s: the window, in seconds.
+
+    Example:
+        >>> from headrace.streams.testing.memory_worker import ManualClock
+        >>> fenced = RateWindow(2, within_s=60, clock=ManualClock(0))
+        >>> fenced.is_too_much(), fenced.is_too_much()
+        (False, True)
+    """
+
+    def __init__(self, times: int, *, within_s: float, clock: Clock) -> None:
+        self._within_s = within_s
+        self._clock = clock
+        self._seen_s: deque[float] = deque(maxlen=times)
+
+    def is_too_much(self) -> bool:
+        """Count an event; return whether the window now has too many events."""
+        now_s = self._clock.monotonic_s()
+        self._seen_s.append(now_s)
+        full = len(self._seen_s) == self._seen_s.maxlen
+        return full and now_s - self._seen_s[0] < self._within_s

@@ -18,7 +18,7 @@ from headrace.streams.errors import (
     StreamsError,
 )
 from headrace.streams.kafka.protocols import Clock, Log, Probe, Producer
-from headrace.streams.worker.rate_window import RateWindow
+from headrace.streams.worker.restarts import RateWindow
 from headrace.topology.context.task_facts import EmissionBudget
 
 FENCED_AGAIN_S = 60.0
