@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from headrace.streams.kafka.protocols import Clock, Consumer
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
 
 LOOK_S = 0.05
@@ -120,9 +120,5 @@ class EventOrder:
         return pace
 
     def _is_far_behind(self, task: Task) -> bool:
-        left = task.queued()
-        positions = self._consumer.positions(task.inputs)
-        for tp in task.inputs:
-            position = max(positions.get(tp, 0), task.next_offset[tp])
-            left += self._consumer.lag(tp, position) or 0
-        return left > self._limit
+        lags = lags_of(task, self._consumer, task.inputs)
+        return task.queued() + sum(lag or 0 for lag in lags.values()) > self._limit

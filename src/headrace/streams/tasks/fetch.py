@@ -8,7 +8,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import Clock, Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.backpressure import RepartitionBackpressure
-from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
 
 LAG_WAIT_S = 0.005
@@ -56,13 +56,10 @@ class InputWait:
                 self._idle_until_s.pop(tp, None)
         if not empty:
             return 0.0
-        # The position is past control records and aborted records, which are never delivered.
-        positions = self._consumer.positions(empty)
         now_s = self._clock.monotonic_s()
         wait_s = 0.0
-        for tp in empty:
-            next_offset = max(positions.get(tp, 0), task.next_offset[tp])
-            if self._consumer.lag(tp, next_offset) != 0:
+        for tp, lag in lags_of(task, self._consumer, empty).items():
+            if lag != 0:
                 self._idle_until_s.pop(tp, None)
                 wait_s = max(wait_s, LAG_WAIT_S)
             else:

@@ -27,6 +27,7 @@ from headrace.streams.config.handlers import Handlers
 from headrace.streams.errors import RecordTooLargeError, StreamsError
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
+    Consumer,
     Log,
     Offsets,
     ReceivedMessage,
@@ -601,3 +602,14 @@ class Task:
         for buffer in self._buffers.values():
             buffer.discard()
         return failures
+
+
+def lags_of(
+    task: Task, consumer: Consumer, inputs: Sequence[TopicPartition]
+) -> dict[TopicPartition, int | None]:
+    """Return how many offsets of each input the broker is known to have after the queued records.
+
+    The position is past control records and aborted records, which are never delivered.
+    """
+    positions = consumer.positions(inputs)
+    return {tp: consumer.lag(tp, max(positions.get(tp, 0), task.next_offset[tp])) for tp in inputs}

@@ -38,7 +38,7 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
 from headrace.streams.plan.upstream import Upstream, Writers
 from headrace.streams.tasks.inquiry import Inquiry
-from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
 from headrace.topology.context.punctuation import NEVER_MS
 
@@ -266,9 +266,7 @@ class UpstreamTimes:
         unfollowed = task.unfollowed if task.is_time_bounded else ()
         if not unfollowed:
             return limit
-        positions = self._consumer.positions(unfollowed)
-        for tp in unfollowed:
-            lag = self._consumer.lag(tp, max(positions.get(tp, 0), task.next_offset[tp]))
+        for tp, lag in lags_of(task, self._consumer, unfollowed).items():
             if task.queued_in(tp) or lag != 0:
                 self._drained_since_s.pop(tp, None)
             elif now_s - self._drained_since_s.setdefault(tp, now_s) >= self._idle_s:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.streams.kafka.protocols import Clock, Consumer
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.task import Task, lags_of
 
 
 class IdleWindows:
@@ -71,11 +71,7 @@ class IdleWindows:
     def _has_read_all(self, task: Task) -> bool:
         if self._is_behind(task):
             return False
-        positions = self._consumer.positions(task.inputs)
-        return all(
-            self._consumer.lag(tp, max(positions.get(tp, 0), task.next_offset[tp])) == 0
-            for tp in task.inputs
-        )
+        return all(lag == 0 for lag in lags_of(task, self._consumer, task.inputs).values())
 
     def _forget_others(self, running: Sequence[Task]) -> None:
         if len(self._since_s) > len(running):

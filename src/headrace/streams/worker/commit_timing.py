@@ -25,7 +25,7 @@ from collections.abc import Sequence
 
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import Clock, Consumer
-from headrace.streams.tasks.task import Task
+from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
 
 LOOK_S = 0.005
@@ -151,13 +151,9 @@ class CommitTiming:
     def _is_far_behind(self) -> bool:
         done = left = 0
         for task in self._tasks.running:
-            tps = task.external_inputs
-            positions = self._consumer.positions(tps)
-            for tp in tps:
+            for tp, lag in lags_of(task, self._consumer, task.external_inputs).items():
                 done += task.next_offset[tp] - task.start[tp].offset
-                left += task.queued_in(tp)
-                position = max(positions.get(tp, 0), task.next_offset[tp])
-                left += self._consumer.lag(tp, position) or 0
+                left += task.queued_in(tp) + (lag or 0)
         return left > done
 
     def _is_drained(self) -> bool:
