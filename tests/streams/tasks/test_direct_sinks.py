@@ -10,7 +10,7 @@ import pytest
 
 from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.tasks.start_positions import StartPosition, begun_at
+from headrace.streams.tasks.sink_connections import StartPosition, begun_at
 from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.streams.testing.driver_store import SinkPoint
 from headrace.streams.testing.memory_worker import EventLog

@@ -1,7 +1,8 @@
-"""Connections of a worker to external sinks, with a backoff for sinks that do not answer.
+"""Connections of a worker to external sinks, and the positions at which their tasks start.
 
 Positions are read in the background, on separate connections. The worker itself writes rows, on one
-connection per sink. So each connection is used by one thread at a time.
+connection per sink. So each connection is used by one thread at a time. A sink that does not answer
+is asked again with a backoff.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from headrace.streams.errors import FatalClientError, StreamsError
-from headrace.streams.kafka.protocols import Clock, Log
+from headrace.streams.kafka.protocols import Clock, CommittedOffset, Log, Offsets, TopicPartition
+from headrace.streams.plan.progress import OffsetMetadata
 from headrace.streams.tasks.failures import is_power_of_two, is_the_users
 from headrace.topology.external_sink import (
     ExternalSink,
@@ -25,6 +27,7 @@ from headrace.topology.external_sink import (
     SinkUnavailableError,
     SinkUnusableError,
 )
+from headrace.topology.graph.graph import Node
 
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 5.0
@@ -269,3 +272,68 @@ def _place_of(error: BaseException) -> str | None:
 def _close(connection: SinkConnection) -> None:
     with suppress(Exception):  # it may be broken, and nothing depends on it
         connection.close()
+
+
+# Start positions of tasks with external sinks: the position of the sink, not of the group.
+
+
+@dataclass(frozen=True, slots=True)
+class StartPosition:
+    """Position of an external sink in a partition.
+
+    Args:
+        source: the name and the ID of the topic that positions refer to.
+        position: None if the sink has no position.
+        error: the error if the sink does not answer.
+        batching: the batching that the sink requests.
+        name: the name under which the sink stores its positions.
+    """
+
+    source: str
+    position: int | None = None
+    error: SinkUnavailableError | None = None
+    batching: SinkBatching | None = None
+    name: str = ""
+
+
+def begun_at(
+    start: Offsets, beginning: StartPosition, node: Node, log: Log, *, told: bool
+) -> Offsets:
+    """Return the offset at which a task with an external sink starts.
+
+    The group's offset is committed after the sink's position, and may also be past control records.
+    A sink whose position is before an offset that was committed earlier was reset, for example
+    restored from a backup: its rows are written again from its position. `told` is whether `start`
+    is a committed offset, not the begin or the end of the topic.
+    """
+    ((tp, committed),) = start.items()
+    written = OffsetMetadata.decode(committed.metadata).values.get(f"written.{node.name}", -1)
+    position = beginning.position
+    if position is None and written >= 0:
+        raise UnusableSinkError(node.name, _gone(beginning, tp, written))
+    if position is None:
+        return start
+    if position >= written:
+        # Do not silently skip records of a source that were deleted.
+        if told or not node.reads_directly:
+            position = max(position, committed.offset)
+    else:
+        log.warning(
+            "sink_went_back",
+            sink=node.name,
+            partition=str(tp),
+            position=position,
+            committed=written,
+            next="rows are written again from its position, as far as the topic still has them",
+        )
+    return {tp: CommittedOffset(position, committed.metadata)}
+
+
+def _gone(beginning: StartPosition, tp: TopicPartition, written: int) -> str:
+    return (
+        f"it has no position for {tp}, and had {written}: its table was emptied, or is another "
+        "one. Where the rows are there, or are not wanted, give the position back (in a database: "
+        f"into headrace_positions, name '{beginning.name}', source '{beginning.source}', "
+        f"partition {tp.partition}, next {written}; so for each partition) or restore both from "
+        "a backup; to have all rows written anew, empty the table and run headrace reset"
+    )

@@ -45,8 +45,7 @@ from headrace.streams.tasks.failures import is_power_of_two
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import Counted, LostOffsets, effects_of
 from headrace.streams.tasks.restore import ChangelogFacts, Restorer
-from headrace.streams.tasks.sink_connections import SinkConnections
-from headrace.streams.tasks.start_positions import StartPosition, ask_sinks, begun_at
+from headrace.streams.tasks.sink_connections import SinkConnections, StartPosition, begun_at
 from headrace.streams.tasks.task import Phase, Task
 from headrace.streams.tasks.task_failures import corruption_of
 from headrace.streams.tasks.task_home import TaskHome
@@ -56,6 +55,7 @@ from headrace.topology.context.environment import Send
 from headrace.topology.context.punctuation import NEVER_MS
 from headrace.topology.context.task_facts import TaskFacts
 from headrace.topology.errors import LAST_TIME_MS
+from headrace.topology.external_sink import SinkUnavailableError
 from headrace.topology.graph.graph import OffsetReset
 from headrace.topology.processors.store import Store
 
@@ -365,6 +365,40 @@ def look_up(
         topic_ids,
         ask_sinks(sinks, slots, topic_ids),
     )
+
+
+def ask_sinks(
+    connections: SinkConnections, tasks: Iterable[OwnedTask], topic_ids: Mapping[str, str]
+) -> dict[TaskId, StartPosition]:
+    """Request the start positions of tasks with an external sink; runs in the background."""
+    by_plan: dict[int, list[OwnedTask]] = {}
+    for task in tasks:
+        if task.plan.outside is not None:
+            by_plan.setdefault(task.plan.id, []).append(task)
+    found: dict[TaskId, StartPosition] = {}
+    for some in by_plan.values():
+        found |= _ask_one(connections, some, topic_ids)
+    return found
+
+
+def _ask_one(
+    connections: SinkConnections, tasks: Sequence[OwnedTask], topic_ids: Mapping[str, str]
+) -> dict[TaskId, StartPosition]:
+    node = tasks[0].plan.outside
+    assert node is not None
+    assert node.writes_outside is not None
+    (topic,) = {tp.topic for task in tasks for tp in task.inputs}
+    # A re-created topic has different records at the same offsets.
+    source = f"{topic}@{topic_ids[topic]}" if topic in topic_ids else topic
+    partitions = [task.id.partition for task in tasks]
+    answer = connections.positions(node.name, node.writes_outside, source, partitions)
+    if isinstance(answer, SinkUnavailableError):
+        return {task.id: StartPosition(source, error=answer) for task in tasks}
+    name, batching = connections.name_of(node.name), connections.batching(node.name)
+    return {
+        task.id: StartPosition(source, answer.get(task.id.partition), batching=batching, name=name)
+        for task in tasks
+    }
 
 
 def require_same_topics(slot: OwnedTask, start: Offsets, found: Mapping[str, str]) -> None:
