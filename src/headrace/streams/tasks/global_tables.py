@@ -54,7 +54,7 @@ from headrace.streams.tasks.restore import (
     plan_restore,
 )
 from headrace.streams.tasks.task_home import TaskHome
-from headrace.streams.tasks.tasks import Facts
+from headrace.streams.tasks.tasks import ClusterFacts
 from headrace.topology.compile.codegen import NullKeyPolicy
 from headrace.topology.context.context import TableView
 from headrace.topology.errors import NullKeyError, RegistryError, SerdeError
@@ -220,7 +220,7 @@ class GlobalTables:
         *,
         make_consumer: Callable[[], Consumer],
         open_home: OpenGlobalHome,
-        facts: Facts,
+        facts: ClusterFacts,
         topics: Mapping[str, TopicFacts],
         errors: RowErrors,
         listener: RestoreListener,

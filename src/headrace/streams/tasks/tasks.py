@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
-from typing import Protocol
 
 from headrace.state.buffers import RowsKept, bound_caches
 from headrace.streams.config.config import StreamsConfig
@@ -148,10 +147,7 @@ DELETE_RETENTION_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """Facts of a cluster that tasks need before they start, from an admin client.
-
-    See `headrace.streams.tasks.tasks.Facts`.
-    """
+    """Facts of a cluster that tasks need before they start, from an admin client."""
 
     admin: TopicAdmin
     topics: MutableMapping[str, TopicFacts]
@@ -174,6 +170,7 @@ class ClusterFacts:
         return facts
 
     def first_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the start offsets of partitions without a committed offset."""
         default: OffsetReset = "earliest" if self.from_earliest else "latest"
         late = [p for p in tps if self.resets.get(p.topic, default) == "latest"]
         early = [tp for tp in tps if tp not in late]
@@ -183,6 +180,7 @@ class ClusterFacts:
         }
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """Request the IDs of topics; topics that do not exist are omitted."""
         return {name: facts.topic_id for name, facts in self.admin.describe(topics).items()}
 
     def partitions_of(self, topic: str) -> int:
@@ -268,22 +266,6 @@ class Backoff:
 # A task that a worker owns, and the facts that it starts from.
 
 
-class Facts(Protocol):
-    """Facts that tasks request from the cluster."""
-
-    def changelogs(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, ChangelogFacts]:
-        """Request the ends and IDs of changelog partitions."""
-
-    def first_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the start offsets of partitions without a committed offset."""
-
-    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
-        """Request the IDs of topics; topics that do not exist are omitted."""
-
-    def partitions_of(self, topic: str) -> int:
-        """Return the partition count of an output topic."""
-
-
 OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]
 
 
@@ -339,7 +321,7 @@ class Found:
 
 
 def look_up(
-    facts: Facts,
+    facts: ClusterFacts,
     slots: Sequence[OwnedTask],
     committed: Mapping[TopicPartition, CommittedOffset | None],
     sinks: SinkConnections,
@@ -460,7 +442,7 @@ class Tasks:
         partitions: Mapping[str, int],
         consumer: Consumer,
         restorer: Restorer,
-        facts: Facts,
+        facts: ClusterFacts,
         open_home: OpenHome,
         make_send: MakeSend,
         lost_offsets: LostOffsets,
