@@ -123,8 +123,13 @@ class GateWatch:
 
     def is_passed(self) -> bool:
         if self._inquiry is None:
-            self._take_watched()
-            return self._again_at_s is None or self._ask_in_time()
+            if self._watched is not None and self._watched.take():
+                self._watched = None
+            if self._again_at_s is None:
+                return True
+            if self._clock.monotonic_s() >= self._again_at_s:
+                self._begin_to_ask()
+            return False
         answer = self._inquiry.take()
         if answer:
             self._inquiry = None
@@ -135,17 +140,6 @@ class GateWatch:
         else:
             self._inquiry, self._again_at_s = None, self._clock.monotonic_s() + ASK_SOON_S
         return False
-
-    def _ask_in_time(self) -> bool:
-        """Repeat the check if it is due; always return False."""
-        assert self._again_at_s is not None
-        if self._clock.monotonic_s() >= self._again_at_s:
-            self._begin_to_ask()
-        return False
-
-    def _take_watched(self) -> None:
-        if self._watched is not None and self._watched.take():
-            self._watched = None
 
     def _wait(self) -> None:
         # Sum of positive steps: a clock that is set back prolongs the wait by that step only.
