@@ -64,7 +64,7 @@ class InputIdentity:
         """
         known = _ids_of(tasks)
         if not known or self._clock.monotonic_s() < self._next_s:
-            return _do_nothing
+            return lambda: None
         answer = self._ask(self._names(known))
         return lambda: self._compare(known, answer(WAIT_S))
 
@@ -107,6 +107,3 @@ class InputIdentity:
 
 def _ids_of(tasks: Iterable[Task]) -> dict[str, str]:
     return {topic: topic_id for task in tasks for topic, topic_id in task.topic_ids.items()}
-
-
-def _do_nothing() -> None: ...

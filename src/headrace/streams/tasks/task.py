@@ -99,15 +99,6 @@ def _checked(serde: Serde[Any], value: Any) -> Any:
     return kept(serde, value)
 
 
-def oldest_times(buffers: Mapping[str, Buffer]) -> dict[str, int]:
-    """Return the earliest time that the next commit writes, by windowed store."""
-    found = {}
-    for name, buffer in buffers.items():
-        if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
-            found[name] = oldest
-    return found
-
-
 def local_rows(buffers: Mapping[str, Buffer], deltas: Mapping[str, Delta]) -> dict[str, LocalRows]:
     """Return the rows to write to local state: changed rows and expired rows."""
     rows: dict[str, LocalRows] = {}
@@ -532,7 +523,12 @@ class Task:
             self._raise(error)
 
     def oldest_times(self) -> dict[str, int]:
-        return oldest_times(self._buffers)
+        """Return the earliest time that the next commit writes, by windowed store."""
+        found = {}
+        for name, buffer in self._buffers.items():
+            if isinstance(buffer, TimedBuffer) and (oldest := buffer.oldest_written()) is not None:
+                found[name] = oldest
+        return found
 
     def row_refused(
         self, store: str, error: RecordTooLargeError | RefusedTimestampError

@@ -108,22 +108,23 @@ def refused_record(
         if times:
             message += f"; the latest time that was read is {told(max(times.values()))}"
         message += f"; {advice(error.topic)}"
-    return error_in_ranges(
-        ranges,
+    task_ids = ", ".join(sorted({suspect.task_id for suspect in guilty}))
+    return range_error(
+        InputRange(task_ids, ranges, {}),
         message,
         node=sinks.pop() if len(sinks) == 1 and not stores else None,
         store=stores.pop() if len(stores) == 1 else None,
-        task_id=", ".join(sorted({suspect.task_id for suspect in guilty})),
     )
 
 
-def error_in_ranges(
-    ranges: Ranges, message: str, *, node: str | None, store: str | None, task_id: str
+def range_error(
+    suspect: InputRange, message: str, *, node: str | None, store: str | None
 ) -> StreamsError:
     """Return an error that names ranges of offsets, because the exact record is unknown.
 
     Without any input the error is a processor's, because processors also write by the clock.
     """
+    ranges, task_id = suspect.ranges, suspect.task_id
     if not ranges:
         return ProcessorFailedError(message, node=node, store=store, task_id=task_id)
     tp = max(ranges, key=lambda p: len(ranges[p]))
@@ -189,12 +190,6 @@ def raise_for(
         raised = error.error if isinstance(error, EarlierRecordError) else error
         failure.functions = spec.program.called(raised, node, likely=likely)
     raise failure from cause
-
-
-def range_error(
-    suspect: InputRange, message: str, *, node: str | None, store: str | None
-) -> StreamsError:
-    return error_in_ranges(suspect.ranges, message, node=node, store=store, task_id=suspect.task_id)
 
 
 def _record_error(

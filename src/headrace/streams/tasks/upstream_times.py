@@ -36,7 +36,7 @@ from headrace.streams.kafka.protocols import Clock, CommittedOffset, Consumer, L
 from headrace.streams.metrics.snapshots import skew_of
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import HELD, SHIFT, WATERMARK, OffsetMetadata
-from headrace.streams.plan.upstream import Upstream, Writers
+from headrace.streams.plan.upstream import Upstream
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.task import Task, lags_of
 from headrace.streams.tasks.tasks import Tasks
@@ -278,9 +278,6 @@ class UpstreamTimes:
         """Return whether upstream inputs of a task may have more records to read."""
         followed = self._followed.get(task.id)
         return followed is not None and any(marks.has_more for marks in followed.marks.values())
-
-    def writers_of(self, topic: str) -> Writers | None:
-        return self._upstream.writers.get(topic)
 
     def _keep_to(self, running: Sequence[Task]) -> None:
         known = self._followed

@@ -90,7 +90,7 @@ class CommitTiming:
         if is_over and not (may_wait and self._is_far_behind()):
             return True
         limit = self._config.statestore_uncommitted_max_bytes
-        if processed and self._commit_bytes(dirty) > limit:
+        if processed and sum(task.uncommitted_bytes(COMMIT_COPIES) for task in dirty) > limit:
             return True
         is_time = processed < MANY and self._clock.monotonic_s() >= self._early_at_s()
         return is_time and self._is_drained()
@@ -126,9 +126,6 @@ class CommitTiming:
         self._costs_s = (self._costs_s[1], self._last_s - begun_s)
         if everything:
             self._all_s = self._last_s
-
-    def _commit_bytes(self, dirty: Sequence[Task]) -> int:
-        return sum(task.uncommitted_bytes(COMMIT_COPIES) for task in dirty)
 
     def _commits_early(self) -> bool:
         config = self._config

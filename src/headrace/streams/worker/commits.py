@@ -88,9 +88,6 @@ class Commits:
         """Request a commit in this turn or the next; thread-safe."""
         self._requested.set()
 
-    def is_due_for_all(self) -> bool:
-        return self._timing.is_due_for_all()
-
     def is_due(self, processed: int) -> bool:
         """Return whether uncommitted work must be committed now; takes a pending request."""
         self._settle_doubts()

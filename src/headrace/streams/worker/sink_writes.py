@@ -41,9 +41,6 @@ class DeadLetterProducer:
         self._send(*record)
         self.are_open = True
 
-    def ended(self) -> None:
-        self.are_open = False
-
 
 # Writes of rows to external sinks: with each commit, before it, or at a size limit.
 #
@@ -182,7 +179,7 @@ class SinkWrites:
             self._write(fullest, fullest.facts.outbox)
 
     def letters_committed(self) -> None:
-        self._letters.ended()
+        self._letters.are_open = False
 
     def write(self, ending: Container[TaskId] = ()) -> None:
         """Write all rows except batched rows, and batched rows of `ending` tasks.

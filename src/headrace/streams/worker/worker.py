@@ -325,7 +325,7 @@ class Worker:
         return self._processing.run()
 
     def _commit_if_due(self, processed: int) -> None:
-        if self._commits.is_due_for_all():
+        if self._timing.is_due_for_all():
             self._commits.commit(everything=True)
         elif self._commits.is_due(processed):
             # The group may have changed since the last poll. Only polls report this, and a commit
