@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from headrace.topology.context.calls import Caller, NoCaller
@@ -173,7 +174,8 @@ class TaskFacts:
         """Finish a record after all of its results, and call the punctuators that are due."""
         self.record = None
         if self._by_stream_time.due_ms <= self.stream_time >= 0:
-            self._by_stream_time.run(self.stream_time, self._call_by_stream_time)
+            call = partial(self._call, "punctuator by stream time")
+            self._by_stream_time.run(self.stream_time, call)
 
     def advance(self, time: int) -> None:
         """Advance stream time without a record, and call the punctuators that are due."""
@@ -229,7 +231,7 @@ class TaskFacts:
         due = [release for due_ms, release in self._gathered.values() if due_ms <= now_ms]
         for release in due:
             release()
-        self._by_wall_clock.run(now_ms, self._call_by_wall_clock)
+        self._by_wall_clock.run(now_ms, partial(self._call, "punctuator by wall clock"))
 
     def release_at(self, node: str, due_ms: int, release: Callable[[], None]) -> None:
         """Schedule the flush of a node's collected records at a wall-clock time."""
@@ -239,18 +241,7 @@ class TaskFacts:
         """Cancel the scheduled flush of a node."""
         self._gathered.pop(node, None)
 
-    def _call_by_stream_time(self, schedule: Schedule, now_ms: int) -> None:
-        self._call(schedule, now_ms, "punctuator by stream time")
-
-    def _call_by_wall_clock(self, schedule: Schedule, now_ms: int) -> None:
-        self._call(schedule, now_ms, "punctuator by wall clock")
-
-    def _measure(self, kind: CallKind, node: str, begun_ms: int) -> None:
-        ms = self.now_ms() - begun_ms
-        if self.longest_call is None or ms > self.longest_call.ms:
-            self.longest_call = LongCall(kind, node, ms)
-
-    def _call(self, schedule: Schedule, now_ms: int, kind: CallKind) -> None:
+    def _call(self, kind: CallKind, schedule: Schedule, now_ms: int) -> None:
         begun_ms = self.now_ms()
         self.record = None
         self.timestamp = now_ms
@@ -261,4 +252,6 @@ class TaskFacts:
             self.failed(schedule.node, error)
         finally:
             self.is_punctuating = False
-            self._measure(kind, schedule.node, begun_ms)
+            ms = self.now_ms() - begun_ms
+            if self.longest_call is None or ms > self.longest_call.ms:
+                self.longest_call = LongCall(kind, schedule.node, ms)
