@@ -53,8 +53,7 @@ from headrace.streams.tasks.async_io import OneByOne
 from headrace.streams.tasks.gate_watch import GateWatch
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
-from headrace.streams.tasks.task_home import TaskHome
-from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.tasks.tasks import OpenHome, TaskHome
 from headrace.streams.worker.connections import Connections, LocalState
 from headrace.streams.worker.runtime import make_worker
 from headrace.streams.worker.worker import Worker

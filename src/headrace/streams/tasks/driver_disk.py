@@ -14,7 +14,7 @@ from headrace.state.store import TaskState
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import Log
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.task_home import TaskHome
+from headrace.streams.tasks.tasks import TaskHome
 from headrace.topology.processors.store import Store
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from headrace.state.store import CommittedStore, Delta, LastRecord, Position
 from headrace.streams.errors import GlobalTableLostError
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 from headrace.streams.plan.global_plan import GlobalPlan
-from headrace.streams.tasks.task_home import TaskHome
+from headrace.streams.tasks.tasks import TaskHome
 from headrace.topology.errors import about
 from headrace.topology.processors.store import Store
 

@@ -53,8 +53,7 @@ from headrace.streams.tasks.restore import (
     RestoreListener,
     plan_restore,
 )
-from headrace.streams.tasks.task_home import TaskHome
-from headrace.streams.tasks.tasks import ClusterFacts
+from headrace.streams.tasks.tasks import ClusterFacts, TaskHome
 from headrace.topology.compile.codegen import NullKeyPolicy
 from headrace.topology.context.context import TableView
 from headrace.topology.errors import NullKeyError, RegistryError, SerdeError

@@ -29,7 +29,7 @@ _PASSED_BY = (
 class LocalHome:
     """A task's directory, locked, with its state open.
 
-    See `headrace.streams.tasks.task_home.TaskHome`.
+    See `headrace.streams.tasks.tasks.TaskHome`.
     """
 
     directory: TaskDirectory

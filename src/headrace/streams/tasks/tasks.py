@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
+from typing import Protocol
 
 from headrace.state.buffers import RowsKept, bound_caches
+from headrace.state.store import TaskState
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.config.handlers import Handlers
 from headrace.streams.errors import MissingTopicError
@@ -47,7 +49,6 @@ from headrace.streams.tasks.restore import ChangelogFacts, Restorer
 from headrace.streams.tasks.sink_connections import SinkConnections, StartPosition, begun_at
 from headrace.streams.tasks.task import Phase, Task
 from headrace.streams.tasks.task_failures import corruption_of
-from headrace.streams.tasks.task_home import TaskHome
 from headrace.topology.compile.compiler import Program
 from headrace.topology.context.context import TableView
 from headrace.topology.context.environment import Send
@@ -264,6 +265,18 @@ class Backoff:
 
 
 # A task that a worker owns, and the facts that it starts from.
+
+
+class TaskHome(Protocol):
+    """A task's local state, and the lock on its directory."""
+
+    state: TaskState
+
+    def wipe(self) -> None:
+        """Empty the local state and keep the lock."""
+
+    def close(self) -> None:
+        """Close the state and release the lock."""
 
 
 OpenHome = Callable[[TaskId, Sequence[Store]], TaskHome | None]

@@ -30,8 +30,7 @@ from headrace.streams.queries.query_queue import QueryQueue
 from headrace.streams.tasks.async_io import LiveCalls
 from headrace.streams.tasks.home import LocalHomes, open_global_home
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
-from headrace.streams.tasks.task_home import TaskHome
-from headrace.streams.tasks.tasks import OpenHome
+from headrace.streams.tasks.tasks import OpenHome, TaskHome
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 from headrace.topology.processors.store import Store

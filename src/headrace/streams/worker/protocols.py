@@ -33,8 +33,7 @@ from headrace.streams.states import State
 from headrace.streams.tasks.gate_watch import Gate, OpenGate
 from headrace.streams.tasks.restore import RestoreListener
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
-from headrace.streams.tasks.task_home import TaskHome
-from headrace.streams.tasks.tasks import ClusterFacts, OpenHome
+from headrace.streams.tasks.tasks import ClusterFacts, OpenHome, TaskHome
 from headrace.streams.tasks.upstream_times import INTERVAL_S
 from headrace.topology.context.calls import Caller
 from headrace.topology.context.task_facts import RESULTS_PER_COMMIT

@@ -22,7 +22,7 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.world.faults import Faults, crash
 from headrace.streams.simulation.world.kernel import SECOND
 from headrace.streams.simulation.world.process import Process
-from headrace.streams.tasks.task_home import TaskHome
+from headrace.streams.tasks.tasks import TaskHome
 from headrace.topology.processors.store import Store
 
 PATIENCE_US = 2 * SECOND
@@ -276,7 +276,7 @@ class Host:
 class SimulatedHome:
     """Locked directory of a task with its open state.
 
-    See `headrace.streams.tasks.task_home.TaskHome`.
+    See `headrace.streams.tasks.tasks.TaskHome`.
     """
 
     host: Host
