@@ -89,16 +89,13 @@ class RocksDisk:
     def __init__(self, directory: Path, config: StreamsConfig, log: Log) -> None:
         # Import RocksDB only if it is used.
         from headrace.state.directory import StateDirectory
-        from headrace.state.rocks import RocksMemory
+        from headrace.streams.tasks.home import rocks_memory
 
         self._make_directory = partial(StateDirectory, directory, config.application_id)
         self._directory = self._make_directory()
         self._files = directory / config.application_id
         self._log = log
-        self._memory = RocksMemory(
-            block_cache_bytes=config.rocksdb_block_cache_bytes,
-            write_buffer_bytes=config.rocksdb_write_buffer_bytes,
-        )
+        self._memory = rocks_memory(config)
         self._homes: dict[TaskId | None, LocalHome] = {}
         """By task; the global tables have the key None."""
 

@@ -11,6 +11,7 @@ from headrace.state.open_files import is_out_of_files, open_files_advice
 from headrace.state.rocks import RocksMemory
 from headrace.state.store import TaskState
 from headrace.state.task_state import open_task_state
+from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import STATE_REBUILT, LocalStateError
 from headrace.streams.kafka.protocols import Clock, Log
 from headrace.streams.plan.plan import TaskId
@@ -23,6 +24,13 @@ _PASSED_BY = (
     "hangs does, so the rows come from the changelogs, into a new directory. Act if that process "
     "does not go on: end it"
 )
+
+
+def rocks_memory(config: StreamsConfig) -> RocksMemory:
+    return RocksMemory(
+        block_cache_bytes=config.rocksdb_block_cache_bytes,
+        write_buffer_bytes=config.rocksdb_write_buffer_bytes,
+    )
 
 
 @dataclass(slots=True)

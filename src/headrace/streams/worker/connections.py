@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from headrace.state.directory import Identity, StateDirectory
 from headrace.state.errors import StateError, StateLockedError
 from headrace.state.open_files import raise_open_files
-from headrace.state.rocks import RocksMemory
 from headrace.streams.admin.start_check import CommittedRecords
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import IdentityError, LocalStateError
@@ -28,7 +27,7 @@ from headrace.streams.metrics.otel_tracer import tracer_of
 from headrace.streams.plan.topics import TopicAdmin
 from headrace.streams.queries.query_queue import QueryQueue
 from headrace.streams.tasks.async_io import LiveCalls
-from headrace.streams.tasks.home import LocalHomes, open_global_home
+from headrace.streams.tasks.home import LocalHomes, open_global_home, rocks_memory
 from headrace.streams.tasks.sink_connections import OpenSink, open_sink
 from headrace.streams.tasks.tasks import OpenHome, TaskHome
 from headrace.topology.context.calls import Caller
@@ -67,7 +66,7 @@ class HostState:
         raise_open_files()
         self._directory, self._identity = _local_identity(config)
         self._config = config
-        self._memory = _rocks_memory(config)
+        self._memory = rocks_memory(config)
 
     @property
     def instance_id(self) -> str:
@@ -91,13 +90,6 @@ def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:
         raise IdentityError(str(error)) from error
     except StateError as error:
         raise LocalStateError(str(error)) from error
-
-
-def _rocks_memory(config: StreamsConfig) -> RocksMemory:
-    return RocksMemory(
-        block_cache_bytes=config.rocksdb_block_cache_bytes,
-        write_buffer_bytes=config.rocksdb_write_buffer_bytes,
-    )
 
 
 Stopping = Callable[[], bool]
