@@ -77,7 +77,7 @@ Descend = Callable[[Flow], None]
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """See `headrace.topology.context.fused_spec.FusedRecord`."""
+    """See `headrace.topology.context.operator_spec.FusedRecord`."""
 
     gen: Generator
     node: Fused

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from headrace.topology.context.context import Operator, OperatorContext, TableView
 from headrace.topology.context.environment import Answered
@@ -193,3 +193,59 @@ class OperatorSpec(NodeProperties):
     def kept_in(self, store: str, /) -> Self:
         """Return a copy whose table is stored in another store."""
         raise NotImplementedError(f"{type(self).__name__} keeps no rows in {store!r}")
+
+
+# Stateless operators that generate their own lines of the compiled code.
+
+
+class FusedRecord(Protocol):
+    """Record at a position in the generated code, as Python expressions."""
+
+    @property
+    def key(self) -> str:
+        """Expression of the decoded key; available if `FusedSpec.reads_key` is true."""
+
+    @property
+    def value(self) -> str:
+        """Expression of the decoded value; available if `FusedSpec.reads_value` is true."""
+
+    def key_bytes(self, serde: Serde[object] | None) -> str:
+        """Return the expression of the key's bytes, or of None; reuses available bytes."""
+
+    def value_bytes(self, serde: Serde[object] | None) -> str:
+        """Return the expression of the value's bytes, or of None; reuses available bytes."""
+
+    def constant(self, name: str, value: object) -> str:
+        """Return the name of an object in the code; `name` is unique within the operator."""
+
+
+class FusedSpec:
+    """Operator that forwards a record unchanged or drops it; frozen and compared by value.
+
+    It has no state and no time, so it decides the same for the same record in each run.
+    """
+
+    __slots__ = ()
+
+    def condition(self, record: FusedRecord, /) -> str:
+        """Return the expression that is true if the record is forwarded."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must say what goes on: def condition(record)"
+        )
+
+    def bound(self, bind: Bind, /) -> Self:  # noqa: ARG002
+        """Return a copy that has all of its serdes."""
+        return self
+
+    @property
+    def serde_arguments(self) -> Arguments:
+        """Names of the call's arguments that contain serdes, if not ``key`` and ``value``."""
+        return {}
+
+    @property
+    def reads_key(self) -> bool:
+        return False
+
+    @property
+    def reads_value(self) -> bool:
+        return False

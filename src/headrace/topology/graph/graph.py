@@ -12,8 +12,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
-from headrace.topology.context.fused_spec import FusedSpec
-from headrace.topology.context.operator_spec import OperatorSpec
+from headrace.topology.context.operator_spec import FusedSpec, OperatorSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.functions import Lines, said_lines
 from headrace.topology.graph.fold import Fold

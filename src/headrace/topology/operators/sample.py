@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Literal
 
-from headrace.topology.context.fused_spec import FusedRecord, FusedSpec
-from headrace.topology.context.operator_spec import Bind
+from headrace.topology.context.operator_spec import Bind, FusedRecord, FusedSpec
 from headrace.topology.errors import Arguments, TopologyError
 from headrace.topology.serdes import Serde
 
