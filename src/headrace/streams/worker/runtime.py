@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -187,7 +187,7 @@ def make_worker(
     topics, told = _prepare(config, plans, global_plans, admin, versions, before_start)
     plans = plans if versions is None else versions.plans
     local = connections.local_state(config)
-    with _given_back_on_error(local):
+    try:
         if versions is not None:
             versions.take(local.instance_id)
         bound = _bind(log, local.instance_id)
@@ -216,15 +216,8 @@ def make_worker(
         )
         worker = wire(application, seams)
         return WorkerParts(worker, local, application.keep_offsets_s, connections.desk)
-
-
-@contextmanager
-def _given_back_on_error(local: LocalState) -> Iterator[None]:
-    """Release the identity if the worker cannot be created, so that the process may retry."""
-    try:
-        yield
     except BaseException:
-        local.close()
+        local.close()  # release the identity, so that the process may retry
         raise
 
 
