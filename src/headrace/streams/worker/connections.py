@@ -96,10 +96,6 @@ Stopping = Callable[[], bool]
 """Returns whether a stop of the application was requested."""
 
 
-def _new_commit_id() -> int:
-    return secrets.randbits(30) << 32
-
-
 @dataclass(frozen=True, slots=True)
 class Connections:
     """Connections of a worker to the outside; by default to a real cluster and disk.
@@ -123,7 +119,7 @@ class Connections:
     local_state: Callable[[StreamsConfig], LocalState] = HostState
     background: Callable[[str], Background] = InThread
     calls: Callable[[], Caller] = LiveCalls
-    first_commit_id: Callable[[], int] = _new_commit_id
+    first_commit_id: Callable[[], int] = lambda: secrets.randbits(30) << 32
     results_per_commit: int = RESULTS_PER_COMMIT
     measures: Measures = NOTHING_MEASURED
     tracer: Callable[[str, str], Tracer] = tracer_of

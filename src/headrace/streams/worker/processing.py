@@ -157,7 +157,8 @@ class Processing:
                 self._tracer.sample(heads)
             if task.gathers:  # it ends after its first wait, and small batches would wait longer
                 share = self._config.max_poll_records
-            most = min(share, self._backlog.room(task), self._room(task))
+            room = self._effort.room if task.facts.outbox is None else self._sinks.room(task)
+            most = min(share, self._backlog.room(task), room)
             count = task.process(1 if self._effort.is_careful else most)
             self._counters.ran(task.id, count, oldest_ms=oldest_ms)
             if count and not task.gathers:
@@ -170,9 +171,6 @@ class Processing:
             if held_bytes > self._config.statestore_cache_max_bytes:
                 task.flush()
         return count
-
-    def _room(self, task: Task) -> int:
-        return self._effort.room if task.facts.outbox is None else self._sinks.room(task)
 
     def _punctuate(self, tasks: Sequence[Task]) -> bool:
         due = [task for task in tasks if task.is_due()]
