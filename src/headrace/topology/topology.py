@@ -15,7 +15,6 @@ from headrace.topology.functions import said_lines, with_lines
 from headrace.topology.graph.graph import (
     AnySerde,
     Function,
-    G,
     Graph,
     Node,
     OffsetReset,
@@ -29,140 +28,6 @@ from headrace.topology.operators.process import Process, supplied
 from headrace.topology.processors.store_faces import KeyValueStore, ReadOnlyKeyValueStore
 from headrace.topology.processors.stores import StoreBuilder, store_names, with_stores
 from headrace.topology.timestamps import TimestampExtractor
-
-# Functions that add nodes and stores to a topology; pure functions.
-#
-# Each returns a new topology; the methods of `headrace.topology.topology.Topology` call them.
-
-
-def with_source(
-    topology: G,
-    name: str,
-    topics: tuple[str, ...],
-    key: AnySerde | None,
-    value: AnySerde | None,
-    timestamps: TimestampExtractor | None,
-    offset_reset: OffsetReset | None,
-) -> G:
-    found = legal_topics(topics, "add_source()")
-    for node in topology.nodes:
-        for topic in set(found).intersection(node.reads_topics):
-            raise TopologyError(
-                f"topic {topic!r} is read by node {node.name!r} already"
-                f"{said_lines(topology.lines, 'node', node.name)}; name that as the parent, "
-                "as a topic is read once"
-            )
-    node = Source(
-        legal(name),
-        topics=found,
-        key=key,
-        value=value,
-        timestamps=timestamps,
-        offset_reset=offset_reset,
-    )
-    return _with(topology, node)
-
-
-def with_processor(
-    topology: G, name: str, supplier: Any, parents: tuple[str, ...], stores: Iterable[Any]
-) -> G:
-    given = supplied(supplier)
-    wanted = (*stores, *given.stores)
-    node = Operator(
-        legal(name),
-        _known(topology, name, parents),
-        spec=Process(given.supplier),
-        uses=store_names(wanted),
-    )
-    added, lines = with_stores(topology.stores, wanted, topology.lines)
-    return _with(replace(topology, stores=added, lines=lines), node)
-
-
-def with_sink(
-    topology: G,
-    name: str,
-    topic: Any,
-    parents: tuple[str, ...],
-    key: AnySerde | None,
-    value: AnySerde | None,
-    partitioner: Function | None,
-) -> G:
-    target = topic if callable(topic) else legal(topic, "topic")
-    above = _known(topology, name, parents)
-    return _with(topology, Sink(legal(name), above, target, key, value, partitioner=partitioner))
-
-
-def with_state_store(topology: G, store: StoreBuilder[Any], processors: tuple[str, ...]) -> G:
-    stores, lines = with_stores(topology.stores, (store,), topology.lines)
-    added = replace(topology, stores=stores, lines=lines)
-    for processor in processors:
-        added = connected(added, processor, (store.name,))
-    return added
-
-
-def with_read_only_state_store(
-    topology: G, store: StoreBuilder[Any], topic: str, source: str, processor: str
-) -> G:
-    """Return the topology with a store of a topic's last values; the topic is its changelog."""
-    kept = store.store
-    if kept.face is not KeyValueStore:
-        raise TopologyError(
-            f"store {store.name!r} cannot be kept from a topic; make it with Stores.key_value"
-        )
-    if not kept.spec.logged:
-        raise TopologyError(
-            f"store {store.name!r} is restored from topic {topic!r}, so it is logged; leave out "
-            "logged=False, no other topic is made for it"
-        )
-    read = with_source(topology, source, (topic,), kept.key, kept.value, None, "earliest")
-    rows = replace(kept, source_topic=topic, face=ReadOnlyKeyValueStore)
-    lines = with_lines(read.lines, "store", (store.name,))
-    if any(there.name == store.name for there in topology.stores):
-        raise TopologyError(
-            f"two stores are named {store.name!r}{said_lines(lines, 'store', store.name)}; "
-            "give one of them another name"
-        )
-    node = TableSource(legal(processor), (source,), store.name)
-    return _with(replace(read, stores=(*read.stores, rows), lines=lines), node)
-
-
-def connected(topology: G, processor: str, stores: tuple[str, ...]) -> G:
-    if not stores:
-        raise TopologyError(f"no store was named to connect {processor!r} with; name at least one")
-    found = [node for node in topology.nodes if node.name == processor]
-    if not found:
-        raise TopologyError(f"there is no processor {processor!r} to connect with {stores[0]!r}")
-    node = found[0]
-    if not node.is_processor:
-        raise TopologyError(
-            f"node {processor!r} is no processor of one's own, so it cannot be given a store"
-        )
-    known = {store.name for store in topology.stores}
-    for store in stores:
-        if store not in known:
-            raise TopologyError(
-                f"there is no store {store!r} to connect {processor!r} with; add it first"
-            )
-    given = cast("Operator", node).connected(stores)
-    nodes = tuple(given if n is node else n for n in topology.nodes)
-    return replace(topology, nodes=nodes)
-
-
-def _with(topology: G, node: Node) -> G:
-    lines = with_lines(topology.lines, "node", (node.name,))
-    return replace(topology, nodes=(*topology.nodes, node), lines=lines)
-
-
-def _known(topology: G, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
-    if not parents:
-        raise TopologyError(f"node {name!r} was given no parent; name the nodes that feed it")
-    nodes = {node.name: node for node in topology.nodes}
-    for parent in parents:
-        if parent not in nodes:
-            raise TopologyError(f"node {name!r} is fed by {parent!r}, and there is no such node")
-        if nodes[parent].as_sink is not None:
-            raise TopologyError(f"node {name!r} is fed by {parent!r}, a sink; nothing follows it")
-    return tuple(dict.fromkeys(parents))
 
 
 @checked
@@ -287,7 +152,23 @@ class Topology(Graph):
             Sink: write (topic: out)
               <-- read
         """
-        return with_source(self, name, topics, key, value, timestamps, offset_reset)
+        found = legal_topics(topics, "add_source()")
+        for node in self.nodes:
+            for topic in set(found).intersection(node.reads_topics):
+                raise TopologyError(
+                    f"topic {topic!r} is read by node {node.name!r} already"
+                    f"{said_lines(self.lines, 'node', node.name)}; name that as the parent, "
+                    "as a topic is read once"
+                )
+        source = Source(
+            legal(name),
+            topics=found,
+            key=key,
+            value=value,
+            timestamps=timestamps,
+            offset_reset=offset_reset,
+        )
+        return self._with(source)
 
     def add_processor(
         self, name: str, supplier: Callable[..., Any], *parents: str, stores: Iterable[Any] = ()
@@ -311,7 +192,16 @@ class Topology(Graph):
         >>> [node.name for node in topology.add_sink("write", "out", "up").nodes]
         ['read', 'up', 'write']
         """
-        return with_processor(self, name, supplier, parents, stores)
+        given = supplied(supplier)
+        wanted = (*stores, *given.stores)
+        node = Operator(
+            legal(name),
+            self._known(name, parents),
+            spec=Process(given.supplier),
+            uses=store_names(wanted),
+        )
+        added, lines = with_stores(self.stores, wanted, self.lines)
+        return replace(self, stores=added, lines=lines)._with(node)
 
     def add_sink(
         self,
@@ -340,7 +230,9 @@ class Topology(Graph):
         >>> Topology().add_source("read", "in").add_sink("write", "out", "read").nodes[-1].topic
         'out'
         """
-        return with_sink(self, name, topic, parents, key, value, partitioner)
+        target = topic if callable(topic) else legal(topic, "topic")
+        above = self._known(name, parents)
+        return self._with(Sink(legal(name), above, target, key, value, partitioner=partitioner))
 
     def add_state_store(self, store: StoreBuilder[Any], *processors: str) -> Topology:
         """Return a new topology with a store; this topology does not change.
@@ -361,7 +253,11 @@ class Topology(Graph):
         >>> [store.name for store in topology.sub_topologies[0].stores]
         ['seen']
         """
-        return with_state_store(self, store, processors)
+        stores, lines = with_stores(self.stores, (store,), self.lines)
+        added = replace(self, stores=stores, lines=lines)
+        for processor in processors:
+            added = added.connect_processor_and_state_stores(processor, store.name)
+        return added
 
     def add_read_only_state_store(
         self, store: StoreBuilder[Any], topic: str, *, source: str, processor: str
@@ -392,7 +288,28 @@ class Topology(Graph):
         >>> len(topology.sub_topologies)
         1
         """
-        return with_read_only_state_store(self, store, topic, source, processor)
+        kept = store.store
+        if kept.face is not KeyValueStore:
+            raise TopologyError(
+                f"store {store.name!r} cannot be kept from a topic; make it with Stores.key_value"
+            )
+        if not kept.spec.logged:
+            raise TopologyError(
+                f"store {store.name!r} is restored from topic {topic!r}, so it is logged; leave "
+                "out logged=False, no other topic is made for it"
+            )
+        read = self.add_source(
+            source, topic, key=kept.key, value=kept.value, offset_reset="earliest"
+        )
+        rows = replace(kept, source_topic=topic, face=ReadOnlyKeyValueStore)
+        lines = with_lines(read.lines, "store", (store.name,))
+        if any(there.name == store.name for there in self.stores):
+            raise TopologyError(
+                f"two stores are named {store.name!r}{said_lines(lines, 'store', store.name)}; "
+                "give one of them another name"
+            )
+        node = TableSource(legal(processor), (source,), store.name)
+        return replace(read, stores=(*read.stores, rows), lines=lines)._with(node)
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Topology:
         """Return a new topology with stores, including stores of tables, connected to a processor.
@@ -419,4 +336,45 @@ class Topology(Graph):
         >>> len(joined.sub_topologies)
         1
         """
-        return connected(self, processor, stores)
+        if not stores:
+            raise TopologyError(
+                f"no store was named to connect {processor!r} with; name at least one"
+            )
+        found = [node for node in self.nodes if node.name == processor]
+        if not found:
+            raise TopologyError(
+                f"there is no processor {processor!r} to connect with {stores[0]!r}"
+            )
+        node = found[0]
+        if not node.is_processor:
+            raise TopologyError(
+                f"node {processor!r} is no processor of one's own, so it cannot be given a store"
+            )
+        known = {store.name for store in self.stores}
+        for store in stores:
+            if store not in known:
+                raise TopologyError(
+                    f"there is no store {store!r} to connect {processor!r} with; add it first"
+                )
+        given = cast("Operator", node).connected(stores)
+        nodes = tuple(given if n is node else n for n in self.nodes)
+        return replace(self, nodes=nodes)
+
+    def _with(self, node: Node) -> Topology:
+        lines = with_lines(self.lines, "node", (node.name,))
+        return replace(self, nodes=(*self.nodes, node), lines=lines)
+
+    def _known(self, name: str, parents: tuple[str, ...]) -> tuple[str, ...]:
+        if not parents:
+            raise TopologyError(f"node {name!r} was given no parent; name the nodes that feed it")
+        nodes = {node.name: node for node in self.nodes}
+        for parent in parents:
+            if parent not in nodes:
+                raise TopologyError(
+                    f"node {name!r} is fed by {parent!r}, and there is no such node"
+                )
+            if nodes[parent].as_sink is not None:
+                raise TopologyError(
+                    f"node {name!r} is fed by {parent!r}, a sink; nothing follows it"
+                )
+        return tuple(dict.fromkeys(parents))
