@@ -17,7 +17,6 @@ from headrace.topology.serdes.windows_serde import (
     UNLIMITED_MS,
     SessionWindowedSerde,
     TimeWindowedSerde,
-    WindowedSerde,
 )
 from headrace.topology.windows import Window, Windowed
 
@@ -113,7 +112,9 @@ def test_they_promise_of_values_what_the_inner_serde_promises() -> None:
 @pytest.mark.parametrize(
     "without", [serdes.time_windowed(None, size=FIVE_MINUTES), serdes.session_windowed(None)]
 )
-def test_the_inner_serde_can_be_filled_in_later(without: WindowedSerde[Any]) -> None:
+def test_the_inner_serde_can_be_filled_in_later(
+    without: TimeWindowedSerde[Any] | SessionWindowedSerde[Any],
+) -> None:
     window = Windowed("k", Window(0, 300_000))
     for call in (lambda: without.serialize(window), lambda: without.deserialize(bytes(17))):
         with pytest.raises(SerdeError, match="no serde for the inner key"):
@@ -175,7 +176,7 @@ def test_a_type_checker_knows_the_inner_key() -> None:
     assert_type(minutes, TimeWindowedSerde[str])
     assert_type(sessions, SessionWindowedSerde[str])
     plain: Serde[Windowed[str]] = minutes
-    either: WindowedSerde[str] = sessions
+    either: TimeWindowedSerde[str] | SessionWindowedSerde[str] = sessions
     assert_type(
         either.deserialize(plain.serialize(Windowed("k", Window(0, 300_000))) + bytes(8)),
         Windowed[str],

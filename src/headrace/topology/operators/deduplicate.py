@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from headrace.state.buffer import Buffer
 from headrace.state.timed import TimedBuffer
@@ -29,7 +29,7 @@ from headrace.topology.context.operator_spec import OperatorSpec, RowKind
 from headrace.topology.errors import SerdeError
 from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes._serde import completed, for_topic
+from headrace.topology.serdes._serde import Compound, completed
 
 AnySerde = Serde[Any]
 
@@ -51,7 +51,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenSerde:
+class SeenSerde(Compound):
     """Serde of length of the key (4), key, rest of the id, time (8), zero (4), all big-endian.
 
     Args:
@@ -63,6 +63,8 @@ class SeenSerde:
     >>> SeenSerde(serdes.string, serdes.string).serialize(Seen("a", "b", 5)).hex(" ")
     '00 00 00 01 61 62 00 00 00 00 00 00 00 05 00 00 00 00'
     """
+
+    inners: ClassVar[tuple[str, ...]] = ("left", "right")
 
     left: AnySerde | None
     right: AnySerde | None = None
@@ -100,14 +102,9 @@ class SeenSerde:
         key = self.left.deserialize(both[_LENGTH.size : end])
         return Seen(key, self.right.deserialize(both[end:]), timestamp)
 
-    def with_inner_default(self, default: AnySerde, /) -> SeenSerde:
+    def with_inner_default(self, default: AnySerde, /) -> Self:
         right = None if self.keys_only else completed(self.right, default)
         return replace(self, left=completed(self.left, default), right=right)
-
-    def for_topic(self, topic: str, *, is_key: bool) -> SeenSerde:
-        both = (self.left, self.right)
-        told = [s if s is None else for_topic(s, topic, is_key=is_key) for s in both]
-        return self if told == list(both) else replace(self, left=told[0], right=told[1])
 
 
 @dataclass(frozen=True, slots=True)

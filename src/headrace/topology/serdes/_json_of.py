@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from headrace.topology.errors import SerdeError, TopologyError
+from headrace.topology.serdes._serde import refuse_bytes, refuse_object
 from headrace.topology.serdes.json_schemas import stripped
 
 # Decoding of dataclasses with all fields set, including fields that a document omits.
@@ -264,16 +265,13 @@ class JsonOfSerde(Generic[T]):
         try:
             return self.decoder(data)
         except TypeError:
-            raise SerdeError(
-                f"serde {self.name!r} cannot decode an object of type {type(data).__name__}; "
-                "pass bytes"
-            ) from None
+            refuse_object(self.name, data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise SerdeError(
-                f"serde {self.name!r} cannot decode {len(data)} bytes ({explained(error)}); "
+            advice = (
                 "correct the data, have the class take it (a default for a field that may be "
                 "missing, `| None` for null), or pass the serde that the topic was written with"
-            ) from None
+            )
+            refuse_bytes(self.name, data, explained(error), advice=advice)
 
     def _cannot_encode(self, value: object, reason: str) -> SerdeError:
         return SerdeError(

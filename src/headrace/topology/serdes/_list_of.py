@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NoReturn, TypeVar
 
 from headrace.topology.errors import SerdeError
-from headrace.topology.serdes._serde import DoubleSerde, IntegerSerde, Serde, for_topic
+from headrace.topology.serdes._serde import (
+    DoubleSerde,
+    IntegerSerde,
+    Serde,
+    for_topic,
+    refuse_bytes,
+    refuse_object,
+)
 
 T = TypeVar("T")
 
@@ -88,10 +95,7 @@ class ListSerde(Generic[T]):
 
     def deserialize(self, data: bytes, /) -> list[T]:
         if type(data) is not bytes:
-            raise SerdeError(
-                f"serde {self.name!r} cannot decode an object of type {type(data).__name__}; "
-                "pass bytes"
-            )
+            refuse_object(self.name, data)
         try:
             items = self._items(data)
         except (struct.error, IndexError):
@@ -155,7 +159,4 @@ class ListSerde(Generic[T]):
             self._refuse(data, f"a count of {count} does not fit it")
 
     def _refuse(self, data: bytes, reason: str) -> NoReturn:
-        raise SerdeError(
-            f"serde {self.name!r} cannot decode {len(data)} bytes ({reason}); pass the serde that "
-            "the topic was written with"
-        ) from None
+        refuse_bytes(self.name, data, reason)

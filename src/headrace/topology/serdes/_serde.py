@@ -39,7 +39,11 @@ class Serde(Protocol[T]):
     # A serde may also have `decoder`, a callable in C that returns the result of `deserialize` for
     # valid data and raises any exception for other data; `deserialize` then raises the real error.
     #
-    # And it may have `exact` and `normalise`, see `headrace.topology.serdes.kept`.
+    # It may have `exact` and `normalise`, see `headrace.topology.serdes.kept`.
+    #
+    # A serde that requires the name of its topic, such as a serde with a schema registry, has
+    # ``for_topic(topic, *, is_key)``, which returns the serde for the topic's keys or values. The
+    # topic's name is complete; for a store it is its changelog's, whether or not it is logged.
 
     def serialize(self, value: T, /) -> bytes:
         """Encode a value, or raise `SerdeError`."""
@@ -48,20 +52,8 @@ class Serde(Protocol[T]):
         """Decode a value, or raise `SerdeError`."""
 
 
-class TopicSerde(Serde[T], Protocol):
-    """Serde that requires the name of its topic, such as a serde with a schema registry."""
-
-    def for_topic(self, topic: str, *, is_key: bool) -> Serde[T]:
-        """Return the serde for the keys or the values of a topic.
-
-        Args:
-            topic: the topic's full name; for a store its changelog's, whether or not it is logged.
-            is_key: whether the serde is for keys.
-        """
-
-
 def for_topic(serde: Serde[T], topic: str, *, is_key: bool) -> Serde[T]:
-    """Return the serde for a topic: the serde itself, unless it is a `TopicSerde`."""
+    """Return the serde for a topic: the serde itself, unless it requires the topic's name."""
     tell: Callable[..., Serde[T]] | None = getattr(serde, "for_topic", None)
     return serde if tell is None else tell(topic, is_key=is_key)
 
@@ -75,24 +67,39 @@ def completed(serde: Serde[Any] | None, default: Serde[Any]) -> Serde[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Around(Generic[T]):
+class Compound:
+    """Base class of serdes that consist of other serdes, in the fields named by `inners`."""
+
+    inners: ClassVar[tuple[str, ...]]
+
+    def with_inner_default(self, default: Serde[Any], /) -> Self:
+        """Return a copy with `default` for each inner serde that is None."""
+        return self._with(lambda inner: completed(inner, default))
+
+    def for_topic(self, topic: str, *, is_key: bool) -> Self:
+        """Return a copy with the inner serdes for a topic."""
+        return self._with(
+            lambda inner: None if inner is None else for_topic(inner, topic, is_key=is_key)
+        )
+
+    def _with(self, change: Callable[[Serde[Any] | None], Serde[Any] | None]) -> Self:
+        old = {name: getattr(self, name) for name in self.inners}
+        new = {name: change(serde) for name, serde in old.items()}
+        is_same = all(new[name] is old[name] for name in self.inners)
+        return self if is_same else replace(self, **new)
+
+
+@dataclass(frozen=True, slots=True)
+class Around(Compound, Generic[T]):
     """Base class of serdes that add data around the bytes of an inner serde.
 
     Args:
         inner: the inner serde; None must be replaced before use.
     """
 
+    inners: ClassVar[tuple[str, ...]] = ("inner",)
+
     inner: Serde[T] | None
-
-    def with_inner_default(self, default: Serde[Any], /) -> Self:
-        """Return a copy with `default` as the inner serde, if it has none."""
-        inner = completed(self.inner, default)
-        return self if inner is self.inner else replace(self, inner=inner)
-
-    def for_topic(self, topic: str, *, is_key: bool) -> Self:
-        """Return a copy with the inner serde for a topic."""
-        inner = None if self.inner is None else for_topic(self.inner, topic, is_key=is_key)
-        return self if inner is self.inner else replace(self, inner=inner)
 
 
 # Name of the built-in serde for values of a type.
@@ -133,15 +140,27 @@ def refuse_value(name: str, value: object, reason: str = "") -> NoReturn:
     ) from None
 
 
+_OF_THE_TOPIC = "pass the serde that the topic was written with"
+
+
 def refuse_data(name: str, data: object, reason: str) -> NoReturn:
     if not isinstance(data, bytes):
-        raise SerdeError(
-            f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
-        ) from None
+        refuse_object(name, data)
     others = " or ".join(f"serdes.{other}" for other in _may_have_written(data) if other != name)
+    advice = f"{_OF_THE_TOPIC}, such as value={others} (key= for keys)"
+    refuse_bytes(name, data, reason, advice=advice)
+
+
+def refuse_object(name: str, data: object) -> NoReturn:
+    """Raise the error for data of another type than bytes."""
     raise SerdeError(
-        f"serde {name!r} cannot decode {len(data)} bytes ({reason}); pass the serde that the "
-        f"topic was written with, such as value={others} (key= for keys)"
+        f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
+    ) from None
+
+
+def refuse_bytes(name: str, data: bytes, reason: str, *, advice: str = _OF_THE_TOPIC) -> NoReturn:
+    raise SerdeError(
+        f"serde {name!r} cannot decode {len(data)} bytes ({reason}); {advice}"
     ) from None
 
 

@@ -47,7 +47,7 @@ except ImportError as error:
 from headrace.topology.arguments import require_word
 from headrace.topology.errors import RegistryError, SchemaUnknownError, SerdeError, TopologyError
 from headrace.topology.serdes._json_of import Findings, explained, name_of
-from headrace.topology.serdes._serde import Serde
+from headrace.topology.serdes._serde import Serde, refuse_bytes
 from headrace.topology.serdes.schema_registry import (
     FileRegistry,
     MemoryRegistry,
@@ -180,10 +180,8 @@ class _Shape:
         ) from None
 
     def cannot_decode(self, data: bytes, reason: str) -> NoReturn:
-        raise SerdeError(
-            f"serde {self.name!r} cannot decode {len(data)} bytes ({reason}); pass the serde and "
-            "the schema that the topic was written with"
-        ) from None
+        advice = "pass the serde and the schema that the topic was written with"
+        refuse_bytes(self.name, data, reason, advice=advice)
 
     def fitting(self, schema: _Schema | None) -> _Shape:
         """Return this object if the schema has all fields that its class requires, or raise."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from headrace.state.codec import TIMESTAMP
 from headrace.topology.serdes._list_of import ListSerde
-from headrace.topology.serdes._serde import Around, Serde, completed, for_topic
+from headrace.topology.serdes._serde import Around, BytesSerde, Compound, Serde
 from headrace.topology.serdes.kept import kept
 
 AnySerde = Serde[Any]
@@ -135,7 +135,7 @@ class WaitingKeySerde(Around[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingValuesSerde:
+class WaitingValuesSerde(Compound):
     """Serde of a list of values, each prefixed with a byte for its side (1: left, 0: right).
 
     The values are pairs ``(is_left, value)``.
@@ -149,6 +149,8 @@ class WaitingValuesSerde:
     >>> values.deserialize(values.serialize([(True, "a"), (True, "b")]))
     [(True, 'a'), (True, 'b')]
     """
+
+    inners: ClassVar[tuple[str, ...]] = ("left", "right")
 
     left: AnySerde | None
     right: AnySerde | None
@@ -184,29 +186,5 @@ class WaitingValuesSerde:
         left, right = self.left, self.right
         return [(is_left, kept(left if is_left else right, v)) for is_left, v in value]
 
-    def with_inner_default(self, default: AnySerde, /) -> WaitingValuesSerde:
-        return WaitingValuesSerde(completed(self.left, default), completed(self.right, default))
 
-    def for_topic(self, topic: str, *, is_key: bool) -> WaitingValuesSerde:
-        if self.left is None or self.right is None:
-            return self
-        return WaitingValuesSerde(
-            for_topic(self.left, topic, is_key=is_key), for_topic(self.right, topic, is_key=is_key)
-        )
-
-
-class _Raw:
-    """Serde of unchanged bytes."""
-
-    name = "raw"
-    immutable = True
-    canonical = True
-
-    def serialize(self, value: bytes, /) -> bytes:
-        return value
-
-    def deserialize(self, data: bytes, /) -> bytes:
-        return data
-
-
-_LIST: ListSerde[bytes] = ListSerde(_Raw(), nulls=False, width=None)
+_LIST: ListSerde[bytes] = ListSerde(BytesSerde("raw"), nulls=False, width=None)

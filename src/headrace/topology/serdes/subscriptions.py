@@ -16,15 +16,14 @@ value. Here the response for an empty value has version 1.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import mmh3
 
 from headrace.topology.errors import SerdeError
-from headrace.topology.serdes._serde import Serde, completed, for_topic
+from headrace.topology.serdes._serde import Compound, Serde
 
 _SEED = 104729
 """The seed of Kafka's `Murmur3.hash128`."""
@@ -179,12 +178,14 @@ class ResponseSerde:
 
 
 @dataclass(frozen=True, slots=True)
-class CombinedKeySerde:
+class CombinedKeySerde(Compound):
     """Serde of the subscription store's keys, which are pairs of a foreign and a primary key.
 
     Args:
         foreign: the serde of foreign keys; None must be replaced before use.
     """
+
+    inners: ClassVar[tuple[str, ...]] = ("foreign", "primary")
 
     foreign: Serde[Any] | None
     primary: Serde[Any] | None
@@ -203,15 +204,6 @@ class CombinedKeySerde:
         key = primary_key(data)
         foreign = data[_LENGTH.size : len(data) - len(key)]
         return self.foreign.deserialize(foreign), self.primary.deserialize(key)
-
-    def with_inner_default(self, default: Serde[Any], /) -> CombinedKeySerde:
-        foreign, primary = completed(self.foreign, default), completed(self.primary, default)
-        return replace(self, foreign=foreign, primary=primary)
-
-    def for_topic(self, topic: str, *, is_key: bool) -> CombinedKeySerde:
-        inner: Sequence[Serde[Any] | None] = (self.foreign, self.primary)
-        told = [s if s is None else for_topic(s, topic, is_key=is_key) for s in inner]
-        return self if told == list(inner) else CombinedKeySerde(told[0], told[1])
 
 
 def _refuse(name: str, data: bytes) -> NoReturn:

@@ -18,13 +18,13 @@ Windowed(key='fr', window=Window(start_ms=0, end_ms=60000))
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from headrace.topology.arguments import refuse_other_than_serde
 from headrace.topology.errors import SerdeError
-from headrace.topology.serdes._serde import Around, Serde
+from headrace.topology.serdes._serde import Around, Compound, Serde, refuse_bytes, refuse_object
 from headrace.topology.windows import Window, Windowed, duration_ms
 
 K = TypeVar("K")
@@ -35,20 +35,6 @@ UNLIMITED_MS = 2**63 - 1
 _START = struct.Struct(">q")
 _SEQUENCE = bytes(4)
 _SESSION = struct.Struct(">qq")
-
-
-class WindowedSerde(Serde[Windowed[K]], Protocol[K]):
-    """Protocol of serdes of windowed keys."""
-
-    @property
-    def inner(self) -> Serde[K] | None:
-        """The serde of the key itself; None must be replaced before use."""
-
-    def with_inner_default(self, default: Serde[Any], /) -> WindowedSerde[K]:
-        """Return a copy with `default` as the inner serde, if it has none."""
-
-    def inner_bytes(self, data: bytes, /) -> bytes:
-        """Return the inner key's bytes of a windowed key's bytes; they determine the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +72,7 @@ class TimeWindowedSerde(Around[K]):
         """Decode a windowed key; the window's end is its start plus the size."""
         start = _unpacked(self.name, _START, data)[0]
         if start < 0:
-            _refuse(self.name, data, "its window begins before 1970")
+            refuse_bytes(self.name, data, "its window begins before 1970")
         key = _inner(self).deserialize(data[: -_START.size])
         return Windowed(key, Window(start, min(start + self.size_ms, UNLIMITED_MS)))
 
@@ -96,7 +82,7 @@ class TimeWindowedSerde(Around[K]):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowStoreSerde(Generic[K]):
+class WindowStoreSerde(Compound, Generic[K]):
     """Serde of a window store's row keys: the topic's format, followed by a sequence number of 0
     (4).
 
@@ -109,6 +95,8 @@ class WindowStoreSerde(Generic[K]):
     '61 00 00 00 00 00 00 00 01 00 00 00 00'
     """
 
+    inners: ClassVar[tuple[str, ...]] = ("windowed",)
+
     windowed: TimeWindowedSerde[K]
     name: str = field(default="window_store", init=False)
     immutable: bool = field(default=True, init=False)
@@ -119,12 +107,6 @@ class WindowStoreSerde(Generic[K]):
 
     def deserialize(self, data: bytes, /) -> Windowed[K]:
         return self.windowed.deserialize(data[: -len(_SEQUENCE)])
-
-    def with_inner_default(self, default: Serde[Any], /) -> WindowStoreSerde[K]:
-        return replace(self, windowed=self.windowed.with_inner_default(default))
-
-    def for_topic(self, topic: str, *, is_key: bool) -> WindowStoreSerde[K]:
-        return replace(self, windowed=self.windowed.for_topic(topic, is_key=is_key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +134,7 @@ class SessionWindowedSerde(Around[K]):
         """Decode the inner key and the session."""
         end, start = _unpacked(self.name, _SESSION, data)
         if not 0 <= start <= end:
-            _refuse(self.name, data, "its session begins before 1970, or after its end")
+            refuse_bytes(self.name, data, "its session begins before 1970, or after its end")
         return Windowed(_inner(self).deserialize(data[: -_SESSION.size]), Window(start, end))
 
     def inner_bytes(self, data: bytes, /) -> bytes:
@@ -191,19 +173,10 @@ def _parts(name: str, value: Any) -> tuple[Any, Window]:
 
 def _unpacked(name: str, layout: struct.Struct, data: Any) -> tuple[Any, ...]:
     if type(data) is not bytes:
-        raise SerdeError(
-            f"serde {name!r} cannot decode an object of type {type(data).__name__}; pass bytes"
-        )
+        refuse_object(name, data)
     if len(data) < layout.size:
-        _refuse(name, data, f"a windowed key takes at least {layout.size}")
+        refuse_bytes(name, data, f"a windowed key takes at least {layout.size}")
     return layout.unpack_from(data, len(data) - layout.size)
-
-
-def _refuse(name: str, data: bytes, reason: str) -> NoReturn:
-    raise SerdeError(
-        f"serde {name!r} cannot decode {len(data)} bytes ({reason}); pass the serde that the topic "
-        "was written with"
-    )
 
 
 def time_windowed(inner: Serde[K] | None, *, size: timedelta | None) -> TimeWindowedSerde[K]:
