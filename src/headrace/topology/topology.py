@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from headrace.topology.arguments import checked
 from headrace.topology.describe.describe import RunSettings, describe
-from headrace.topology.describe.drawing import to_svg
-from headrace.topology.describe.mermaid import to_mermaid
+from headrace.topology.describe.picture import to_mermaid, to_svg
 from headrace.topology.errors import TopologyError
 from headrace.topology.functions import said_lines, with_lines
 from headrace.topology.graph.graph import (

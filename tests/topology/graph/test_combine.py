@@ -22,7 +22,7 @@ from headrace.topology import (
     Topology,
     serdes,
 )
-from headrace.topology.describe.mermaid import to_mermaid
+from headrace.topology.describe.picture import to_mermaid
 from headrace.topology.graph.combinable import folds_of
 from headrace.topology.graph.optimizer import combine_before_repartition
 
