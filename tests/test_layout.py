@@ -34,7 +34,6 @@ topology/graph/
 topology/operators/
 topology/operators/windows/
 topology/operators/joins/
-topology/blame.py
 topology/timestamps.py
 topology/compile/
 topology/checks/

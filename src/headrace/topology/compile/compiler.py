@@ -20,8 +20,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from headrace.state.buffer import ATOMS
-from headrace.topology import blame, functions
-from headrace.topology.compile import aggregate, codegen, sink, source, stateless, update
+from headrace.topology import functions
+from headrace.topology.compile import aggregate, blame, codegen, sink, source, stateless, update
 from headrace.topology.compile.codegen import (
     CompileOptions,
     Flow,
