@@ -21,18 +21,22 @@ from headrace.topology.dsl.steps.calls import (
     called_for_batches,
     called_for_each,
 )
-from headrace.topology.dsl.steps.dead_letters import add_dead_letters
-from headrace.topology.dsl.steps.external_sink import add_external_sink
-from headrace.topology.dsl.steps.fewer_records import Deduplication, deduplicated, sampled
-from headrace.topology.dsl.steps.global_join import global_join
 from headrace.topology.dsl.steps.join_nodes import (
     JoinKind,
     StreamJoin,
     add_stream_join,
     add_table_join,
+    global_join,
     table_lookup,
 )
 from headrace.topology.dsl.steps.late import Late
+from headrace.topology.dsl.steps.stream_steps import (
+    Deduplication,
+    add_dead_letters,
+    add_external_sink,
+    deduplicated,
+    sampled,
+)
 from headrace.topology.dsl.steps.table_nodes import (
     AnyStore,
     ProcessorOptions,

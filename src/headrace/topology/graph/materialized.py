@@ -104,6 +104,13 @@ class Materialized(metaclass=Hinting):
             )
         return self._spec(name, layout, retention_ms)
 
+    def log_spec(self, name: str, *, least_ms: int) -> StoreSpec:
+        """Return the spec of a store of records by time, whose rows are never overwritten."""
+        spec = self.timed_spec(name, "window", least_ms=least_ms)
+        # Compaction is useless.
+        config = {"cleanup.policy": "delete", **spec.topic_config}
+        return replace(spec, cached=False, topic_config=config)
+
     def versioned_spec(self, name: str) -> StoreSpec:
         """Return the spec of a versioned store under its final name."""
         assert self.history is not None, name

@@ -1,24 +1,28 @@
-"""Nodes of stream-stream and stream-table joins, their names, stores and repartition topics.
+"""Nodes of joins by the records' own keys, their names, stores and repartition topics.
 
-Names are generated in Kafka Streams' order (`KStreamImpl.doJoin`, `KStreamImplJoin`): the
-repartition topics, the nodes that store each side, the two joins, and the merge of their results.
+The names of a stream-stream join are generated in Kafka Streams' order (`KStreamImpl.doJoin`,
+`KStreamImplJoin`): the repartition topics, the nodes that store each side, the two joins, and the
+merge of their results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
+from headrace.topology.dsl.global_table import GlobalKTable, node_of
 from headrace.topology.dsl.steps.late import Late, add_late
 from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AnySerde, Operator, Stateless
-from headrace.topology.graph.materialized import Materialized
+from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless
+from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import legal
+from headrace.topology.operators.joins.primary_key_join import JoinMerge
+from headrace.topology.operators.joins.primary_key_join import JoinSide as TableJoinSide
 from headrace.topology.operators.joins.stream_join import JoinSide, KeepSide, LateMatch, Waits
-from headrace.topology.operators.joins.table_join import TableJoin
+from headrace.topology.operators.joins.table_join import GlobalJoin, TableJoin
 from headrace.topology.operators.joins.table_join_grace import PostponedTableJoin
 from headrace.topology.operators.windows.buffered import BufferedSerde
 from headrace.topology.processors.store import Store
@@ -114,7 +118,7 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
     keep_ms = windows.before_ms + windows.after_ms + windows.grace_ms
     stores = {
         name: Store(
-            _side_spec(join.store, name, keep_ms),
+            join.store.log_spec(name, least_ms=keep_ms),
             KeptKeySerde(key),
             value,
         )
@@ -176,13 +180,6 @@ def _named(left: Edge, join: StreamJoin) -> _JoinNames:
         right_store=f"{join_right if base is None else base + other}-store",
         waiting_store=f"{f'KSTREAM-OUTERSHARED-{number}' if base is None else base + shared}-store",
     )
-
-
-def _side_spec(kept: Materialized, name: str, least_ms: int) -> Any:
-    spec = kept.timed_spec(name, "window", least_ms=least_ms)
-    # Rows are never overwritten, so compaction is useless.
-    config = {"cleanup.policy": "delete", **spec.topic_config}
-    return replace(spec, cached=False, topic_config=config)
 
 
 def _add_joins(
@@ -299,9 +296,7 @@ def table_lookup(
         )
     if windows is not None:
         raise TopologyError("a join with a table takes no windows: a row is valid until it changes")
-    for argument, reason in _OF_TWO_STREAMS.items():
-        if options[argument] is not None:
-            raise TopologyError(f"a join with a table takes no {argument}=: {reason}")
+    _refuse_options("a table", _OF_TWO_STREAMS, options)
     return TableLookup(
         left=kind == "left",
         joiner=joiner,
@@ -310,3 +305,103 @@ def table_lookup(
         value=options["value"],
         name=options["name"],
     )
+
+
+_NOT_WITH_GLOBAL_TABLE = {
+    "windows": "a row is valid until it changes",
+    "key": "nothing is partitioned anew for it",
+    "value": "nothing is partitioned anew for it",
+    **_OF_TWO_STREAMS,
+}
+
+
+def global_join(
+    edge: Edge,
+    table: GlobalKTable[Any, Any],
+    joiner: Callable[..., Any],
+    key_mapper: Callable[[Any, Any], Any] | None,
+    kind: str,
+    options: Mapping[str, Any],
+) -> Edge:
+    """Add the node; `options` are the other arguments of `KStream.join`."""
+    if kind == "outer":
+        raise TopologyError(
+            "a stream has no outer join with a global table, as a row alone makes no result; use "
+            "left_join()"
+        )
+    if key_mapper is None:
+        raise TopologyError(
+            "a join with a global table needs key_mapper=: it tells the key to look up, called as "
+            "key_mapper(key, value)"
+        )
+    _refuse_options("a global table", _NOT_WITH_GLOBAL_TABLE, options)
+    spec = GlobalJoin(
+        node_of(table, edge.draft),
+        joiner,
+        with_key=options["with_key"],
+        left=kind == "left",
+        mapper=key_mapper,
+    )
+    # Kafka Streams uses this prefix for inner joins with a global table, too.
+    name = edge.draft.names.node("KSTREAM-LEFTJOIN-", options["name"])
+    return replace(edge.then(Operator(name, (edge.node,), spec=spec)), value=None)
+
+
+def _refuse_options(table: str, refused: Mapping[str, str], options: Mapping[str, Any]) -> None:
+    for argument, reason in refused.items():
+        if options[argument] is not None:
+            raise TopologyError(f"a join with {table} takes no {argument}=: {reason}")
+
+
+_TABLE_MERGE = "KTABLE-MERGE-"
+
+
+def primary_key_join(
+    left: Edge,
+    right: Edge,
+    joiner: Function,
+    *,
+    alone: tuple[bool, bool] = (False, False),
+    store: str | Materialized | None = None,
+    key: AnySerde | None = None,
+    value: AnySerde | None = None,
+    name: str | None = None,
+) -> Edge:
+    """Add the nodes and return the edge of the results, a table with the same keys.
+
+    `alone`: for the left and the right table, whether rows without a match are joined with None.
+    """
+    draft = left.draft
+    if draft is not right.draft:
+        raise TopologyError("tables of two builders are joined; read both with one StreamsBuilder")
+    names, kept = draft.names, materialized(store)
+    is_stored = store is not None or key is not None or value is not None
+    result_store = kept.store
+    if is_stored and result_store is None:
+        result_store = names.store(_TABLE_MERGE)
+    merge = names.node(_TABLE_MERGE, name)
+    sides = [
+        names.node(f"KTABLE-JOIN{side}-", None if name is None else f"{name}-join-{side.lower()}")
+        for side in ("THIS", "OTHER")
+    ]
+    stores = draft.readable(left.node), draft.readable(right.node)
+    spec = JoinMerge(
+        tables=(left.node, right.node),
+        keys=stores[0][0],
+        joiner=joiner,
+        alone=alone,
+        store=result_store,
+    )
+    draft.add(Operator(sides[0], (left.node,), spec=TableJoinSide(0), uses=stores[1]))
+    draft.add(Operator(sides[1], (right.node,), spec=TableJoinSide(1), uses=stores[0]))
+    node = Operator(merge, tuple(sides), spec=spec, view_uses=tuple(dict.fromkeys(sum(stores, ()))))
+    result = replace(left, key=key or left.key, value=value)
+    if result_store is None and draft.tables_above(left.node) & draft.tables_above(right.node):
+        # A single record can change both rows before either side has forwarded its change.
+        result_store = f"{merge}-STATE-STORE"
+        node = replace(node, spec=spec.kept_in(result_store))
+    if result_store is None:
+        return replace(result, node=draft.add(node))
+    node = replace(node, uses=(result_store,), view_uses=(result_store,))
+    rows = Store(kept.spec(result_store), result.key, value)
+    return replace(result, node=draft.add(node, store=rows))

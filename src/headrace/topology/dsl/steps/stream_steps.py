@@ -1,4 +1,4 @@
-"""Nodes of `KStream.deduplicate` and `KStream.sample`."""
+"""Nodes of `deduplicate`, `sample`, `to_dead_letters` and `to_sink`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 from headrace.topology import serdes
-from headrace.topology.errors import Arguments
+from headrace.topology.errors import Arguments, TopologyError, type_of
+from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import Fused, Operator
 from headrace.topology.graph.materialized import Materialized
+from headrace.topology.naming import legal
+from headrace.topology.operators.dead_letters import ToDeadLetters
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
+from headrace.topology.operators.outbox import WriteOutside
 from headrace.topology.operators.sample import By, Sample
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -49,12 +53,10 @@ def deduplicated(edge: Edge, given: Deduplication) -> Edge:
         edge = edge.repartitioned(given.name or store, arguments=arguments)
     # Records without a key are forwarded here, so the repartition topic must keep them.
     edge.draft.keep_null_keys(edge.node)
-    spec = kept.timed_spec(store, "window", least_ms=within_ms + grace_ms)
+    spec = kept.log_spec(store, least_ms=within_ms + grace_ms)
     assert spec.retention_ms is not None
-    # Rows are never overwritten, so compaction is useless.
-    config = {"cleanup.policy": "delete", **spec.topic_config}
     rows = Store(
-        replace(spec, cached=False, topic_config=config),
+        spec,
         SeenSerde(edge.key, given.id_serde, keys_only=given.identify is None),
         serdes.bytes,
     )
@@ -77,3 +79,48 @@ def sampled(
     own = edge.key if by == "key" else edge.value
     spec = Sample(fraction, by, own if serde is None else serde, node_name)
     return edge.then(Fused(node_name, (edge.node,), spec=spec))
+
+
+def add_dead_letters(edge: Edge, reason: str | Callable[[Any, Any], str], name: str | None) -> None:
+    if reason == "":
+        raise TopologyError(
+            "to_dead_letters() was given an empty reason; give a text that says what is wrong "
+            "with the record, or a function of (key, value) that returns it"
+        )
+    node_name = edge.draft.names.node("KSTREAM-DEADLETTERS-", name)
+    spec = ToDeadLetters(reason)
+    edge.draft.add(Operator(node_name, (edge.node,), spec=spec, reads_value=callable(reason)))
+
+
+# An external sink is a separate sub-topology that commits in the sink, so its input must be
+# committed before. Therefore an internal topic comes before it, unless it is direct.
+
+
+def add_external_sink(
+    edge: Edge, sink: Any, name: str, *, table: bool = False, direct: bool = False
+) -> None:
+    """Add the sink's node, after an internal topic unless `direct` (`checks.loops` checks it)."""
+    _require_sink(sink)
+    if table and not sink.keyed:
+        raise TopologyError(
+            f"to_sink({name!r}) of a table writes and deletes rows by their keys, and the sink "
+            "has no key; give it key=, or write each change with .to_stream().to_sink(...)"
+        )
+    legal(name)
+    if direct:
+        edge.draft.add(Operator(name, (edge.node,), spec=WriteOutside(sink, direct=True)))
+        return
+    behind = edge.repartitioned(name)
+    # Records without a key are written, too.
+    behind.draft.keep_null_keys(behind.node)
+    behind.draft.add(Operator(name, (behind.node,), spec=WriteOutside(sink)))
+
+
+def _require_sink(sink: ExternalSink) -> None:
+    if isinstance(sink, type):
+        raise TopologyError(f"to_sink() was given the class {sink.__name__}; call it")
+    if not callable(getattr(sink, "open", None)) or not hasattr(sink, "keyed"):
+        raise TopologyError(
+            f"to_sink() takes a sink such as SqliteSink(...), and was given {type_of(sink)}; one "
+            "of your own has open() and keyed, which help(headrace.ExternalSink) describes"
+        )
