@@ -23,6 +23,7 @@ from headrace.topology.graph.graph import (
     Operator,
     SubTopology,
     TableSource,
+    by_name,
 )
 from headrace.topology.timestamps import TimestampExtractor
 
@@ -320,7 +321,7 @@ def _is_unseen_below(sub: SubTopology, node: Node) -> bool:
 
 
 def _is_alone_above(sub: SubTopology, node: Node) -> bool:
-    nodes = {n.name: n for n in sub.nodes}
+    nodes = by_name(sub.nodes)
     while node.parents:
         if len(node.parents) != 1:
             return False

@@ -159,13 +159,6 @@ def _answering(gen: Generator, node: Operator, flow: Flow) -> Iterator[None]:
         w.line(f"let_go({node.name!r}, error, key, value, timestamp, headers, {answer!r})")
 
 
-def emit_full(gen: Generator, node: Operator) -> None:
-    """Write the check after each record: forward the results if the batch is full."""
-    i = gen.ordinal(node)
-    with gen.writer.block(f"if operator_{i}.is_full:"):
-        gen.writer.line(f"release_{i}()")
-
-
 def emit_run_ended(gen: Generator) -> None:
     """Write the check at the end of a run: forward the results of nodes that require it."""
     for node in gathering(gen.sub.nodes):
@@ -189,11 +182,6 @@ def emit_keeping(gen: Generator, node: Operator, flow: Flow) -> None:
     """Write the line that keeps the record; `m` is the message that is processed."""
     record = f"{flow.key_object}, {flow.value_object}, {flow.timestamp}, m"
     gen.writer.line(f"keep_{gen.ordinal(node)}(({record}))")
-
-
-def emit_keeper(gen: Generator, node: Operator, w: Writer) -> None:
-    i = gen.ordinal(node)
-    w.line(f"keep_{i} = operator_{i}.kept.append")
 
 
 # The key of a record that changes a row is the object that the row's bytes decode to.
@@ -497,7 +485,10 @@ class _Assembler:
             if isinstance(node, Operator) and not node.gathers:
                 for child in gen.sub.children(node.name):
                     self._shared(child)
-        bodies += [self._in_own_writer(partial(self._release, n)) for n in self._gathering]
+        bodies += [
+            self._in_own_writer(partial(emit_release, gen, node, self._children))
+            for node in gathering(gen.sub.nodes)
+        ]
         flush = self._in_own_writer(self._flush)
         whole = Writer()
         whole.line(f'"""Sub-topology {gen.sub.id} of {gen.options.application_id}."""')
@@ -519,11 +510,10 @@ class _Assembler:
             whole.lines += part.lines
             whole.nodes += part.nodes
         whole.line("")
-        topics = [
-            f"{self._topic_name(s, t)!r}: process_{gen.ordinal(s)}"
-            for s in gen.sub.sources
-            for t in s.topics
-        ]
+        topics = []
+        for one in gen.sub.sources:
+            prefix = f"{gen.options.application_id}-" if one.internal else ""
+            topics += [f"{prefix + t!r}: process_{gen.ordinal(one)}" for t in one.topics]
         pending = [f"pending_{gen.ordinal(n)}" for n in gen.sub.nodes if n.name in gen.cached]
         for node in gen.sub.nodes:
             if isinstance(node, Operator):
@@ -546,10 +536,7 @@ class _Assembler:
             w.line(f"operator_{i}.released_by(release_{i})")
         w.line(f"process_{i} = operator_{i}.process")
         if is_kept(self._gen, node):
-            emit_keeper(self._gen, node, w)
-
-    def _topic_name(self, node: Source, topic: str) -> str:
-        return f"{self._gen.options.application_id}-{topic}" if node.internal else topic
+            w.line(f"keep_{i} = operator_{i}.kept.append")
 
     def _in_own_writer(self, write: Callable[[], None]) -> Writer:
         outer = self._gen.writer
@@ -578,13 +565,6 @@ class _Assembler:
                     w.line("task.end()")
             emit_run_ended(gen)
             w.line("return stream_time")
-
-    @property
-    def _gathering(self) -> list[Operator]:
-        return gathering(self._gen.sub.nodes)
-
-    def _release(self, node: Operator) -> None:
-        emit_release(self._gen, node, self._children)
 
     def _flush(self) -> None:
         gen = self._gen
@@ -664,7 +644,8 @@ class _Assembler:
                 own, other = gen.ordinal(node), gen.ordinal(follower)
                 gen.writer.line(f"operator_{other}.follow(operator_{own}.stream_time)")
             if node.gathers:
-                emit_full(gen, node)
+                with gen.writer.block(f"if operator_{gen.ordinal(node)}.is_full:"):
+                    gen.writer.line(f"release_{gen.ordinal(node)}()")
 
         if node.needs_key:
             store = node.uses[0] if node.uses else None
