@@ -10,7 +10,17 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    Self,
+    TypeVar,
+    overload,
+)
 
 from headrace.topology.arguments import refuse_other_than_function
 from headrace.topology.context.context import is_header_name
@@ -48,7 +58,40 @@ _NUMBER_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Record(Generic[K_co, V_co]):
+class _Record(Generic[K_co, V_co]):
+    key: K_co
+    value: V_co
+    timestamp: int
+    headers: HeaderTuple = ()
+
+    # Written out as it runs for each record: a generated one takes three times as long.
+    def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
+        try:
+            if not 0 <= timestamp <= LAST_TIME_MS:
+                _refuse_time(timestamp)
+        except TypeError:
+            _refuse_time(timestamp)
+        set_key, set_value, set_timestamp, set_headers = _SETTERS
+        set_key(self, key)
+        set_value(self, value)
+        set_timestamp(self, timestamp)
+        set_headers(self, headers)
+
+    def with_timestamp(self, timestamp: int) -> Self:
+        """Return a copy with another timestamp, in milliseconds since 1970."""
+        return replace(self, timestamp=timestamp)
+
+    def with_headers(self, headers: Headers) -> Self:
+        """Return a copy with other headers; None for no headers."""
+        return replace(self, headers=tuple(headers or ()))
+
+
+_SETTERS: tuple[Callable[[Any, Any], None], ...] = tuple(
+    vars(_Record)[field.name].__set__ for field in fields(_Record)
+)
+
+
+class Record(_Record[K_co, V_co]):
     """Record that processors receive and forward.
 
     Args:
@@ -65,23 +108,7 @@ class Record(Generic[K_co, V_co]):
     Record(key='fr', value=2, timestamp=6000, headers=())
     """
 
-    key: K_co
-    value: V_co
-    timestamp: int
-    headers: HeaderTuple = ()
-
-    # Written out as it runs for each record: a generated one takes three times as long.
-    def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
-        try:
-            if not 0 <= timestamp <= LAST_TIME_MS:
-                _refuse_time(timestamp)
-        except TypeError:
-            _refuse_time(timestamp)
-        set_key, set_value, set_timestamp, set_headers = _SET_RECORD
-        set_key(self, key)
-        set_value(self, value)
-        set_timestamp(self, timestamp)
-        set_headers(self, headers)
+    __slots__ = ()
 
     def with_key(self, key: K2) -> Record[K2, V_co]:
         """Return a copy with another key."""
@@ -91,60 +118,19 @@ class Record(Generic[K_co, V_co]):
         """Return a copy with another value."""
         return Record(self.key, value, self.timestamp, self.headers)
 
-    def with_timestamp(self, timestamp: int) -> Record[K_co, V_co]:
-        """Return a copy with another timestamp, in milliseconds since 1970."""
-        return replace(self, timestamp=timestamp)
 
-    def with_headers(self, headers: Headers) -> Record[K_co, V_co]:
-        """Return a copy with other headers; None for no headers."""
-        return replace(self, headers=tuple(headers or ()))
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class FixedKeyRecord(Generic[K_co, V_co]):
+class FixedKeyRecord(_Record[K_co, V_co]):
     """Record in ``process_values``, whose key cannot be changed.
 
     >>> FixedKeyRecord("fr", 1, 5_000).with_value("one")
     FixedKeyRecord(key='fr', value='one', timestamp=5000, headers=())
     """
 
-    key: K_co
-    value: V_co
-    timestamp: int
-    headers: HeaderTuple = ()
-
-    # Written out as it runs for each record: a generated one takes three times as long.
-    def __init__(self, key: K_co, value: V_co, timestamp: int, headers: HeaderTuple = ()) -> None:
-        try:
-            if not 0 <= timestamp <= LAST_TIME_MS:
-                _refuse_time(timestamp)
-        except TypeError:
-            _refuse_time(timestamp)
-        set_key, set_value, set_timestamp, set_headers = _SET_FIXED_KEY_RECORD
-        set_key(self, key)
-        set_value(self, value)
-        set_timestamp(self, timestamp)
-        set_headers(self, headers)
+    __slots__ = ()
 
     def with_value(self, value: V2) -> FixedKeyRecord[K_co, V2]:
         """Return a copy with another value."""
         return FixedKeyRecord(self.key, value, self.timestamp, self.headers)
-
-    def with_timestamp(self, timestamp: int) -> FixedKeyRecord[K_co, V_co]:
-        """Return a copy with another timestamp, in milliseconds since 1970."""
-        return replace(self, timestamp=timestamp)
-
-    def with_headers(self, headers: Headers) -> FixedKeyRecord[K_co, V_co]:
-        """Return a copy with other headers; None for no headers."""
-        return replace(self, headers=tuple(headers or ()))
-
-
-def _setters(kind: type) -> tuple[Callable[[Any, Any], None], ...]:
-    return tuple(vars(kind)[field.name].__set__ for field in fields(kind))
-
-
-_SET_RECORD = _setters(Record)
-_SET_FIXED_KEY_RECORD = _setters(FixedKeyRecord)
 
 
 def _refuse_time(timestamp: Any) -> None:
