@@ -12,7 +12,7 @@ from headrace.topology.checks.loops import refuse_loops, refuse_shared_sinks
 from headrace.topology.dsl.global_table import GlobalKTable, global_table
 from headrace.topology.dsl.kstream import KStream
 from headrace.topology.dsl.ktable import KTable
-from headrace.topology.dsl.steps.table_nodes import table_node
+from headrace.topology.dsl.steps.table_steps import table_node
 from headrace.topology.graph.draft import Draft, Edge
 from headrace.topology.graph.graph import OffsetReset, Source
 from headrace.topology.graph.materialized import Materialized, materialized

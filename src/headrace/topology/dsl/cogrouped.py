@@ -10,8 +10,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.context.operator_spec import OperatorSpec
 from headrace.topology.dsl import grouped, ktable
 from headrace.topology.dsl.session_windowed import session_store
-from headrace.topology.dsl.steps.folding import storing
-from headrace.topology.dsl.steps.windowed_fold import size_ms, windowed_fold
+from headrace.topology.dsl.steps.folding import size_ms, storing, windowed_fold
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating

@@ -13,7 +13,6 @@ from headrace.topology.arguments import checked
 from headrace.topology.context.calls import Retry
 from headrace.topology.dsl import branched, grouped, ktable
 from headrace.topology.dsl.global_table import GlobalKTable
-from headrace.topology.dsl.join_options import OuterJoinOptions, StreamJoinOptions, TableJoinOptions
 from headrace.topology.dsl.steps.calls import (
     CallOptions,
     Calls,
@@ -23,7 +22,10 @@ from headrace.topology.dsl.steps.calls import (
 )
 from headrace.topology.dsl.steps.join_nodes import (
     JoinKind,
+    OuterJoinOptions,
     StreamJoin,
+    StreamJoinOptions,
+    TableJoinOptions,
     add_stream_join,
     add_table_join,
     global_join,
@@ -31,19 +33,17 @@ from headrace.topology.dsl.steps.join_nodes import (
 )
 from headrace.topology.dsl.steps.late import Late
 from headrace.topology.dsl.steps.stream_steps import (
+    AnyStore,
     Deduplication,
+    ProcessorOptions,
     add_dead_letters,
     add_external_sink,
     deduplicated,
-    sampled,
-)
-from headrace.topology.dsl.steps.table_nodes import (
-    AnyStore,
-    ProcessorOptions,
     merged,
     process_step,
-    to_table,
+    sampled,
 )
+from headrace.topology.dsl.steps.table_steps import to_table
 from headrace.topology.errors import TopologyError
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge

@@ -10,8 +10,7 @@ from headrace.topology.arguments import checked
 from headrace.topology.dsl import grouped_table, kstream
 from headrace.topology.dsl.steps.foreign_key_join import Partitioner, foreign_key_join
 from headrace.topology.dsl.steps.join_nodes import primary_key_join
-from headrace.topology.dsl.steps.stream_steps import add_external_sink
-from headrace.topology.dsl.steps.table_nodes import AnyStore
+from headrace.topology.dsl.steps.stream_steps import AnyStore, add_external_sink
 from headrace.topology.dsl.steps.table_steps import (
     FILTER,
     MAP_VALUES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 from headrace.topology.dsl.global_table import GlobalKTable, node_of
 from headrace.topology.dsl.steps.late import Late, add_late
@@ -36,7 +36,36 @@ from headrace.topology.serdes.join_serdes import (
 from headrace.topology.windows import JoinWindows, duration_ms
 
 JoinKind = Literal["inner", "left", "outer"]
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+V2 = TypeVar("V2")
+
+
+class StreamJoinOptions(TypedDict, Generic[K, V, V2], total=False):
+    """Options of an inner join of two streams; see `KStream.join`."""
+
+    key: Serde[K] | None
+    value: Serde[V] | None
+    other_value: Serde[V2] | None
+    store: str | Materialized | None
+    name: str | None
+    late: Late[K, V] | None
+    other_late: Late[K, V2] | None
+
+
+class OuterJoinOptions(StreamJoinOptions[K, V, V2], total=False):
+    """Options of a join of two streams with unmatched results; see `KStream.left_join`."""
+
+    late_match: LateMatch
+
+
+class TableJoinOptions(TypedDict, Generic[K, V], total=False):
+    """Options of a join of a stream with a table; see `KStream.join`."""
+
+    key: Serde[K] | None
+    value: Serde[V] | None
+    name: str | None
+    grace: timedelta | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,68 @@
-"""Nodes of `deduplicate`, `sample`, `to_dead_letters` and `to_sink`."""
+"""Nodes of merges, processors, `deduplicate`, `sample`, `to_dead_letters` and `to_sink`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from headrace.topology import serdes
 from headrace.topology.errors import Arguments, TopologyError, type_of
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import Fused, Operator
+from headrace.topology.graph.graph import Fused, Operator, Stateless
 from headrace.topology.graph.materialized import Materialized
 from headrace.topology.naming import legal
 from headrace.topology.operators.dead_letters import ToDeadLetters
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
 from headrace.topology.operators.outbox import WriteOutside
+from headrace.topology.operators.process import Process, supplied
 from headrace.topology.operators.sample import By, Sample
 from headrace.topology.processors.store import Store
+from headrace.topology.processors.stores import StoreBuilder, store_names
 from headrace.topology.serdes import Serde
 from headrace.topology.windows import duration_ms
+
+
+def merged(a: Edge, b: Edge, name: str | None) -> Edge:
+    """Add a node that merges two streams; it keeps a serde if both streams have the same serde."""
+    if a.draft is not b.draft:
+        raise TopologyError("merge() was given a stream of another builder; use one builder")
+    node_name = a.draft.names.node("KSTREAM-MERGE-", name)
+    parents = tuple(dict.fromkeys((a.node, b.node)))
+    node = a.draft.add(Stateless(node_name, parents, op="pass"))
+    key = a.key if a.key == b.key else None
+    value = a.value if a.value == b.value else None
+    return Edge(a.draft, node, key, value, a.rekeyed or b.rekeyed)
+
+
+AnyStore = StoreBuilder[Any] | str
+
+
+class ProcessorOptions(TypedDict, total=False):
+    """Keyword options of `KStream.process`."""
+
+    stores: Iterable[AnyStore]
+    name: str | None
+
+
+def process_step(
+    edge: Edge, supplier: Any, stores: Iterable[AnyStore], name: str | None, *, fixed_key: bool
+) -> Edge:
+    """Add a processor downstream of an edge, and the stores that it defines."""
+    given = supplied(supplier)
+    wanted = (*stores, *given.stores)
+    kind = "PROCESSVALUES" if fixed_key else "PROCESSOR"
+    # Unlike in other methods, a given name does not use up a number here.
+    node_name = edge.draft.names.node(f"KSTREAM-{kind}-") if name is None else legal(name)
+    spec = Process(given.supplier, fixed_key=fixed_key)
+    node = Operator(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
+    edge.draft.add_state_stores(wanted)
+    added = edge.then(node)
+    if fixed_key:
+        return replace(added, value=None)
+    return replace(added, key=None, value=None, rekeyed=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Nodes of operators that compute a table from another table, and their names."""
+"""Nodes of tables that are read from streams, or computed from another table, and their names."""
 
 from __future__ import annotations
 
@@ -6,18 +6,52 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from headrace.topology.dsl.steps.table_nodes import AnyStore
+from headrace.topology.dsl.steps.folding import storing
+from headrace.topology.dsl.steps.stream_steps import AnyStore
 from headrace.topology.functions import holds, made_of
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless
+from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless, TableSource
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.table_rows import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues, checked_supplier
+from headrace.topology.operators.versioned import VersionedTable
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import store_names
+from headrace.topology.processors.versioned_store import VersionedFace
 
 FILTER, MAP_VALUES = "KTABLE-FILTER-", "KTABLE-MAPVALUES-"
 """Prefixes of the nodes' names."""
+
+
+def table_node(
+    name: str,
+    parent: str,
+    kept: Materialized,
+    store: str,
+    key: AnySerde | None,
+    value: AnySerde | None,
+) -> tuple[TableSource | Operator, Store, bool]:
+    """Return the node of a table, its store, and whether the table must be stored."""
+    if kept.history_ms is None:
+        node = TableSource(name, (parent,), kept.store)
+        return node, Store(kept.spec(store), key, value), kept.store is not None
+    versions = storing(name, parent, VersionedTable(store))
+    face = VersionedFace(kept.history_ms)
+    return versions, Store(kept.versioned_spec(store), key, value, face), True
+
+
+def to_table(edge: Edge, kept: Materialized, name: str | None) -> Edge:
+    """Add the node that reads a stream as a table; repartition if the key may have changed."""
+    names = edge.draft.names
+    node_name = names.node("KSTREAM-TOTABLE-", name)
+    reserved = names.store("KSTREAM-TOTABLE-") if kept.store is None else kept.store
+    if edge.rekeyed:
+        edge = edge.repartitioned(node_name)
+    node, rows, stored = table_node(node_name, edge.node, kept, reserved, edge.key, edge.value)
+    if stored:
+        return replace(edge, node=edge.draft.add(node, store=rows))
+    edge.draft.reserve(node_name, rows)
+    return replace(edge, node=edge.draft.add(node))
 
 
 def kept_if(predicate: Function) -> Function:
