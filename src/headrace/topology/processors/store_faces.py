@@ -194,11 +194,12 @@ class _KeyValue(Generic[K, V]):
         for row_key, value, timestamp in self._rows.scan(low, high, reverse=reverse):
             yield decode(row_key), self._shown(value, timestamp)
 
-    def _shown(self, value: Any, timestamp: int) -> V:
-        raise NotImplementedError
+    def _shown(self, value: Any, timestamp: int) -> V:  # noqa: ARG002
+        shown: V = value
+        return shown
 
     def _kept(self, value: V) -> tuple[Any, int]:
-        raise NotImplementedError
+        return value, self._rows.timestamp()
 
 
 class KeyValueStore(_KeyValue[K, V]):
@@ -243,13 +244,6 @@ class KeyValueStore(_KeyValue[K, V]):
 
     def _no_key(self) -> bytes:
         return self._rows.encoded(None)
-
-    def _shown(self, value: Any, timestamp: int) -> V:  # noqa: ARG002
-        shown: V = value
-        return shown
-
-    def _kept(self, value: V) -> tuple[Any, int]:
-        return value, self._rows.timestamp()
 
 
 class ReadOnlyKeyValueStore(KeyValueStore[K, V]):

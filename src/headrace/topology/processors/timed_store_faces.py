@@ -215,11 +215,12 @@ class _WindowRows(_Timed[K], Generic[K, V]):
         for row_key, value, timestamp in rows:
             yield decode(row_key), self._shown(value, timestamp)
 
-    def _shown(self, value: Any, timestamp: int) -> V:
-        raise NotImplementedError
+    def _shown(self, value: Any, timestamp: int) -> V:  # noqa: ARG002
+        shown: V = value
+        return shown
 
     def _kept(self, value: V) -> tuple[Any, int]:
-        raise NotImplementedError
+        return value, self._rows.timestamp()
 
 
 class WindowStore(_WindowRows[K, V]):
@@ -246,13 +247,6 @@ class WindowStore(_WindowRows[K, V]):
     """
 
     __slots__ = ()
-
-    def _shown(self, value: Any, timestamp: int) -> V:  # noqa: ARG002
-        shown: V = value
-        return shown
-
-    def _kept(self, value: V) -> tuple[Any, int]:
-        return value, self._rows.timestamp()
 
 
 class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
