@@ -6,16 +6,16 @@ import re
 from pathlib import Path
 
 from headrace.streams_web.metrics import METRICS
-from headrace.streams_web.metrics_page import page
 from headrace.streams_web.pages import scrape
+from tests.support.generated_pages import metrics
 from tests.support.snapshots import application_snapshot
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_that_of_the_table() -> None:
-    assert (ROOT / "docs/metrics.md").read_text() == page(), (
-        "run python -m headrace.streams_web.metrics_page > docs/metrics.md"
+    assert (ROOT / "docs/metrics.md").read_text() == metrics(), (
+        "run python -m tests.support.generated_pages metrics > docs/metrics.md"
     )
 
 

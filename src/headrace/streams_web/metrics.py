@@ -1,7 +1,7 @@
 """Table of metrics: their names, their help, and the source of their values.
 
-`headrace.streams_web.pages` writes them for Prometheus, `metrics_page` prints the table as
-docs/metrics.md. If Kafka Streams has a metric, its name is used, in Prometheus' spelling.
+`headrace.streams_web.pages` writes them for Prometheus, and docs/metrics.md shows the table. If
+Kafka Streams has a metric, its name is used, in Prometheus' spelling.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 
-from headrace.streams.kafka.acls import rows
 from headrace.streams.kafka.denials import denial
+from tests.support.generated_pages import acls
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 def test_the_page_has_this_very_table() -> None:
-    assert "\n".join(rows()) in PAGE.read_text(), "run python -m headrace.streams.kafka.acls"
+    assert acls() in PAGE.read_text(), "run python -m tests.support.generated_pages acls"
 
 
 @pytest.mark.parametrize(
