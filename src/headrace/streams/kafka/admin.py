@@ -69,6 +69,9 @@ class LiveAdmin(Asking):
             for name, topic in described.items()
         }
 
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        return {name: len(found.partitions) for name, found in self._described(names).items()}
+
     def ask_ids(self, topics: Sequence[str]) -> Callable[[float], Mapping[str, str] | None]:
         try:
             futures: Mapping[str, Future[Any]] = self._client.describe_topics(
@@ -172,24 +175,25 @@ class LiveAdmin(Asking):
             return frozenset()
 
     def create(self, topics: Sequence[NewTopic]) -> None:
-        by_name = {topic.name: topic for topic in topics}
-
-        def send(some: list[str], request_s: float) -> dict[str, Future[Any]]:
-            new = [
-                _kafka.NewTopic(
-                    name,
-                    num_partitions=by_name[name].partitions,
-                    replication_factor=by_name[name].replication_factor,
-                    config=dict(by_name[name].config),
-                )
-                for name in some
-            ]
-            futures: dict[str, Future[Any]] = self._client.create_topics(
-                new, request_timeout=request_s, operation_timeout=request_s
+        new = {
+            topic.name: _kafka.NewTopic(
+                topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                config=dict(topic.config),
             )
-            return futures
-
-        self._ask("create", by_name, send, ignored=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}))
+            for topic in topics
+        }
+        self._ask(
+            "create",
+            new,
+            lambda some, request_s: self._client.create_topics(
+                [new[name] for name in some],
+                request_timeout=request_s,
+                operation_timeout=request_s,
+            ),
+            ignored=frozenset({KafkaError.TOPIC_ALREADY_EXISTS}),
+        )
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self._list_offsets("find the end of", partitions, _kafka.OffsetSpec.latest())

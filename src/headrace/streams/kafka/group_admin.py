@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable
 from typing import Any
 
 import confluent_kafka
@@ -15,7 +14,7 @@ from headrace.streams.errors import FatalClientError, MissingTopicError, ResetRe
 from headrace.streams.kafka.admin import LiveAdmin
 from headrace.streams.kafka.connectivity import answered
 from headrace.streams.kafka.denials import DENIED, denial
-from headrace.streams.kafka.offset_texts import text_of
+from headrace.streams.kafka.group_offsets import client_offsets, offsets_of, place_of
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     GroupState,
@@ -59,33 +58,25 @@ class GroupAdmin(LiveAdmin):
         return found
 
     def _await_coordinator(self, group: str) -> None:
-        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._client.describe_consumer_groups(
+        self._ask(
+            "describe the group",
+            [group],
+            lambda some, request_s: self._client.describe_consumer_groups(
                 some, request_timeout=request_s
-            )
-            return futures
+            ),
+        )
 
-        self._ask("describe the group", [group], send)
-
-    def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
-        """Raise ResetRefusedError if a transaction stays open for the whole time limit."""
-        return self._committed_of(group, None, decided=decided)
-
-    def _committed_of(
-        self, group: str, wanted: frozenset[TopicPartition] | None, *, decided: bool
+    def committed(
+        self, group: str, *, decided: bool, only: frozenset[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
+        """Raise ResetRefusedError if a transaction stays open for the whole time limit."""
         give_up_at = time.monotonic() + self._timeout_s
         while True:
-            listed = [
-                (TopicPartition(p.topic, p.partition), p)
-                for p in self._committed(group, decided=decided)
-            ]
-            found = [(tp, p) for tp, p in listed if wanted is None or tp in wanted]
-            failed = [p for _, p in found if p.error is not None]
+            listed = self._committed(group, decided=decided)
+            found = [p for p in listed if only is None or place_of(p) in only]
+            failed = [p for p in found if p.error is not None]
             if not failed:
-                return {
-                    tp: CommittedOffset(p.offset, text_of(p)) for tp, p in found if p.offset >= 0
-                }
+                return offsets_of(found)
             if time.monotonic() >= give_up_at:
                 raise _undecided(group, failed)
             time.sleep(_LOOK_AGAIN_S)
@@ -93,51 +84,40 @@ class GroupAdmin(LiveAdmin):
     def committed_at(
         self, group: str, tps: Iterable[TopicPartition], *, decided: bool = False
     ) -> dict[TopicPartition, CommittedOffset]:
-        return self._committed_of(group, frozenset(tps), decided=decided)
+        return self.committed(group, decided=decided, only=frozenset(tps))
 
     def undecided_offsets(self, group: str, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions whose offset an open transaction may change."""
         # Partitions without a committed offset are included only if they are named.
         named = [confluent_kafka.TopicPartition(*tp) for tp in tps]
         found = self._committed(group, decided=True, named=named) if named else []
-        return [TopicPartition(p.topic, p.partition) for p in found if p.error is not None]
+        return [place_of(p) for p in found if p.error is not None]
 
     def _committed(self, group: str, *, decided: bool, named: list[Any] | None = None) -> list[Any]:
-        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._client.list_consumer_group_offsets(
+        # librdkafka crashes the process if the broker that receives the offset request is not the
+        # group's coordinator: see `group_offsets`. This first request is merely repeated then.
+        self._await_coordinator(group)
+        answers = self._ask(
+            "list the offsets of the group",
+            [group],
+            lambda some, request_s: self._client.list_consumer_group_offsets(
                 [_Group(name, named) for name in some],
                 require_stable=decided,
                 request_timeout=request_s,
-            )
-            return futures
-
-        # The client crashes the process if the broker that receives the offset request is not the
-        # group's coordinator: see `group_offsets`. This first request is merely repeated then.
-        self._await_coordinator(group)
-        answer = self._ask("list the offsets of the group", [group], send)[group]
-        return list(answer.topic_partitions)
+            ),
+        )
+        return list(answers[group].topic_partitions)
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
         """Raise ResetRefusedError if the group has a member, MissingTopicError without topic."""
-        tps = [
-            confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, metadata=c.metadata)
-            for p, c in offsets.items()
-        ]
-
-        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._client.alter_consumer_group_offsets(
-                [_Group(name, tps) for name in some], request_timeout=request_s
-            )
-            return futures
-
-        if not tps:
+        if not offsets:
             return
         give_up_at = time.monotonic() + self._timeout_s
-        answer = self._ask("set the offsets of the group", [group], send)[group]
-        while _is_passing(answer.topic_partitions) and time.monotonic() < give_up_at:
+        while _is_passing(found := self._altered(group, offsets)):
+            if time.monotonic() >= give_up_at:
+                break
             time.sleep(_LOOK_AGAIN_S)
-            answer = self._ask("set the offsets of the group", [group], send)[group]
-        for tp in answer.topic_partitions:
+        for tp in found:
             if tp.error is None:
                 continue
             what = f"cannot set the offset of {tp.topic}-{tp.partition}: {tp.error.str()}"
@@ -149,8 +129,15 @@ class GroupAdmin(LiveAdmin):
                 raise denial(tp.error, self._config, topic=tp.topic, group=group, right="Read")
             raise FatalClientError(what)
 
-    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        return {name: len(found.partitions) for name, found in self._described(names).items()}
+    def _altered(self, group: str, offsets: Offsets) -> list[Any]:
+        answers = self._ask(
+            "set the offsets of the group",
+            [group],
+            lambda some, request_s: self._client.alter_consumer_group_offsets(
+                [_Group(name, client_offsets(offsets)) for name in some], request_timeout=request_s
+            ),
+        )
+        return list(answers[group].topic_partitions)
 
     def layout(self, topic: str) -> list[Layout]:
         found = self._described([topic])[topic]
@@ -166,15 +153,14 @@ class GroupAdmin(LiveAdmin):
 
     def delete_groups(self, names: Iterable[str]) -> None:
         """Ignore missing groups; raise FatalClientError if a group has a member."""
-
-        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._client.delete_consumer_groups(
+        self._ask(
+            "delete the group",
+            names,
+            lambda some, request_s: self._client.delete_consumer_groups(
                 some, request_timeout=request_s
-            )
-            return futures
-
-        gone = frozenset({KafkaError.GROUP_ID_NOT_FOUND})
-        self._ask("delete the group", names, send, ignored=gone)
+            ),
+            ignored=frozenset({KafkaError.GROUP_ID_NOT_FOUND}),
+        )
 
     def transaction_timeout_max_ms(self) -> int:
         """Return the brokers' transaction.max.timeout.ms, or Kafka's default if it is not known."""
@@ -189,16 +175,15 @@ class GroupAdmin(LiveAdmin):
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Wait until the topics no longer exist; missing topics are ignored."""
-
-        def send(some: list[str], request_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = self._client.delete_topics(
-                some, request_timeout=request_s, operation_timeout=request_s
-            )
-            return futures
-
         doomed = list(names)
-        gone = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
-        self._ask("delete", doomed, send, ignored=gone)
+        self._ask(
+            "delete",
+            doomed,
+            lambda some, request_s: self._client.delete_topics(
+                some, request_timeout=request_s, operation_timeout=request_s
+            ),
+            ignored=frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}),
+        )
         give_up_at = time.monotonic() + self._timeout_s
         while doomed and (left := self.describe(doomed)):
             if time.monotonic() >= give_up_at:
@@ -229,9 +214,6 @@ class GroupAdmin(LiveAdmin):
 
 class GroupLook(LiveAdmin):
     """Admin client for repeated checks of a group by a process that survives broker failures."""
-
-    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
-        return {name: len(found.partitions) for name, found in self._described(names).items()}
 
     def committed_offsets(
         self, group: str, partitions: Iterable[TopicPartition]

@@ -6,6 +6,7 @@ coordinator moves during an offset request: it accesses a group handle that only
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -53,15 +54,7 @@ class MemberlessGroup:
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
         """Return only the offsets at partition 0 of every topic."""
-
-        def read(
-            consumer: confluent_kafka.Consumer, within_s: float
-        ) -> list[confluent_kafka.TopicPartition]:
-            topics = consumer.list_topics(timeout=_REQUEST_S).topics
-            tps = [confluent_kafka.TopicPartition(name, 0) for name in sorted(topics)]
-            return _settled(consumer.committed(tps, timeout=within_s) if tps else [])
-
-        return _found(self._repeat(group, "read the offsets of", read, decided=decided))
+        return self.committed_at(group, (), decided=decided, topics_max=sys.maxsize)
 
     def committed_at(
         self,
@@ -84,13 +77,10 @@ class MemberlessGroup:
                 wanted += [confluent_kafka.TopicPartition(*tp) for tp in sorted(heads)]
             return _settled(consumer.committed(wanted, timeout=within_s) if wanted else [])
 
-        return _found(self._repeat(group, "read the offsets of", read, decided=decided))
+        return offsets_of(self._repeat(group, "read the offsets of", read, decided=decided))
 
     def set_offsets(self, group: str, offsets: Offsets) -> None:
-        tps = [
-            confluent_kafka.TopicPartition(p.topic, p.partition, c.offset, c.metadata)
-            for p, c in offsets.items()
-        ]
+        tps = client_offsets(offsets)
         self._repeat(
             group,
             "set the offsets of",
@@ -106,16 +96,7 @@ class MemberlessGroup:
         decided: bool = True,
     ) -> T:
         begun_s = time.monotonic()
-        consumer = new_consumer(
-            {
-                **revealed(self._config),
-                "group.id": group,
-                "enable.auto.commit": False,
-                # The client requests stable offsets only at the level read_committed.
-                "isolation.level": "read_committed" if decided else "read_uncommitted",
-            },
-            self._contact,
-        )
+        consumer = _consumer_of(group, self._config, self._contact, decided=decided)
         within_s = _FIRST_S
         try:
             while True:
@@ -146,15 +127,13 @@ class OpenGroup:
     ) -> None:
         self._config = config
         self._group = group
-        settings = {**revealed(config), "group.id": group, "enable.auto.commit": False,
-                    "isolation.level": "read_uncommitted"}  # fmt: skip
-        self._consumer = new_consumer(settings, contact or BrokerState())
+        self._consumer = _consumer_of(group, config, contact or BrokerState(), decided=False)
 
     def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """Raise FatalClientError immediately, without retries."""
         asked = [confluent_kafka.TopicPartition(*tp) for tp in tps]
         try:
-            return _found(_settled(self._consumer.committed(asked, timeout=_REQUEST_S)))
+            return offsets_of(_settled(self._consumer.committed(asked, timeout=_REQUEST_S)))
         except KafkaException as error:
             cause = _behind(self._consumer, error.args[0])
             if reaction_to(cause, "query") is Reaction.DENIED:
@@ -163,6 +142,19 @@ class OpenGroup:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _consumer_of(
+    group: str, config: Mapping[str, Any], contact: BrokerState, *, decided: bool
+) -> confluent_kafka.Consumer:
+    settings = {
+        **revealed(config),
+        "group.id": group,
+        "enable.auto.commit": False,
+        # The client requests stable offsets only at the level read_committed.
+        "isolation.level": "read_committed" if decided else "read_uncommitted",
+    }
+    return new_consumer(settings, contact)
 
 
 def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError:
@@ -174,11 +166,22 @@ def _behind(consumer: confluent_kafka.Consumer, error: KafkaError) -> KafkaError
     return error
 
 
-def _found(
+def place_of(position: confluent_kafka.TopicPartition) -> TopicPartition:
+    return TopicPartition(position.topic, position.partition)
+
+
+def client_offsets(offsets: Offsets) -> list[confluent_kafka.TopicPartition]:
+    return [
+        confluent_kafka.TopicPartition(tp.topic, tp.partition, c.offset, c.metadata)
+        for tp, c in offsets.items()
+    ]
+
+
+def offsets_of(
     tps: Iterable[confluent_kafka.TopicPartition],
 ) -> dict[TopicPartition, CommittedOffset]:
     return {
-        TopicPartition(p.topic, p.partition): CommittedOffset(p.offset, text_of(p))
+        place_of(p): CommittedOffset(p.offset, text_of(p))
         for p in tps
         if p.error is None and p.offset >= 0
     }
