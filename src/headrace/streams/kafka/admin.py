@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from headrace.state.log import get_logger
 from headrace.streams.errors import FatalClientError, StopRequestedError
 from headrace.streams.kafka.acls import principal_of
-from headrace.streams.kafka.asking import GONE, Asking
+from headrace.streams.kafka.asking import Asking
 from headrace.streams.kafka.connectivity import answered, new_admin
 from headrace.streams.kafka.denials import DENIED
 from headrace.streams.kafka.group_offsets import OpenGroup
@@ -30,6 +30,7 @@ from headrace.streams.kafka.protocols import (
     TopicPartition,
     places_in,
 )
+from headrace.streams.kafka.reactions import GONE
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin

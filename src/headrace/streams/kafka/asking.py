@@ -22,7 +22,7 @@ from headrace.streams.kafka.connectivity import BrokerState, answered, new_admin
 from headrace.streams.kafka.denials import denial
 from headrace.streams.kafka.group_offsets import OpenGroup
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.kafka.reactions import Reaction, reaction_to, wrong_setting
+from headrace.streams.kafka.reactions import GONE, Reaction, reaction_to, wrong_setting
 
 K = TypeVar("K", bound=Hashable)
 """Item of a request: a topic's name or a partition."""
@@ -35,9 +35,6 @@ _WAIT_MAX_S = 2.0
 _GONE_AFTER_S = 10.0
 """Seconds that a topic may be unknown to a broker, which may not have received it yet."""
 
-GONE = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
 _PASSING = frozenset(
     {
         KafkaError.NOT_CONTROLLER,
@@ -161,10 +158,26 @@ class Asking:
         return answers
 
     def _raise(self, action: str, item: object, error: KafkaError, elapsed_s: float) -> NoReturn:
-        if reaction_to(error, "query") is Reaction.DENIED:
+        reaction = reaction_to(error, "query")
+        if reaction is Reaction.DENIED:
             right = _RIGHTS.get(action, "Describe")
             raise denial(error, self._config, topic=_topic(item), group=str(item), right=right)
-        _raise(action, item, error, elapsed_s, self._contact.why())
+        what = f"cannot {action} {item}: {error.str()}"
+        code = error.code()
+        if reaction is Reaction.MISCONFIGURED:
+            raise wrong_setting(error, f"cannot {action} {item}")
+        if code in GONE:
+            raise MissingTopicError(f"{what}; was the topic deleted?", topics=[_topic(item)])
+        if code == KafkaError.INVALID_REPLICATION_FACTOR:
+            raise ConfigError(f"{what}; set replication.factor to no more than there are brokers")
+        if code in REFUSED:
+            raise ConfigError(f"{what}; correct the settings topic.* or the topology")
+        if _passes(error, elapsed_s):
+            raise FatalClientError(
+                f"{what}, for {elapsed_s:.0f} s{self._contact.why()}; see that the brokers at "
+                "bootstrap.servers are up, or raise task.timeout.ms"
+            )
+        raise FatalClientError(what)
 
     def _outcome(
         self, future: Future[Any], until_s: float, answers: dict[K, Any], item: K
@@ -200,25 +213,6 @@ _RIGHTS = {
     "set the offsets of the group": "Read",
 }
 """Operation required by an action; all other actions require Describe."""
-
-
-def _raise(action: str, item: object, error: KafkaError, elapsed_s: float, why: str) -> NoReturn:
-    what = f"cannot {action} {item}: {error.str()}"
-    code = error.code()
-    if reaction_to(error, "query") is Reaction.MISCONFIGURED:
-        raise wrong_setting(error, f"cannot {action} {item}")
-    if code in GONE:
-        raise MissingTopicError(f"{what}; was the topic deleted?", topics=[_topic(item)])
-    if code == KafkaError.INVALID_REPLICATION_FACTOR:
-        raise ConfigError(f"{what}; set replication.factor to no more than there are brokers")
-    if code in REFUSED:
-        raise ConfigError(f"{what}; correct the settings topic.* or the topology")
-    if _passes(error, elapsed_s):
-        raise FatalClientError(
-            f"{what}, for {elapsed_s:.0f} s{why}; see that the brokers at bootstrap.servers are "
-            "up, or raise task.timeout.ms"
-        )
-    raise FatalClientError(what)
 
 
 def _topic(item: object) -> str:

@@ -39,7 +39,7 @@ from headrace.streams.kafka.protocols import (
     ReceivedMessage,
     TopicPartition,
 )
-from headrace.streams.kafka.reactions import Call, Reaction, reaction_to, wrong_setting
+from headrace.streams.kafka.reactions import GONE, Call, Reaction, reaction_to, wrong_setting
 
 MakeClient = Callable[[dict[str, Any]], confluent_kafka.Consumer]
 Batches = Mapping[TopicPartition, Sequence[ReceivedMessage]]
@@ -60,9 +60,6 @@ _SESSION_MS = 45_000
 _KNOWN_S = 3.0
 """Seconds that a topic may be unknown to brokers before it counts as deleted."""
 _NO_TOPIC = "^headrace-matches-no-topic$"
-_GONE = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
 _LOST = frozenset(
     {
         KafkaError._AUTO_OFFSET_RESET,
@@ -211,7 +208,7 @@ class LiveConsumer:
         gone = next(
             m
             for m in messages
-            if (error := m.error()) and error.code() in _GONE and m.topic() != _NO_TOPIC
+            if (error := m.error()) and error.code() in GONE and m.topic() != _NO_TOPIC
         )
         topic, partition = gone.topic() or "", gone.partition()
         deadline = self._clock.monotonic_s() + _KNOWN_S
@@ -412,7 +409,7 @@ def _raise_if_final(
         _raise_fatal(error, where)
     if code in _LOST:
         raise OffsetLostError(where, error.str())
-    if code in _GONE:
+    if code in GONE:
         raise MissingTopicError(
             f"{where} does not exist any more; create the topic again, or take it out of the "
             "topology, then start the application"

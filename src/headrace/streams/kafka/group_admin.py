@@ -24,7 +24,7 @@ from headrace.streams.kafka.protocols import (
     Target,
     TopicPartition,
 )
-from headrace.streams.kafka.reactions import Reaction, reaction_to
+from headrace.streams.kafka.reactions import GONE, Reaction, reaction_to
 
 # The package offers these classes without declaring it, which a strict type check refuses.
 _kafka: Any = confluent_kafka.admin
@@ -182,7 +182,7 @@ class GroupAdmin(LiveAdmin):
             lambda some, request_s: self._client.delete_topics(
                 some, request_timeout=request_s, operation_timeout=request_s
             ),
-            ignored=frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}),
+            ignored=GONE,
         )
         give_up_at = time.monotonic() + self._timeout_s
         while doomed and (left := self.describe(doomed)):

@@ -123,6 +123,12 @@ _PASSING = frozenset(
 )
 
 
+GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+"""Errors of a topic or a partition that does not exist."""
+
+
 def reaction_to(error: KafkaError, call: Call) -> Reaction:
     """Return the reaction to an error of a client call.
 
