@@ -177,7 +177,7 @@ def test_rows_come_first_and_changes_that_are_not_in_them_after(
     scene.send("words", *words)
     pieces = StoreReader.pieces
 
-    def slowly(*arguments: Any) -> Iterator[Piece[Any, Any]]:
+    def slowly(*arguments: Any) -> Iterator[Piece[Any]]:
         for piece in pieces(*arguments):
             yield piece
             scene.send("words", *words)

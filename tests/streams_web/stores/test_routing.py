@@ -18,7 +18,6 @@ from headrace.streams.queries import followers, queries, walk, whereabouts
 from headrace.streams_web.stores import local
 from headrace.streams_web.stores import routing as asking
 from headrace.streams_web.stores.asked import ASKED_BY, Asked
-from headrace.streams_web.stores.routing import RoutedStores
 from tests.support.hosts import Host, Hosts
 from tests.support.processes import wait_until
 
@@ -452,7 +451,7 @@ def test_places_say_no_more_than_all_rows_follow(
 
     at_first = offsets(host.get("/counts")[1])
     with monkeypatch.context():
-        and_more("_rows_of_anywhere", RoutedStores)
+        and_more("behind", Asked)
         code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})
         assert {row["value"] for row in found["rows"] if row} == {1}
         assert offsets(found) == at_first
@@ -470,7 +469,7 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
     three: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second, third = three.hosts
-    before = RoutedStores._rows_of_anywhere
+    before = Asked.behind
     at_first = first.get("/counts")[1]["places"]
 
     def then(*arguments: Any) -> Any:
@@ -479,7 +478,7 @@ def test_an_answer_names_each_partition_once_also_if_its_task_moves_meanwhile(
         three.give(third, {1, 2})
         return before(*arguments)
 
-    monkeypatch.setattr(RoutedStores, "_rows_of_anywhere", then)
+    monkeypatch.setattr(Asked, "behind", then)
     code, found = first.get("/counts/get", {"keys": [*KEYS, "none"]})
     assert code == 200
     at_last = first.get("/counts")[1]["places"]
@@ -494,7 +493,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
 ) -> None:
     """A row that was found at the second search stays, also at a host that is not as far yet."""
     first, second, third = three.hosts
-    before = RoutedStores._rows_of_anywhere
+    before = Asked.behind
 
     def then(*arguments: Any) -> Any:
         three.send("words", ("late", ""))
@@ -509,7 +508,7 @@ def test_no_answer_is_earlier_than_the_newest_row_of_one_before(
     with connect(first.server.url) as application:
         counts = application.store("counts", key_type=str, value_type=int)
         with monkeypatch.context() as patch:
-            patch.setattr(RoutedStores, "_rows_of_anywhere", then)
+            patch.setattr(Asked, "behind", then)
             assert counts.get_many(["k01", "late"]) == [1, 1]
         three.give(first, set())
         three.give(second, set())
@@ -552,13 +551,13 @@ def test_keys_that_are_looked_for_again_are_so_at_no_earlier_place(
 ) -> None:
     """A task may have moved meanwhile to a host that has it from before."""
     asked_again: list[Asked] = []
-    before = RoutedStores._rows_of_anywhere
+    before = Asked.behind
 
-    def then(self: RoutedStores, queries: Any, asked: Asked, *more: Any) -> Any:
-        asked_again.append(asked)
-        return before(self, queries, asked, *more)
+    def then(asked: Asked, places: Any) -> Asked:
+        asked_again.append(before(asked, places))
+        return asked_again[-1]
 
-    monkeypatch.setattr(RoutedStores, "_rows_of_anywhere", then)
+    monkeypatch.setattr(Asked, "behind", then)
     host = three.hosts[0]
     places = {p["partition"]: p["offset"] for p in host.get("/counts")[1]["places"]}
     code, found = host.get("/counts/get", {"keys": [*KEYS, "none"]})

@@ -55,6 +55,7 @@ def ms_of(time: Time | None, *, otherwise: int = 0) -> int:
 K = TypeVar("K")
 V = TypeVar("V")
 P = TypeVar("P")
+R = TypeVar("R")
 
 LAST_MS = 2**63 - 1
 COUNTED_ROWS = 1_000
@@ -64,15 +65,15 @@ _NO_PARTITION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[K, V]):
-    """Consecutive rows of a partition, in the order of their encoded keys.
+class Piece(Generic[R]):
+    """Consecutive rows of a partition at the same time, in the order of their encoded keys.
 
     `offset` is their position in the changelog; `last` is None for the last piece.
     """
 
     partition: int
     offset: int
-    rows: list[Row[K, V]]
+    rows: list[R]
     last: bytes | None
 
 
@@ -180,7 +181,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
             with source.read(part):
                 pass
 
-    def pieces(self, scan: Scan, partitions: AbstractSet[int]) -> Iterator[Piece[K, V]]:
+    def pieces(self, scan: Scan, partitions: AbstractSet[int]) -> Iterator[Piece[Row[K, V]]]:
         """Yield rows partition by partition; see `require_all`."""
         self.require_all(partitions)
         source = self._source()
@@ -189,7 +190,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
                 rows = [self._row(step) for step in steps]
                 yield Piece(part.partition, place.offset, rows, last)
 
-    def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[K, V], str | None]:
+    def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[Row[K, V]], str | None]:
         """Return the next piece of the only selected partition, and the cursor of the next.
 
         `after` is the cursor returned with the previous piece.

@@ -7,7 +7,7 @@ each piece is stored: a change is sent if its offset is not before the piece tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.streams.queries.asked import row_document
 from headrace.streams.queries.change import Change
-from headrace.streams.queries.readers import StoreReader
+from headrace.streams.queries.readers import Piece, StoreReader
 from headrace.streams.queries.subscription import Subscription, Turns, shares
 from headrace.streams.queries.walk import Scan
 
@@ -40,19 +40,6 @@ class _Held:
         return change.offset < self.offsets[piece]
 
 
-@dataclass(frozen=True, slots=True)
-class ToldPiece:
-    """Consecutive rows of a partition at the same time, in the order of their encoded keys.
-
-    `offset` is their position in the changelog; `last` is None for the last piece.
-    """
-
-    partition: int
-    offset: int
-    rows: Sequence[Any]
-    last: bytes | None
-
-
 class Rows(Protocol):
     """Source of the rows of all partitions, on any host."""
 
@@ -62,7 +49,7 @@ class Rows(Protocol):
     def require_all(self, partitions: frozenset[int]) -> None:
         """Raise NotReadableError if a partition cannot be read."""
 
-    def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
+    def pieces(self, partitions: frozenset[int]) -> Iterator[Piece[Any]]:
         """Yield rows partition by partition; raise NotReadableError if any is not readable now."""
 
 
@@ -79,9 +66,8 @@ class RowsHere:
     def require_all(self, partitions: frozenset[int]) -> None:
         self._reader.require_all(partitions)
 
-    def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
-        for piece in self._reader.pieces(self._scan, partitions):
-            yield ToldPiece(piece.partition, piece.offset, piece.rows, piece.last)
+    def pieces(self, partitions: frozenset[int]) -> Iterator[Piece[Any]]:
+        return self._reader.pieces(self._scan, partitions)
 
 
 class RowsFirst:

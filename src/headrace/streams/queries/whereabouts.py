@@ -22,6 +22,7 @@ from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.kafka.protocols import GroupState, Member
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.queries.errors import NotReadableError
+from headrace.streams.queries.kept import StoreDescriptor
 
 KEPT_S = 2.0
 """Maximum age of the group description in seconds. A request takes a few milliseconds, and serves
@@ -75,6 +76,10 @@ class Heard:
     state: str
     at_s: float
     members: tuple[GroupAssignment, ...] = ()
+
+    def host_of(self, store: StoreDescriptor, partition: int) -> str | None:
+        assert store.sub_topology is not None, store.name
+        return self.owners.get((store.sub_topology, partition))
 
     def are_all_at(self, host: str) -> bool:
         """Return whether a host has all tasks, so that no other host must be queried."""

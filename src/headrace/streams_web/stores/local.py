@@ -199,8 +199,7 @@ def _require_here(queries: Queries, store: StoreDescriptor, only: frozenset[int]
     """Raise NotHereError if neither a worker nor the group has the tasks on this host."""
     for partition in sorted(only - queries.told(store).keys()):
         heard = queries.whereabouts.heard(at_most_s=SURE_S)
-        assert store.sub_topology is not None, store.name
-        owner = heard.owners.get((store.sub_topology, partition))
+        owner = heard.host_of(store, partition)
         if owner is None or owner != queries.host:
             raise NotHereError(
                 f"partition {partition} of store {store.name!r} is not on host {queries.host}, but "

@@ -39,8 +39,7 @@ from headrace.streams.queries.errors import (
 )
 from headrace.streams.queries.kept import StoreDescriptor
 from headrace.streams.queries.queries import Queries
-from headrace.streams.queries.readers import StoreReader
-from headrace.streams.queries.rows_first import ToldPiece
+from headrace.streams.queries.readers import Piece, StoreReader
 from headrace.streams.queries.walk import Cursor
 from headrace.streams.queries.whereabouts import AGAIN_S, Heard
 from headrace.streams_web.stores.asked import Asked
@@ -183,8 +182,7 @@ class Hosts:
     ) -> tuple[list[Part], list[Missing]]:
         by_owner: dict[str | None, set[int]] = {}
         for one in partitions:
-            assert store.sub_topology is not None, store.name
-            by_owner.setdefault(heard.owners.get((store.sub_topology, one)), set()).add(one)
+            by_owner.setdefault(heard.host_of(store, one), set()).add(one)
         calls = [
             partial(self._tried, queries, word, heard, owner, frozenset(some), make)
             for owner, some in by_owner.items()
@@ -332,8 +330,7 @@ def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -
 
 def _is_silent_still(heard: Heard, store: StoreDescriptor, one: Missing) -> bool:
     """Return whether an unresponsive host still has all the partitions, so as not to wait twice."""
-    assert store.sub_topology is not None, store.name
-    owners = {heard.owners.get((store.sub_topology, partition)) for partition in one.only}
+    owners = {heard.host_of(store, partition) for partition in one.only}
     is_silent = isinstance(one.error, UnreachedHostError) and one.error.is_silent
     return is_silent and owners == {one.host}
 
@@ -404,14 +401,14 @@ class RowsOfHosts:
 
         self._hosts.ask(self._queries, self._counts, self._asked, partitions, make)
 
-    def pieces(self, partitions: frozenset[int]) -> Iterator[ToldPiece]:
+    def pieces(self, partitions: frozenset[int]) -> Iterator[Piece[Any]]:
         for partition in sorted(partitions):
             after: str | None = None
             while True:
                 found = self._piece(partition, after).found
                 after = found["after"]
                 last = None if after is None else Cursor.of(after).sort
-                yield ToldPiece(partition, found["offset"], found["rows"], last)
+                yield Piece(partition, found["offset"], found["rows"], last)
                 if after is None:
                     break
 
@@ -525,7 +522,7 @@ class RoutedStores:
             return self._local.of_key(queries, asked)
         assert store.sub_topology is not None, store.name
         at = partition_for_key(key, heard.partitions.get(store.sub_topology, 1))
-        owner = heard.owners.get((store.sub_topology, at))
+        owner = heard.host_of(store, at)
         if owner is not None and owner != queries.host and store.is_placed:
             raise NotHereError(
                 f"partition {at} of store {store.name!r} is on host {owner}; ask that one, or "
@@ -537,10 +534,7 @@ class RoutedStores:
 
     def _send(self, queries: Queries, asked: Asked, spread: _Spread, at: int) -> None:
         """Redirect the client to the host of a partition, unless it is this host."""
-        heard = queries.whereabouts.heard()
-        sub = spread.reader.store.sub_topology
-        assert sub is not None, spread.reader.name
-        owner = heard.owners.get((sub, at))
+        owner = queries.whereabouts.heard().host_of(spread.reader.store, at)
         if owner is not None and owner != queries.host:
             there = asked.sent_on([at], spread.partitions, route="none")
             raise SentElsewhereError(f"http://{owner}{there.target('get')}")
@@ -552,13 +546,17 @@ class RoutedStores:
         documents = asked.keys()
         at = [spread.partition_of(key) for key in keys_of(spread.reader, documents)]
         rows: list[Any] = [None] * len(documents)
-        parts, missing = self._rows_of(queries, asked, spread, documents, rows, at)
+        wanted: dict[int, list[int]] = {}
+        for index, partition in enumerate(at):
+            wanted.setdefault(partition, []).append(index)
+        parts, missing = self._rows_of(queries, asked, spread, documents, rows, wanted)
         left = [index for index, row in enumerate(rows) if row is None]
         gone = frozenset[int]().union(*(one.only for one in missing))
         if left and not spread.reader.store.is_placed and spread.partitions > 1:
             places = [place for part in parts if not part.left for place in part.found["places"]]
             later = asked.behind(places)  # a task may have moved to a host that is behind
-            more, others = self._rows_of_anywhere(queries, later, spread, documents, rows)
+            anywhere = dict.fromkeys(spread.others(()), left)
+            more, others = self._rows_of(queries, later, spread, documents, rows, anywhere)
             parts, missing = parts + more, missing + others
         answer = {"rows": rows, **_whole(parts, missing)}
         if missing:
@@ -574,42 +572,20 @@ class RoutedStores:
         spread: _Spread,
         documents: list[Any],
         rows: list[Any],
-        at: list[int],
+        wanted: Mapping[int, list[int]],
     ) -> tuple[list[Part], list[Missing]]:
-        """Query rows in the partitions of their keys, and insert them at their index."""
+        """Insert the rows that are found; `wanted` has the indexes to query in each partition."""
 
         def meant(only: frozenset[int]) -> list[int]:
-            return [index for index, one in enumerate(at) if one in only]
+            return sorted({index for partition in only for index in wanted[partition]})
 
         def make(only: frozenset[int], left: bool) -> Asked:
             body = _body(documents[index] for index in meant(only))
             return asked.sent_on(only, spread.partitions, left=left, body=body)
 
-        parts, missing = self._hosts.ask(queries, self._many, asked, set(at), make)
+        parts, missing = self._hosts.ask(queries, self._many, asked, wanted, make)
         for part in parts:
             for index, row in zip(meant(part.only), part.found["rows"], strict=True):
-                rows[index] = row
-        return parts, missing
-
-    def _rows_of_anywhere(
-        self,
-        queries: Queries,
-        asked: Asked,
-        spread: _Spread,
-        documents: list[Any],
-        rows: list[Any],
-    ) -> tuple[list[Part], list[Missing]]:
-        """Query the rows that are not found yet in all partitions."""
-        left = [index for index, row in enumerate(rows) if row is None]
-        body = _body(documents[index] for index in left)
-
-        def make(only: frozenset[int], is_left: bool) -> Asked:
-            return asked.sent_on(only, spread.partitions, left=is_left, body=body)
-
-        every = spread.others(())
-        parts, missing = self._hosts.ask(queries, self._many, asked, every, make)
-        for part in parts:
-            for index, row in zip(left, part.found["rows"], strict=True):
                 rows[index] = rows[index] if row is None else row
         return parts, missing
 
