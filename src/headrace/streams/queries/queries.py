@@ -23,8 +23,7 @@ from headrace.streams.queries.followers import Followers
 from headrace.streams.queries.kept import StoreDescriptor, kept_stores, store_of
 from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
-from headrace.streams.queries.source import AgeLimit, Source
-from headrace.streams.queries.told import Told, told_of
+from headrace.streams.queries.source import AgeLimit, Source, Told, told_of
 from headrace.streams.queries.whereabouts import ASK_S, AskedCluster, PartitionLocator
 
 if TYPE_CHECKING:

@@ -261,9 +261,6 @@ class QueryQueue:
         return min(wait_s, POLL_S)
 
 
-_NOT_WHOLE = "its rows come from the changelog; ask again later"
-
-
 class QueryHandler:
     """Worker side of the query queue: answers between two batches."""
 

@@ -9,7 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from headrace.state.codec import partition_for_key
 from headrace.state.store import CommittedStore, Position
-from headrace.streams.metrics.snapshots import SILENT_S
+from headrace.streams.metrics.snapshots import (
+    SILENT_S,
+    ApplicationSnapshot,
+    TaskSnapshot,
+    without_taken,
+)
 from headrace.streams.queries.answers import Place
 from headrace.streams.queries.errors import (
     NotReadableError,
@@ -25,13 +30,10 @@ from headrace.streams.queries.query_queue import (
     NO_PARTITION,
     Refused,
     StateQueryRequest,
+    StateQueryResponse,
     UnansweredError,
     Workers,
 )
-from headrace.streams.queries.query_queue import (
-    StateQueryResponse as _asked_rows_Told,
-)
-from headrace.streams.queries.told import Told
 from headrace.streams.queries.walk import Cursor, Scan, Step
 
 # Maximum age of rows: files that a task has left behind are not current.
@@ -116,7 +118,7 @@ class AskedRows:
         self._workers = workers
         self._likely = likely
         self._store = question
-        self._first: _asked_rows_Told | None = None
+        self._first: StateQueryResponse | None = None
         self.max_offset = 0
         """The largest position of the returned rows."""
         self.has_moved = False
@@ -159,7 +161,7 @@ class AskedRows:
     def approximate_bytes(self) -> int:
         raise NotImplementedError
 
-    def _ask(self, **what: object) -> _asked_rows_Told:
+    def _ask(self, **what: object) -> StateQueryResponse:
         store = self._store
         question = StateQueryRequest(
             store.store,
@@ -174,7 +176,7 @@ class AskedRows:
         self.has_moved |= told.commit_id != self._first.commit_id
         return told
 
-    def _told(self, question: StateQueryRequest) -> _asked_rows_Told:
+    def _told(self, question: StateQueryRequest) -> StateQueryResponse:
         workers = self._workers() or {}
         likely = self._likely()
         refused: Refused | None = None
@@ -203,6 +205,33 @@ def _divided(keys: Sequence[bytes]) -> Iterator[tuple[bytes, ...]]:
         size += len(key)
     if some:
         yield tuple(some)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Task as last reported by its worker on this host, `age_s` ago."""
+
+    task: TaskSnapshot
+    age_s: float
+    worker: int = 0
+
+    @property
+    def remaining(self) -> int:
+        return sum(store.restore_remaining for store in self.task.stores)
+
+    @property
+    def inputs(self) -> dict[str, int]:
+        """The committed offset of each input, by ``TOPIC-PARTITION``."""
+        return {f"{one.topic}-{one.partition}": one.committed for one in self.task.inputs}
+
+
+def told_of(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, Told]:
+    return {
+        task.id: Told(task, view.facts.age_s(now_s), view.index)
+        for view in without_taken(facts).workers
+        if view.facts is not None and view.pid is not None
+        for task in view.facts.tasks
+    }
 
 
 _MOVED_MAX = 20

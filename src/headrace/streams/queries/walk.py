@@ -82,7 +82,6 @@ class Scan:
     def after(self, sort: bytes, *, passed: bool = True) -> Scan:
         """Return the rest after a row, or including it if `passed` is False."""
         low, high = self.low, self.high
-        first = sort + b"\0" if passed != self.reverse else sort
         if self.times is None and self.reverse:
             end = sort if passed else sort + b"\0"
             high = end if high is None else min(high, end)
