@@ -41,7 +41,7 @@ from headrace.streams.metrics.snapshots import (
 from headrace.streams_web.address import names_this_machine
 from headrace.streams_web.changes import LOG_LEVEL, Changes
 from headrace.streams_web.metrics import METRICS, Labels, Metric
-from headrace.streams_web.stores.openapi import store_paths
+from headrace.streams_web.stores.parameters import store_paths
 from headrace.topology.describe.picture import Arrow, Box, Picture
 
 # Snapshots in Prometheus' text format (0.0.4).
@@ -283,10 +283,6 @@ def contents() -> dict[str, bytes]:
     }
 
 
-def start_page() -> Response:
-    return _file(START)
-
-
 def static_routes() -> Iterator[Route]:
     """Yield a route for each static file: a request path never becomes a file path."""
     for name in contents():
@@ -462,17 +458,14 @@ def _lag(app: ApplicationSnapshot, now_s: float) -> tuple[LagAnswer, ...]:
     )
 
 
-def _facts(app: ApplicationSnapshot, now_s: float) -> ApplicationSnapshot:
-    return app.at(now_s)
-
-
 VIEWS = (
     View("application", "The application, and its workers in short.", ApplicationAnswer,
          _application),
     View("workers", "The workers in short.", tuple[WorkerAnswer, ...], _workers),
     View("tasks", "The tasks, who has them, and how far each is.", tuple[TaskAnswer, ...], _tasks),
     View("lag", "How far each input partition is behind.", tuple[LagAnswer, ...], _lag),
-    View("facts", "All that the workers told, each task once.", ApplicationSnapshot, _facts),
+    View("facts", "All that the workers told, each task once.", ApplicationSnapshot,
+         ApplicationSnapshot.at),
 )  # fmt: skip
 """All parts of the API."""
 
@@ -706,7 +699,7 @@ class Pages:
 
     async def _about(self, request: Request) -> Response:
         if _wants_page(request.headers.raw):
-            return start_page()
+            return _file(START)
         facts = self._board().facts
         return Response(ABOUT.format(version=facts.version, application=facts.application))
 

@@ -351,10 +351,3 @@ def _server(pages: Pages) -> _Server:
         timeout_graceful_shutdown=1,
     )
     return _Server(config, ending, patience)
-
-
-def serve(board: Callable[[], HealthSnapshot], address: str, **options: Any) -> WebServer:
-    return WebServer(board, address, **options)
-
-
-__all__ = ["WebServer", "serve"]
