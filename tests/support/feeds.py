@@ -6,10 +6,11 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.queries.feeds import Feeds, Readers, Start
+from headrace.streams.queries.feeds import Feeds, Start
 from headrace.streams.queries.subscription import Event
 from headrace.streams.testing.memory_clients import MemoryAdmin, MemoryConsumer
 from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
@@ -53,9 +54,8 @@ class MemoryFeeds:
         self.cluster = cluster
         self.lock = threading.RLock()
         self.admin = MemoryAdmin(cluster)
-        self.readers = Readers(
-            lambda: _Consumer(self, committed=True), lambda: _Consumer(self, committed=False)
-        )
+        self.committed = partial(_Consumer, self, committed=True)
+        self.all = partial(_Consumer, self, committed=False)
         self.open: list[_Consumer] = []
         """The consumers that there are."""
         self.made = 0

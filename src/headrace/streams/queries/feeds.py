@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol, Self
 
 import msgspec
@@ -165,12 +166,21 @@ offset, and several markers can be adjacent if workers were killed before they w
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """Factories of consumers without a group; `all` includes records of aborted transactions."""
+class Cluster(Protocol):
+    """Access to the cluster that has the changes."""
 
-    committed: Callable[[], Consumer]
-    all: Callable[[], Consumer]
+    @property
+    def admin(self) -> TopicAdmin:
+        """The admin client."""
+
+    def committed(self) -> Consumer:
+        """Create a consumer without a group that reads committed records."""
+
+    def all(self) -> Consumer:
+        """Create a consumer that also reads the records of aborted transactions."""
+
+    def reach(self) -> None:
+        """Check that the cluster responds."""
 
 
 class CatchUp:
@@ -187,7 +197,7 @@ class CatchUp:
         self,
         tail: Tail,
         follower: Subscription,
-        readers: Readers,
+        cluster: Cluster,
         turns: Turns,
         *,
         rows: RowsFirst | None = None,
@@ -196,7 +206,7 @@ class CatchUp:
     ) -> None:
         self._tail = tail
         self._follower = follower
-        self._readers = readers
+        self._cluster = cluster
         self._turns = turns
         self._rows = rows
         self._tells_gaps = tells_gaps
@@ -231,7 +241,7 @@ class CatchUp:
         left = {p for p in tail.partitions if not tail.join(follower, p)}
         if not left:
             return
-        consumer = self._readers.committed()
+        consumer = self._cluster.committed()
         try:
             consumer.add({self._place(p): follower.next_of(p) for p in left})
             while left and not follower.is_over:
@@ -294,7 +304,7 @@ class CatchUp:
     def _offsets_in(self, partition: int, begin: int, end: int) -> list[int]:
         place, found = self._place(partition), list[int]()
         if self._looking is None:
-            self._looking = self._readers.all()
+            self._looking = self._cluster.all()
         self._looking.add({place: begin})
         # Brokers may be unavailable for a long time, and unread offsets are not missing.
         while self._looking.positions([place]).get(place, -1) < end:
@@ -326,21 +336,6 @@ CATCHING_UP_MAX = 8
 """Maximum number of followers that catch up at the same time, each with its own client."""
 
 
-class Cluster(Protocol):
-    """Access to the cluster that has the changes."""
-
-    @property
-    def admin(self) -> TopicAdmin:
-        """The admin client."""
-
-    @property
-    def readers(self) -> Readers:
-        """The factories of consumers."""
-
-    def reach(self) -> None:
-        """Check that the cluster responds."""
-
-
 class LiveCluster:
     """Cluster of an application's settings; see `Cluster`."""
 
@@ -352,10 +347,8 @@ class LiveCluster:
         self.admin: TopicAdmin = LiveAdmin(config.admin_config(), timeout_s=timeout_s)
         committed = config.restore_config()
         every = {**committed, "isolation.level": "read_uncommitted"}
-        self.readers = Readers(
-            lambda: LiveConsumer(committed, timeout_s=timeout_s),
-            lambda: LiveConsumer(every, timeout_s=timeout_s),
-        )
+        self.committed = partial(LiveConsumer, committed, timeout_s=timeout_s)
+        self.all = partial(LiveConsumer, every, timeout_s=timeout_s)
         self._admin_config = config.admin_config()
 
     def reach(self) -> None:
@@ -507,7 +500,7 @@ class Feeds:
         CatchUp(
             tail,
             follower,
-            cluster.readers,
+            cluster,
             self._turns,
             rows=rows,
             tells_gaps=start.kind != "beginning",
@@ -543,7 +536,7 @@ class Feeds:
                 tail = self._tails.get(name)
                 if (tail is None or tail.has_ended) and ends is not None:
                     begins = _by_partition(ends)
-                    tail = self._tails[name] = Tail(origin, cluster.readers.committed, begins)
+                    tail = self._tails[name] = Tail(origin, cluster.committed, begins)
                 if tail is not None and not tail.has_ended:
                     self._followers[follower] = tail
                     return tail

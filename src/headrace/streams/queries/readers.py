@@ -297,10 +297,8 @@ class KeyValueReader(StoreReader[K, V]):
         `serdes.list_of` encodes the length first, and JSON a quote last, so their encoded keys
         never start with a shorter list or text. The default serde is the key serde.
         """
-        return self.rows(self.beginning(self.encoded(prefix, serde)), limit)
-
-    def beginning(self, prefix: bytes) -> Scan:
-        return Scan(prefix, prefix_end(prefix))
+        data = self.encoded(prefix, serde)
+        return self.rows(Scan(data, prefix_end(data)), limit)
 
 
 class _TimedReader(StoreReader[K, V]):
