@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import confluent_kafka
-import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.errors import FatalClientError, MissingTopicError, ResetRefusedError
@@ -26,8 +25,7 @@ from headrace.streams.kafka.protocols import (
 )
 from headrace.streams.kafka.reactions import GONE, Reaction, reaction_to
 
-# The package offers these classes without declaring it, which a strict type check refuses.
-_kafka: Any = confluent_kafka.admin
+# The package offers this class without declaring it, which a strict type check refuses.
 _Group: Any = confluent_kafka.ConsumerGroupTopicPartitions
 
 _LOOK_AGAIN_S = 0.1
@@ -167,9 +165,8 @@ class GroupAdmin(LiveAdmin):
         name = "transaction.max.timeout.ms"
         try:
             brokers = self._client.list_topics(timeout=self._request_s).brokers
-            asked = _kafka.ConfigResource(_kafka.ResourceType.BROKER, str(min(brokers)))
-            futures = self._client.describe_configs([asked], request_timeout=self._request_s)
-            return int(answered(futures[asked], 2 * self._request_s)[name].value)
+            found = answered(self._ask_broker(min(brokers)), 2 * self._request_s)
+            return int(found[name].value)
         except (KafkaException, KeyError, TypeError, ValueError):
             return _TRANSACTION_MAX_MS
 
