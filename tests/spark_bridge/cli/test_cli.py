@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from headrace.spark_bridge.cli import backfill as cli_errors
 from headrace.spark_bridge.cli.backfill import (
     parse_place,
     parse_sources,
@@ -27,6 +26,7 @@ from headrace.spark_bridge.reports import Report, StageReport
 from headrace.streams.cli import main as cli
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.supervisor.exit_codes import ExitCode
+from tests.support.generated_pages import backfill_exit_codes
 from tests.support.processes import ROOT
 
 APP = """
@@ -69,8 +69,8 @@ def test_without_the_extra_it_says_what_to_install(
 
 def test_the_page_shows_the_exit_codes() -> None:
     page = (ROOT / "docs" / "backfill.md").read_text()
-    assert "\n".join(cli_errors.rows()) in page, (
-        "paste `python -m headrace.spark_bridge.cli.backfill` there"
+    assert backfill_exit_codes() in page, (
+        "paste `python -m tests.support.generated_pages backfill-exit-codes` there"
     )
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import click
 
-from headrace.streams.cli.main import main, page
+from headrace.streams.cli.main import main
+from tests.support import generated_pages
 from tests.support.processes import ROOT
 
 PAGE = ROOT / "docs/commands.md"
 
 
 def test_the_page_is_the_one_that_the_commands_make() -> None:
-    assert PAGE.read_text() == page(), "run: python -m headrace.streams.cli.main > docs/commands.md"
+    assert PAGE.read_text() == generated_pages.commands(), (
+        "run: python -m tests.support.generated_pages commands > docs/commands.md"
+    )
 
 
 def test_an_example_is_code_to_its_end() -> None:

@@ -19,12 +19,12 @@ from headrace.streams.config.client_settings import OWNED
 from headrace.streams.config.config import StreamsConfig, table
 from headrace.streams.config.java_settings import NOT_SUPPORTED
 from headrace.streams.config.settings import OWN_GROUPS
-from headrace.streams.config.settings_reference import page
 from headrace.streams.errors import ConfigError
 from headrace.streams.plan.deployed import topology_group
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.streams.worker.shutdown import shutdown_group
 from headrace.topology import serdes
+from tests.support.generated_pages import configuration
 from tests.support.topologies import key_count
 
 BASE: dict[str, object] = {"application.id": "shop", "bootstrap.servers": "localhost:1"}
@@ -383,8 +383,8 @@ def test_the_known_client_settings_are_those_of_the_installed_library(tmp_path: 
 
 def test_the_documentation_lists_the_settings_as_they_are() -> None:
     written = Path(__file__).parents[3] / "docs" / "configuration.md"
-    assert written.read_text() == page(), (
-        "run python -m headrace.streams.config.settings_reference > docs/configuration.md"
+    assert written.read_text() == configuration(), (
+        "run python -m tests.support.generated_pages configuration > docs/configuration.md"
     )
 
 

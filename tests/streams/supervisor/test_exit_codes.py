@@ -10,15 +10,15 @@ from headrace.streams.errors import (
     StreamsError,
     TaskMigratedError,
 )
-from headrace.streams.supervisor import exit_codes
 from headrace.streams.supervisor.exit_codes import TABLE, ExitCode, exit_code_of, is_crash
+from tests.support.generated_pages import run_exit_codes
 from tests.support.processes import ROOT
 
 
 def test_operations_shows_the_table() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
-    assert "\n".join(exit_codes.rows()) in page, (
-        "paste `python -m headrace.streams.supervisor.exit_codes` into it"
+    assert run_exit_codes() in page, (
+        "paste `python -m tests.support.generated_pages exit-codes` into it"
     )
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 # The exit codes of `headrace backfill`, in one table; the page docs/backfill.md shows it, made by
-# `python -m headrace.spark_bridge.cli.backfill`.
+# `python -m tests.support.generated_pages backfill-exit-codes`.
 
 
 TABLE: tuple[Ending, ...] = (
@@ -61,14 +61,6 @@ def code_of(error: BaseException) -> ExitCode:
     'CONFIGURATION'
     """
     return exit_code_of(error, (*TABLE, *exit_codes.TABLE))
-
-
-def rows() -> Iterator[str]:
-    return exit_codes.rows(TABLE, "run it again?")
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n".join(rows()) + "\n")
 
 
 # Output of `headrace backfill`: a progress bar for the running Spark job, and a final summary.
@@ -511,8 +503,6 @@ def _spark(
     master: str, conf: Mapping[str, str], app: KafkaStreams, console: Console
 ) -> Iterator[Any]:
     """Start Spark with the project on its executors, and stop it afterwards."""
-    import sys
-
     from headrace.spark_bridge.program.shipping import own_modules, pack, project_modules
     from headrace.spark_bridge.session import session
 

@@ -1,8 +1,7 @@
 """Settings of an application: a single table, validated as a whole before anything starts.
 
-The fields of `StreamsConfig` are the table; `settings_reference` prints it as
-docs/configuration.md. Setting names are Kafka's dotted names; field names have underscores instead
-of dots.
+The fields of `StreamsConfig` are the table, which docs/configuration.md shows. Setting names are
+Kafka's dotted names; field names have underscores instead of dots.
 """
 
 from __future__ import annotations

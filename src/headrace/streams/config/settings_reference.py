@@ -1,9 +1,8 @@
-"""Reference of the settings: the page docs/configuration.md, and its text on a terminal."""
+"""Reference of the settings, printed by `headrace settings`, and texts of docs/configuration.md."""
 
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 from collections.abc import Iterator
 
@@ -16,24 +15,10 @@ from headrace.streams.config.client_settings import (
 )
 from headrace.streams.config.config import table
 from headrace.streams.config.environment import variable_of
-from headrace.streams.config.java_settings import NOT_SUPPORTED, next_step
+from headrace.streams.config.java_settings import next_step
 from headrace.streams.config.secrets import FILE, SECRET_NAMES
 from headrace.streams.config.settings import Setting
 from headrace.streams.errors import ConfigError
-
-# The page docs/configuration.md, generated from the tables that validate the settings.
-
-
-_HEAD = """\
-# Configuration
-
-Settings keep Kafka's dotted names. All of them are checked before anything starts, and all that
-is wrong is reported at once. `headrace settings` shows them in a terminal, `headrace settings NAME`
-one of them. This page is printed by `python -m headrace.streams.config.settings_reference`.
-
-| setting | values | default | meaning |
-|---|---|---|---|
-"""
 
 PLACES = """
 ## Where settings come from
@@ -106,53 +91,6 @@ The runtime owns these; another value is refused:
 | setting | clients | only legal value | because |
 |---|---|---|---|
 """
-
-_REFUSED = """
-## Settings of Kafka Streams that are refused
-
-| setting | what to do |
-|---|---|
-"""
-
-
-def page() -> str:
-    return (
-        _HEAD
-        + "".join(_rows())
-        + PLACES.format(secrets=", ".join(f"`{name}`" for name in sorted(SECRET_NAMES)))
-        + CLIENTS
-        + "".join(_owned_rows())
-        + _REFUSED
-        + "".join(_row(f"`{name}`", why) for name, why in NOT_SUPPORTED.items())
-    )
-
-
-def _rows() -> Iterator[str]:
-    for own in table():
-        default = own.default_words
-        if default not in ("required", "not set") and " " not in default:
-            default = f"`{default}`"
-        yield _row(f"`{own.name}`", own.kind.words, default, own.doc)
-
-
-def _owned_rows() -> Iterator[str]:
-    for owned in OWNED:
-        clients = ", ".join(client.rstrip(".") for client in owned.clients)
-        value = "none" if owned.value is None else f"`{owned.value}`"
-        if owned.exactly_once_only:
-            value += " under exactly-once"
-        yield _row(f"`{owned.name}`", clients, value, owned.reason)
-    for name, reason in OWNED_TOPIC_CONFIGS.items():
-        yield _row(f"`{name}`", "topic", "none", reason)
-
-
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
-
 
 _WIDTH = 96
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")

@@ -2,13 +2,12 @@
 
 A code determines who must act. After a crash, the supervisor restarts the worker. After any other
 error a restart would fail in the same way, so a manual fix is required. The page docs/operations.md
-contains the table, printed by `python -m headrace.streams.supervisor.exit_codes`.
+contains the table, printed by `python -m tests.support.generated_pages exit-codes`.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -170,16 +169,3 @@ def is_crash(code: int) -> bool:
         return ExitCode(code) in _CRASHES
     except ValueError:
         return True
-
-
-def rows(table: Sequence[Ending] = TABLE, again: str = "start it again?") -> Iterator[str]:
-    """Yield the lines of the table as Markdown."""
-    yield f"| raised | when | exit code | {again} |"
-    yield "|---|---|---|---|"
-    for ending in table:
-        raised = "" if ending.error is None else f"`{ending.error.__name__}`"
-        yield f"| {raised} | {ending.when} | {int(ending.code)} | {ending.again} |"
-
-
-if __name__ == "__main__":
-    sys.stdout.write("\n".join(rows()) + "\n")
