@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.state.buffer import ABSENT, Coding
-from headrace.state.codec import TIMESTAMP
+from headrace.state.codec import TIMESTAMP, decode_timestamped
 from headrace.state.layout import session_end
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
@@ -130,6 +130,32 @@ def test_many_expired_rows_go_in_several_commits(monkeypatch: pytest.MonkeyPatch
         left.append(len(list(SPEC.rows.view(state.store("w")).scan())))
     assert left[0] == 15
     assert left[-1] == 2
+
+
+def test_an_expired_row_is_up_to_date_until_it_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restore the deletion takes many commits, and readers of the files see the rows."""
+    monkeypatch.setattr("headrace.state.timed.EXPIRED_PER_COMMIT", 5)
+    state = MemoryTaskState([SPEC])
+    before = opened(state)
+    for time in range(20):
+        before.put(row_key(97, time, time), 1, 0)
+    commit(before, state)
+    buffer = opened(state)  # after a restart
+    for time, value in ((1, 2), (4, 2), (17, None), (19, 2), (21, 2)):
+        buffer.put(row_key(97, time, time), value, 7)
+    buffer.expire(50)
+    commit(buffer, state)
+
+    def left() -> dict[bytes, bytes]:
+        return dict(SPEC.rows.view(state.store("w")).scan())
+
+    found = {key: decode_timestamped(row) for key, row in left().items()}
+    assert set(found) == {row_key(97, time, time) for time in (*range(5, 17), 18, 19, 21)}
+    for time in (19, 21):
+        assert found[row_key(97, time, time)] == (7, b"\x02")
+    for _ in range(4):
+        commit(buffer, state)
+    assert left() == {}
 
 
 def test_a_row_that_is_written_again_is_put_into_the_index_once() -> None:

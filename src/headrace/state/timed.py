@@ -250,17 +250,23 @@ class TimedBuffer(Buffer):
         return without(entries)
 
     def local_rows(self, changes: list[tuple[bytes, bytes | None, int]]) -> Delta:
-        rows = self.live(timestamped_rows(changes))
+        expired = self.expired_rows()
+        rows = self.unswept(timestamped_rows(changes))
         known = self.clean.get
         # A row's time never changes, so a row on disk already has its index entry.
         indexed = (
             {key for key, _ in rows if (known(key) or ABSENT)[0] is not None} if self.clean else ()
         )
-        return [*self._layout.local(rows, indexed), *self.expired_rows()]
+        return [*self._layout.local(rows, indexed), *expired]
 
-    def live(self, rows: Delta) -> Delta:
-        time_of, horizon = self._time_of, self.horizon
-        return [row for row in rows if time_of(row[0]) >= horizon] if horizon > 0 else rows
+    def unswept(self, rows: Delta) -> Delta:
+        """Return the rows at which the deletion of expired rows has not arrived.
+
+        Readers of the files do not know the horizon, so an expired row must be up to date until it
+        is deleted. A row that is written later would never be deleted.
+        """
+        time_of, swept_to = self._time_of, self._deleted_to
+        return [row for row in rows if time_of(row[0]) >= swept_to] if swept_to > 0 else rows
 
     def committed(self) -> None:
         if self._other is None:
