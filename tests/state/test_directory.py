@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rocksdict import AccessType, Rdict
 
 from headrace.state.directory import StateDirectory, TaskDirectory
 from headrace.state.errors import StateDirectoryError, StateLockedError
@@ -234,6 +236,24 @@ def test_a_wiped_task_is_empty_and_still_locked(directory: StateDirectory, tmp_p
     assert list(task.path.iterdir()) == []
     assert tasks(tmp_path) == ["0_1"]
     assert directory.acquire_task("0_1", wait_ms=0).generation == 1
+
+
+def test_a_reader_that_opens_files_while_they_are_wiped_does_not_stop_the_wipe(
+    directory: StateDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB's client creates the directory of files that it opens, for readers too."""
+    task = directory.acquire_task("0_1", wait_ms=0)
+    remove = shutil.rmtree
+
+    def remove_while_it_is_read(path: Path) -> None:
+        remove(path)
+        reader = AccessType.secondary(str(tmp_path / "reader"))
+        with pytest.raises(Exception, match="No such file"):
+            Rdict(str(task.path / "rocksdb"), access_type=reader)
+
+    monkeypatch.setattr(shutil, "rmtree", remove_while_it_is_read)
+    task.wipe()
+    assert [path.name for path in task.path.iterdir()] == ["rocksdb"], "created by the reader"
 
 
 def test_what_an_interrupted_wipe_left_over_goes_with_the_next_owner(

@@ -150,7 +150,8 @@ class TaskDirectory:
         """Empty the directory and keep the lock; the state in it must be closed."""
         try:
             _remove(self.path)
-            self.path.mkdir()
+            # A reader that opens files which were just removed creates their directory.
+            self.path.mkdir(exist_ok=True)
         except OSError as error:
             raise _unusable(self.path, error) from error
 
