@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -131,6 +132,38 @@ def test_it_follows_a_store_that_was_emptied(
     assert reader.follow()
     assert (rows(reader), reader.position("a")) == ({}, None)
     reader.close()
+
+
+def test_a_damaged_file_of_rows_hides_none(tmp_path: Path) -> None:
+    """RocksDB's own secondary shows the state before the file, and the position after it."""
+    memory = RocksMemory(block_cache_bytes=1 << 20, write_buffer_bytes=1 << 22)
+    written = tmp_path / "written"
+    state = RocksTaskState(written, [StoreSpec("s")], memory=memory)
+    rows = [(b"k%d" % number, b"v" * 60) for number in range(3)]
+    state.begin_restore()
+    state.restore({"s": rows})
+    state.end_restore({"s": Position("id", 18, 7, 0)})
+    (file,) = written.glob("*.sst")
+    for begin in range(0, file.stat().st_size - 64, 64):
+        copy = tmp_path / f"copy-{begin}"
+        shutil.copytree(written, copy)
+        with (copy / file.name).open("r+b") as damaged:
+            damaged.seek(begin)
+            damaged.write(bytes(range(64)))
+        try:
+            view = RocksSecondary(copy, ["s"], memory=memory)
+        except StateError:
+            continue
+        try:
+            assert list(view.store("s").scan(None, None)) == rows
+        except StoreCorruptedError:
+            pass
+        finally:
+            view.close()
+    state.close()
+    view = RocksSecondary(written, ["s"], memory=memory)
+    assert list(view.store("s").scan(None, None)) == rows
+    view.close()
 
 
 def test_it_cannot_follow_a_store_whose_files_were_broken(

@@ -138,6 +138,11 @@ class RocksSecondary:
             logs = _logs(path)
             with _own_directory() as own, failures():
                 self._db = self._open(names, memory, own)
+                try:
+                    self._require_all_files(memory, own)
+                except BaseException:
+                    self.close()
+                    raise
             self._require_whole(logs, found)
 
     def _open(self, names: Iterable[str], memory: RocksMemory, own: str) -> Rdict:
@@ -158,6 +163,25 @@ class RocksSecondary:
         for family, name in families.items():
             self._stores[name] = RocksStore(db.get_column_family(family))
         return db
+
+    def _require_all_files(self, memory: RocksMemory, own: str) -> None:
+        """Raise if a file of rows is damaged: a secondary silently shows the state before it.
+
+        A read-only view reads the same list of files, and fails if one of them cannot be opened.
+        """
+        options = row_options(memory)
+        options.set_max_open_files(-1)
+        options.set_db_log_dir(own)
+        strict = Rdict(
+            str(self._path),
+            options,
+            column_families={family_of(name): row_options(memory) for name in self._stores},
+            access_type=AccessType.read_only(False),
+        )
+        listed = _file_names(strict)
+        strict.close()
+        if not listed <= _file_names(self._db):
+            raise StateError(f"rows of {self._path} went to files while it was opened; try again")
 
     def _require_whole(self, logs: dict[str, int], found: OpenList | None) -> None:
         """Raise if rows were moved from the log to files while the secondary was opened.
@@ -221,6 +245,10 @@ class RocksSecondary:
         self._stores.clear()
         with suppress(DbClosedError):
             self._db.close()
+
+
+def _file_names(db: Rdict) -> set[str]:
+    return {file["name"] for file in db.live_files()}
 
 
 @contextmanager
