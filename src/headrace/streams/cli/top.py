@@ -32,8 +32,7 @@ from headrace.streams.cli.options import columns, said_errors, settings_option
 from headrace.streams.client.http import sent_token
 from headrace.streams.errors import ConfigError, StreamsError
 from headrace.streams.kafka.protocols import TopicPartition
-from headrace.streams.metrics.snapshots import SkewSnapshot
-from headrace.streams.tasks.tasks import moment
+from headrace.streams.metrics.snapshots import SkewSnapshot, moment
 
 # `headrace top --url`: the status of a running application, read over HTTP.
 
@@ -279,7 +278,10 @@ def top(
     times: int | None,
     settings: dict[str, Any],
 ) -> None:
-    """Show the tasks of an application, who has them, their lag and rate, until Ctrl-C.
+    """Show tasks with worker, lag, rate and event time.
+
+    Lines above the table name the slowest and the fastest partition in event time of each
+    sub-topology.
 
     It asks the cluster alone. A rate is what was committed between two looks, in offsets a second;
     markers of transactions are offsets too. With --times the exit code is 4 where a topic that it

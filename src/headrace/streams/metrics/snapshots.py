@@ -13,7 +13,7 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -84,6 +84,21 @@ def skew_of(times: Mapping[str, int], idle: Collection[str] = ()) -> SkewSnapsho
         fastest_ms=known[fastest],
         is_idle=slowest in idle,
     )
+
+
+def moment(time_ms: int) -> str:
+    """Format a record timestamp for people.
+
+    >>> moment(1_700_000_000_000), moment(-1), moment(1_700_000_000_000_000)
+    ('2023-11-14T22:13:20.000Z', '-1 ms', '1700000000000000 ms')
+    """
+    try:
+        time = datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms >= 0 else None
+    except (ValueError, OverflowError, OSError):
+        time = None
+    if time is None:
+        return f"{time_ms} ms"
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def format_duration(duration_ms: int) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from types import FrameType
 from typing import Protocol
@@ -32,7 +31,7 @@ from headrace.streams.kafka.protocols import (
     TopicFacts,
     TopicPartition,
 )
-from headrace.streams.metrics.snapshots import SkewSnapshot, format_duration, skew_of
+from headrace.streams.metrics.snapshots import SkewSnapshot, format_duration, moment, skew_of
 from headrace.streams.plan.changelog_identity import require_same_changelogs
 from headrace.streams.plan.key_sample import KeySample
 from headrace.streams.plan.plan import SubPlan, TaskId
@@ -122,21 +121,6 @@ def _skew_to_fastest(
     """Return the skew to the fastest input of the task; None if it is this input."""
     fastest = max(times, key=times.__getitem__, default=tp)
     return None if fastest == tp else skew_of({str(tp): times[tp], str(fastest): times[fastest]})
-
-
-def moment(time_ms: int) -> str:
-    """Format a record timestamp for people.
-
-    >>> moment(1_700_000_000_000), moment(-1), moment(1_700_000_000_000_000)
-    ('2023-11-14T22:13:20.000Z', '-1 ms', '1700000000000000 ms')
-    """
-    try:
-        time = datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms >= 0 else None
-    except (ValueError, OverflowError, OSError):
-        time = None
-    if time is None:
-        return f"{time_ms} ms"
-    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 # Facts of the cluster that tasks need before they start, from an admin client.

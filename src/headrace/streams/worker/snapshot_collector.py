@@ -31,12 +31,13 @@ from headrace.streams.metrics.snapshots import (
     StoreSnapshot,
     TaskSnapshot,
     WorkerSnapshot,
+    moment,
     skew_of,
 )
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.task import Task
-from headrace.streams.tasks.tasks import Tasks, moment
+from headrace.streams.tasks.tasks import Tasks
 from headrace.streams.worker.transactions import Transactions
 
 EVERY_S = 0.5
