@@ -40,7 +40,7 @@ from headrace.streams.app import KafkaStreams
 from headrace.streams.client.stores import RemoteStore, connect
 from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 
 JOB, IDLE, KEYS = "sum_100k", "last_value", 100_000
 BAR = 0.02
@@ -133,7 +133,7 @@ def _served(kind: str, settings: Settings) -> Iterator[RemoteStore[Any, Any]]:
     board = HealthSnapshot(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
     with (
         app.queries() as queries,
-        WebServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
+        HttpServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
         connect(server.url, never_back=False) as application,
     ):
         (name,) = queries.stores

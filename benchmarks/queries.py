@@ -27,7 +27,7 @@ from headrace.state.spec import StoreSpec
 from headrace.state.store import Position
 from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 
 TASKS, BATCH, COMMIT_ROWS = 4, 1_000, 2_000
 _ROOT = Path(__file__).parents[1]
@@ -125,7 +125,7 @@ def _measure(base: Path, keys: int, seconds: float) -> None:
     board = HealthSnapshot(facts=app.metrics(), turned_s=0.0, is_loaded=True, is_given_up=False)
     with (
         app.queries() as queries,
-        WebServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
+        HttpServer(lambda: board, "0", log=EventLog(), queries=lambda: queries) as server,
     ):
         counts = queries.store("counts")
         assert None not in counts.get_many(batch())

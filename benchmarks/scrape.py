@@ -25,10 +25,10 @@ import click
 from headrace.streams.supervisor.status_line import LoggedStatus
 from headrace.streams.supervisor.supervisor import Supervisor
 from headrace.streams.supervisor.worker_handle import LineReader
-from headrace.streams.supervisor.worker_reports import Report, Told, decode, report_channel
+from headrace.streams.supervisor.worker_reports import MetricsReport, Report, decode, report_channel
 from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.worker.restarts import RestartLimits
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 
 STOPPED, RESTARTED = 1, 2
 TURN_S, PAUSE_S = 0.1, 0.3
@@ -62,7 +62,7 @@ class FedWorker:
     def reports(self) -> Iterator[Report]:
         for line in self._lines.read():
             report = decode(line)
-            if isinstance(report, Told) and not self.has_told:
+            if isinstance(report, MetricsReport) and not self.has_told:
                 self.has_told = True
                 if self._index == STOPPED:
                     self._process.send_signal(signal.SIGSTOP)
@@ -138,7 +138,7 @@ def scrape(workers: int, tasks: int, *, times: int) -> Scraped:
     loop = threading.Thread(target=supervise)
     loop.start()
     try:
-        with WebServer(lambda: supervisor.board, "0", log=log) as server:
+        with HttpServer(lambda: supervisor.board, "0", log=log) as server:
             _wait(lambda: len(started) == workers and all(w.has_told for w in started.values()))
             seconds, pages = _scrape(f"{server.url}/metrics", times)
         restarts = sum(view.restarts for view in supervisor.board.facts.workers)

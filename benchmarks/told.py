@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import replace
 
-from headrace.streams.supervisor.worker_reports import Loaded, ReportSender, Status, Told
+from headrace.streams.supervisor.worker_reports import Loaded, MetricsReport, ReportSender, Status
 from tests.support.snapshots import worker_snapshot
 
 EVERY_S = 0.5
@@ -25,7 +25,7 @@ def main() -> None:
         now_s = time.monotonic()
         told = replace(facts, at_s=now_s, processed=facts.processed + count)
         status = Status("running", tasks, 0, 0, told.processed, 0, None, now_s)
-        if not (sender.send(Told(told)) and sender.send(status)):
+        if not (sender.send(MetricsReport(told)) and sender.send(status)):
             return
         time.sleep(EVERY_S)
 

@@ -27,7 +27,7 @@ from headrace.streams.metrics.snapshots import (
 )
 from headrace.streams.queries.queries import Queries
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.chaos import application
 
 
@@ -68,7 +68,7 @@ def serve(plan: dict[str, Any]) -> None:
         return HealthSnapshot(facts=facts(), turned_s=now_s, is_loaded=True, is_given_up=False)
 
     address = f"127.0.0.1:{plan['port']}"
-    with queries, WebServer(board, address, log=EventLog(), queries=lambda: queries):
+    with queries, HttpServer(board, address, log=EventLog(), queries=lambda: queries):
         print("serving", address, flush=True)
         over.wait()
 

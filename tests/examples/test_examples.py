@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from headrace.streams.cli.main import main
 from headrace.streams.supervisor.app_loader import load_app
 from headrace.topology import Topology
-from headrace.topology.graph.graph import Sink, Source
+from headrace.topology.graph.graph import Sink, SourceNode
 from tests.support.processes import ROOT
 
 NAMES = sorted(
@@ -30,7 +30,9 @@ def topology_of(name: str) -> Topology:
 
 def topics_of(topology: Topology) -> set[str]:
     """The topics that an application reads and writes and does not make itself."""
-    read = {t for n in topology.nodes if isinstance(n, Source) and not n.internal for t in n.topics}
+    read = {
+        t for n in topology.nodes if isinstance(n, SourceNode) and not n.internal for t in n.topics
+    }
     written = {n.topic for n in topology.nodes if isinstance(n, Sink) and not n.internal}
     return read | {topic for topic in written if isinstance(topic, str)}
 

@@ -13,7 +13,7 @@ from headrace.streams.testing.driver import CrashPoint, TopologyTestDriver
 from headrace.topology import KeySerdeWarning, StreamsBuilder, TopologyError
 from headrace.topology.compile.source import partial_taker
 from headrace.topology.graph.fold import Fold
-from headrace.topology.graph.graph import Sink, Source
+from headrace.topology.graph.graph import Sink, SourceNode
 from headrace.topology.serdes import long, partials
 from headrace.topology.topology import Topology
 from tests.reference.engine import Engine, Partial, Written
@@ -155,7 +155,7 @@ def _replay(
         if event.topic == GLOBAL and GLOBAL in engine.inputs:
             engine.read(GLOBAL, "0_0", event.key, event.value, event.timestamp)
     config = _config(program, way)
-    sources: dict[str, tuple[Source, partials.Take | None]] = {}
+    sources: dict[str, tuple[SourceNode, partials.Take | None]] = {}
     for plan in plans:
         sub = plan.program.sub_topology
         for source in sub.sources:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from headrace.topology import serdes
 from headrace.topology.dsl.suppressed import Suppressed
 from headrace.topology.serdes import Serde
-from headrace.topology.serdes.changed import Change
+from headrace.topology.serdes.changed import ValueChange
 from tests.reference import joins, streams
 from tests.reference.engine import Engine, Headers, PerTask, ReceiveChange, Task, attempted
 from tests.reference.functions import FailedError
@@ -347,14 +347,14 @@ class GroupedTable:
         lost = none if old is None else attempted(self._mapper, key, old, instead=none)
         gained = none if value is None else attempted(self._mapper, key, value, instead=none)
         if None not in lost and None not in gained and lost[0] == gained[0]:
-            self._send(gained[0], Change(gained[1], lost[1]), timestamp)
+            self._send(gained[0], ValueChange(gained[1], lost[1]), timestamp)
             return
         if None not in lost:
-            self._send(lost[0], Change(None, lost[1]), timestamp)
+            self._send(lost[0], ValueChange(None, lost[1]), timestamp)
         if None not in gained:
-            self._send(gained[0], Change(gained[1], None), timestamp)
+            self._send(gained[0], ValueChange(gained[1], None), timestamp)
 
-    def _send(self, key: Any, change: Change, timestamp: int) -> None:
+    def _send(self, key: Any, change: ValueChange, timestamp: int) -> None:
         self._engine.write(self._topic, self._key, key, change, timestamp)
 
     def count(self, *, store: str, value: Serde[Any]) -> Table:
@@ -376,7 +376,7 @@ class GroupedTable:
         del value
         table = Stored(self._engine, self._key, store, self._engine.lies_by(self._key))
 
-        def receive(task: Task, key: Any, change: Change, timestamp: int) -> None:
+        def receive(task: Task, key: Any, change: ValueChange, timestamp: int) -> None:
             total, since = table.get(task, key)
             try:
                 if total is not None and change.old is not None:

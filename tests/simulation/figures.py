@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.simulation import SimulationResult
 from headrace.streams.simulation.setup import Incarnation
-from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.transactions import Txn
 from headrace.streams.worker.worker import Worker
 
@@ -37,7 +37,7 @@ def figures_that_differ(result: SimulationResult) -> list[str]:
 class Recount:
     """Counts what the transactions of a run have consumed, from the logs of the inputs."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._reached: dict[TopicPartition, int] = {}
         self.committed: dict[Txn, int] = {}

@@ -22,7 +22,7 @@ from headrace.streams.kafka.plain_producer import PlainProducer
 from headrace.streams.kafka.protocols import CommittedOffset, Offsets, TopicPartition
 from headrace.streams.kafka.transactional_producer import TransactionalProducer
 from headrace.streams.plan.live_versions import LiveVersions
-from headrace.streams.plan.ownership import Ownership
+from headrace.streams.plan.ownership import TopicOwnership
 from headrace.streams.plan.progress import COMMIT_ID, OffsetMetadata
 from headrace.streams.simulation.world.cluster import SimulatedAdmin
 from headrace.streams.simulation.world.disk import _DurableState
@@ -32,7 +32,7 @@ from headrace.streams.tasks import task
 from headrace.streams.tasks.restore import Restorer
 from headrace.streams.tasks.task import Task
 from headrace.streams.tasks.tasks import Tasks
-from headrace.streams.tasks.upstream_times import Answer, InputTime, UpstreamTimes
+from headrace.streams.tasks.upstream_times import InputTime, UpstreamSnapshot, UpstreamTimes
 from headrace.streams.worker.commit import Commit
 from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.worker import Worker
@@ -413,10 +413,10 @@ def ends_read_before_the_times(patch: pytest.MonkeyPatch) -> None:
     """A time is visible before the records that were written with it."""
     right = UpstreamTimes._look
 
-    def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> Answer | None:
+    def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> UpstreamSnapshot | None:
         early = right(self, inputs, own, alike)
         late = right(self, inputs, own, alike)
-        return late if early is None or late is None else Answer(late.inputs, early.ends)
+        return late if early is None or late is None else UpstreamSnapshot(late.inputs, early.ends)
 
     patch.setattr(UpstreamTimes, "_look", look)
 
@@ -426,10 +426,10 @@ def times_hold_up_to_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     """Offsets may be visible before the records of their transaction."""
     right = UpstreamTimes._look
 
-    def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> Answer | None:
+    def look(self: UpstreamTimes, inputs: Any, own: Any, alike: Any) -> UpstreamSnapshot | None:
         found = right(self, inputs, own, alike)
         admin: Any = getattr(self._end_offsets, "__self__")  # noqa: B009
-        return None if found is None else Answer(found.inputs, admin.stable_offsets(own))
+        return None if found is None else UpstreamSnapshot(found.inputs, admin.stable_offsets(own))
 
     patch.setattr(UpstreamTimes, "_look", look)
 
@@ -515,18 +515,18 @@ def each_version_chooses_its_subscribed_topics(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(
         "headrace.streams.plan.live_versions.keep_subscribed", lambda plans, deployed: plans
     )
-    patch.setattr(Ownership, "conflicts", lambda self, other: [])
+    patch.setattr(TopicOwnership, "conflicts", lambda self, other: [])
 
 
 @bug_of_upgrades
 def stores_move_while_others_live(patch: pytest.MonkeyPatch) -> None:
     """Inputs are compared, and changelogs are not."""
-    right = Ownership.conflicts
+    right = TopicOwnership.conflicts
 
-    def conflicts(self: Ownership, other: Ownership) -> list[str]:
+    def conflicts(self: TopicOwnership, other: TopicOwnership) -> list[str]:
         return right(replace(self, stores={}), replace(other, stores={}))
 
-    patch.setattr(Ownership, "conflicts", conflicts)
+    patch.setattr(TopicOwnership, "conflicts", conflicts)
 
 
 @bug_of_upgrades

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.simulation import CALM, Simulation, SimulationResult
-from headrace.streams.simulation.run import Run
+from headrace.streams.simulation.run import SimulatedRun
 from headrace.streams.simulation.world.kernel import SECOND
 from headrace.topology import Processor, ProcessorContext, Record, StreamsBuilder, Topology, serdes
 
@@ -28,14 +28,14 @@ Sleep = Callable[[float], None]
 @pytest.fixture
 def sleep(monkeypatch: pytest.MonkeyPatch) -> Sleep:
     """Lets the time of the run pass in which it is called."""
-    runs: list[Run] = []
-    right = Run.__init__
+    runs: list[SimulatedRun] = []
+    right = SimulatedRun.__init__
 
-    def init(self: Run, *args: Any, **kwargs: Any) -> None:
+    def init(self: SimulatedRun, *args: Any, **kwargs: Any) -> None:
         right(self, *args, **kwargs)
         runs.append(self)
 
-    monkeypatch.setattr(Run, "__init__", init)
+    monkeypatch.setattr(SimulatedRun, "__init__", init)
 
     def sleep(seconds: float) -> None:
         kernel = runs[-1].kernel

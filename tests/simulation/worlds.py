@@ -12,11 +12,11 @@ import confluent_kafka
 from confluent_kafka import KafkaException
 
 from headrace.streams.simulation import CALM
-from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
 from headrace.streams.simulation.world.faults import Faults
 from headrace.streams.simulation.world.kernel import SECOND, Kernel
-from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
 from tests.support.topics import Topics
 
@@ -104,12 +104,12 @@ class SimulatedWorld:
     def __init__(self) -> None:
         self.kernel = Kernel(0)
         self.topic, self.group = "t", "g"
-        self.cluster = Cluster(self.kernel, self.group)
+        self.cluster = SimulatedCluster(self.kernel, self.group)
         self.cluster.create(self.topic, 2, {})
         self._faults = Faults(CALM, random.Random(0))
 
-    def _process(self) -> Process:
-        process = Process(self.kernel, "main")
+    def _process(self) -> SimulatedProcess:
+        process = SimulatedProcess(self.kernel, "main")
         process.actor = self.kernel.main
         return process
 

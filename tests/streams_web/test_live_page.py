@@ -28,7 +28,7 @@ from headrace.streams.metrics.snapshots import (
 from headrace.streams.queries import feeds, followers
 from headrace.streams.queries.queries import Queries
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from headrace.topology.describe.picture import Arrow, Box, Picture, picture_of
 from tests.support.feeds import MemoryFeeds
 from tests.support.hosts import Group
@@ -75,7 +75,7 @@ class Scene:
         self.facts = application_snapshot(workers=2, tasks=3)
         self.change: Callable[[ApplicationSnapshot], ApplicationSnapshot] = lambda facts: facts
         self._began_s = time.monotonic()
-        self.server = WebServer(self.board, "0", log=EventLog(), **options)
+        self.server = HttpServer(self.board, "0", log=EventLog(), **options)
         self.page = browser.new_page(viewport={"width": 1200, "height": 900})
         self.said: list[str] = []
         self.asked: list[tuple[str, int]] = []

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.queries.feeds import Feeds
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.streams_web.stores.test_pages import Scene
 
 REQUESTS = 1_500
@@ -71,7 +71,7 @@ def escaped(text: str) -> str:
 
 
 def ask(
-    server: WebServer, method: str, target: str, body: bytes | None, headers: dict[str, str]
+    server: HttpServer, method: str, target: str, body: bytes | None, headers: dict[str, str]
 ) -> tuple[int, bytes]:
     """Send a request as it is; returns the code, and the body unless it lasts."""
     with closing(http.client.HTTPConnection(server.address.host, server.address.port, 60)) as at:
@@ -87,7 +87,7 @@ def refuse_to_follow(*_: object, **__: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebServer]:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     scene = Scene(tmp_path_factory.mktemp("state"), set_level=lambda level: f"set {level}")
     scene.send("words", *((f"k{n}", "") for n in range(20)))
     scene.send("ids", (7, {"a": 1}))
@@ -115,7 +115,7 @@ def random_request(choose: random.Random) -> tuple[str, str, bytes | None, dict[
 
 
 def test_no_request_is_answered_with_500(
-    served: WebServer, caplog: pytest.LogCaptureFixture
+    served: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     choose = random.Random(19)
     codes = set()
@@ -148,7 +148,7 @@ def test_no_request_is_answered_with_500(
     ],
 )
 def test_what_is_wrong_is_named(
-    served: WebServer, target: str, body: bytes | None, said: str
+    served: HttpServer, target: str, body: bytes | None, said: str
 ) -> None:
     path, _, given = target.partition("?")
     method = "GET" if body is None else "POST"
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_named(
     assert (code, said in json.loads(answer)["error"]) == (400, True), answer
 
 
-def test_a_deeply_nested_log_level_is_refused(served: WebServer) -> None:
+def test_a_deeply_nested_log_level_is_refused(served: HttpServer) -> None:
     kind = {"Content-Type": "application/json"}
     code, answer = ask(served, "POST", "/api/log-level", b"[" * 1_000, kind)
     assert (code, "level" in json.loads(answer)["error"]) == (400, True), answer

@@ -26,7 +26,7 @@ from headrace.streams.testing.memory_worker import EventLog
 from headrace.streams.web import open_web
 from headrace.streams_web import server as patience
 from headrace.streams_web.metrics import METRICS
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.support.snapshots import application_snapshot
 
 TOKEN = "a-token-of-some-length"
@@ -40,7 +40,7 @@ class Scene:
         self.board = board(application_snapshot(workers=2, tasks=3))
         self.log = EventLog()
         address = options.pop("address", "0")
-        self.server = WebServer(
+        self.server = HttpServer(
             lambda: self.board, address, log=self.log, monotonic_s=lambda: self.now_s, **options
         )
 

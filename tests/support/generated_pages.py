@@ -23,7 +23,7 @@ from headrace.streams.config.secrets import SECRET_NAMES
 from headrace.streams.config.settings_reference import CLIENTS, PLACES
 from headrace.streams.kafka.acls import TABLE, Needed
 from headrace.streams.supervisor import exit_codes
-from headrace.streams.supervisor.exit_codes import Ending
+from headrace.streams.supervisor.exit_codes import ExitCause
 from headrace.streams_web.metrics import METRICS
 
 # docs/metrics.md
@@ -260,7 +260,7 @@ def backfill_exit_codes() -> str:
     return _endings(backfill.TABLE, "run it again?")
 
 
-def _endings(endings: Sequence[Ending], again: str) -> str:
+def _endings(endings: Sequence[ExitCause], again: str) -> str:
     rows = [_row("raised", "when", "exit code", again), "|---|---|---|---|\n"]
     for ending in endings:
         raised = "" if ending.error is None else f"`{ending.error.__name__}`"

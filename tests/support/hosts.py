@@ -23,13 +23,13 @@ from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.query_queue import (
     NO_PARTITION,
     Outcome,
-    Refused,
+    QueryRefusal,
     StateQueryRequest,
     StateQueryResponse,
     UnansweredError,
 )
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.support.snapshots import application_snapshot, task_snapshot
 
 SETTINGS = {"application.id": "asked", "bootstrap.servers": "nowhere:1"}
@@ -84,7 +84,7 @@ class Host:
         board = HealthSnapshot(
             facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
         )
-        self.server = WebServer(
+        self.server = HttpServer(
             lambda: board, "0", log=EventLog(), queries=lambda: self.loaded, **options
         )
         self.endpoint = self.server.url.removeprefix("http://")
@@ -101,10 +101,10 @@ class Host:
         """What a worker of this host says of rows in its memory: of its own tasks alone."""
         outcome: Outcome | None = None
         if question.partition not in {*self.tasks, NO_PARTITION}:
-            outcome = Refused("another worker has the task", is_elsewhere=True)
+            outcome = QueryRefusal("another worker has the task", is_elsewhere=True)
         while outcome is None:
             outcome = self._driver._worker.present()._answering.answer(question)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, QueryRefusal):
             raise UnansweredError(outcome)
         return outcome
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from headrace.streams.testing.driver import Record, TopologyTestDriver
+from headrace.streams.testing.driver import OutputRecord, TopologyTestDriver
 from headrace.topology import KStream, StreamsBuilder, serdes
 
 Stream = KStream[Any, Any]
@@ -45,7 +45,7 @@ def pairs(driver: TopologyTestDriver, topic: str = "out") -> list[Pair]:
     return [(record.key, record.value) for record in driver.output(topic).read_all()]
 
 
-def one(step: Callable[[Stream], Any], key: Any, value: Any, **sent: Any) -> Record[Any, Any]:
+def one(step: Callable[[Stream], Any], key: Any, value: Any, **sent: Any) -> OutputRecord[Any, Any]:
     """The only record that comes out of a step for one record."""
     driver = driver_of(step)
     driver.input("in").send(key, value, **sent)

@@ -16,7 +16,7 @@ from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.queries import feeds
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.support.feeds import MemoryFeeds
 from tests.support.snapshots import application_snapshot
 
@@ -91,8 +91,8 @@ class ServedChanges:
         self._options = options
         self.server = self._served("0")
 
-    def _served(self, at: str) -> WebServer:
-        return WebServer(
+    def _served(self, at: str) -> HttpServer:
+        return HttpServer(
             lambda: self._board, at, log=EventLog(), queries=lambda: self.queries, **self._options
         )
 

@@ -13,9 +13,9 @@ from headrace.streams.tasks.driver_disk import MemoryDisk
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.streams.testing.memory_worker import (
-    Counts,
     EventLog,
     ManualClock,
+    WorkerCounts,
     create_topics,
     make_memory_worker,
 )
@@ -63,7 +63,7 @@ class WorkerBench:
         self.config = StreamsConfig.parse(SETTINGS)
         self.plans = plan_application(topology or key_count(), self.config)
         create_topics(self.cluster, self.plans, self.config)
-        self.counts, self.log, self.clock = Counts(), EventLog(), ManualClock(0)
+        self.counts, self.log, self.clock = WorkerCounts(), EventLog(), ManualClock(0)
         self.failing: dict[str, StreamsError] = {}
         """What the next step of a name fails with."""
         self.disk = MemoryDisk()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.topology import Processor, StreamsBuilder, serdes
-from headrace.topology.functions import Place, functions_in, place_of
+from headrace.topology.functions import SourceLocation, functions_in, place_of
 from headrace.topology.timestamps import wallclock_timestamp
 
 HERE = f"{__name__.replace('.', '/')}.py"
@@ -164,7 +164,7 @@ def test_an_object_that_has_every_attribute_is_placed_at_its_call() -> None:
     ],
 )
 def test_a_path_is_its_end_that_tells_the_module(file: str, module: str, shown: str) -> None:
-    assert str(Place("f", file, 3, module)) == f"{shown}:3 f"
+    assert str(SourceLocation("f", file, 3, module)) == f"{shown}:3 f"
 
 
 def test_the_functions_of_a_node_are_found_and_those_of_serdes_are_not() -> None:

@@ -14,8 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from headrace.streams import KafkaStreams, TopologyTestDriver
-from headrace.streams.testing.driver import Record as OutputRecord
-from headrace.streams.testing.driver import TestInput, TestOutput
+from headrace.streams.testing.driver import OutputRecord, TestInput, TestOutput
 from headrace.topology import (
     BranchedKStream,
     CogroupedKStream,

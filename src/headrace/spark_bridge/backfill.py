@@ -145,10 +145,10 @@ class _Attempt:
 
     def _request(self) -> Request:
         from headrace.spark_bridge.handover.handover import Request
-        from headrace.spark_bridge.handover.target import Target
-        from headrace.spark_bridge.plan.job import Application
+        from headrace.spark_bridge.handover.target import HandoverTarget
+        from headrace.spark_bridge.plan.job import CompiledApplication
 
-        target = Target.live(Application.of(self.topology, self.settings))
+        target = HandoverTarget.live(CompiledApplication.of(self.topology, self.settings))
         return Request(target=target, outputs=self.outputs, reset=self.reset)
 
     def finish(
@@ -238,7 +238,7 @@ def compute(
 ) -> Computation:
     """Plan a backfill, or follow an earlier `plan`, and create its frames without running them."""
     from headrace.spark_bridge.history.planning import make_plan
-    from headrace.spark_bridge.plan.job import Application, Job, pack_application
+    from headrace.spark_bridge.plan.job import CompiledApplication, StageJob, pack_application
     from headrace.spark_bridge.program.combine import combined_topics
     from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
     from headrace.spark_bridge.run.stages import make_stages
@@ -247,7 +247,7 @@ def compute(
 
     _check_words(order=(order, OrderChoice))
     config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
-    application = Application.of(topology, config)
+    application = CompiledApplication.of(topology, config)
     refuse_early(topology, application)
     reach(config.admin_config())
     admin = LiveAdmin(config.admin_config(), timeout_s=config.task_timeout_ms / 1000)
@@ -267,9 +267,9 @@ def compute(
     if dry_run:
         return Computation(config, plan)
     combined = combined_topics(topology, config, order)
-    application = Application.of(topology, config, combined)
+    application = CompiledApplication.of(topology, config, combined)
     packed = pack_application(topology, config)
-    job = Job(packed, plan.to_text(), (), combined, with_sinks=outputs == "write")
+    job = StageJob(packed, plan.to_text(), (), combined, with_sinks=outputs == "write")
     frames, archived = archives.numbered(job, plan)
     job = replace(job, archived=archived)
     stages = make_stages(spark, application, plan, job, frames)

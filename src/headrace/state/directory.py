@@ -184,7 +184,7 @@ def _locked_directory(path: Path, generation: int, lock: _Lock) -> TaskDirectory
 
 
 @dataclass(slots=True)
-class Identity:
+class WorkerIdentity:
     """Identity of a worker, reserved until `release`.
 
     Args:
@@ -309,7 +309,7 @@ class StateDirectory:
             holder_pid=holder,
         )
 
-    def acquire_identity(self, explicit: str | None = None) -> Identity:
+    def acquire_identity(self, explicit: str | None = None) -> WorkerIdentity:
         """Reserve the given identity, or the first free slot of this host.
 
         A slot's file has a random part that is created once. So slots of two hosts never have the
@@ -326,14 +326,14 @@ class StateDirectory:
                     holder_pid=holder,
                 )
             lock.write(f"{os.getpid()}\n")
-            return Identity(explicit, lock)
+            return WorkerIdentity(explicit, lock)
         for slot in range(MAX_SLOTS):
             lock = self._lock(self._workers / f"slot-{slot}")
             if lock is None:
                 continue
             host = _host_in(lock.read()) or self._new_host(lock)
             lock.write(f"{host} {os.getpid()}\n")
-            return Identity(f"{host}-{slot}", lock)
+            return WorkerIdentity(f"{host}-{slot}", lock)
         raise StateLockedError(f"all {MAX_SLOTS} worker slots in {self._workers} are in use")
 
     def identities(self) -> list[str]:

@@ -102,7 +102,7 @@ class _Plain:
 
 
 @dataclass(frozen=True, slots=True)
-class _Timed:
+class _TimedLayout:
     time_of: Callable[[bytes], int]
     time_from_end: int
     """Distance of the time from the end of a row key, in bytes."""
@@ -149,8 +149,8 @@ def row_key_of(entry: bytes) -> bytes:
 
 LAYOUTS: Mapping[LayoutName, Layout] = {
     "plain": _Plain(),
-    "window": _Timed(window_start, _WINDOW_SUFFIX_BYTES),
-    "session": _Timed(session_end, _SESSION_SUFFIX_BYTES),
+    "window": _TimedLayout(window_start, _WINDOW_SUFFIX_BYTES),
+    "session": _TimedLayout(session_end, _SESSION_SUFFIX_BYTES),
     "versioned": Versioned(),
 }
 

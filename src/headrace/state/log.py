@@ -83,7 +83,7 @@ class ModuleLog:
         names = (module,) if isinstance(factory, structlog.stdlib.LoggerFactory) else ()
         bound = structlog.get_logger(*names).bind(**self._fields)
         if hasattr(bound, "_logger"):
-            bound._logger = _Forgiving(bound._logger)
+            bound._logger = _WriteErrorsIgnored(bound._logger)
         say: Say = getattr(bound, level)
         return say
 
@@ -118,7 +118,7 @@ def keep_places_only(event: MutableMapping[str, Any]) -> None:
         event["places"] = places(error)
 
 
-class _Forgiving:
+class _WriteErrorsIgnored:
     """Wrapper of a program's logger that ignores write errors, such as a full disk or a closed
     pipe.
 

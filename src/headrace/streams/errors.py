@@ -36,13 +36,13 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from headrace.topology.context.environment import Headers
-from headrace.topology.functions import Place
+from headrace.topology.functions import SourceLocation
 
 
 class StreamsError(Exception):
     """Base class of all runtime errors; catch it to report an error, not to continue."""
 
-    functions: tuple[Place, ...] = ()
+    functions: tuple[SourceLocation, ...] = ()
     """Location of the failed user function; several if the failed call is not known."""
 
     @property

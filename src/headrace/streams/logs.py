@@ -90,7 +90,7 @@ def configure(
             renderer,
         ],
         wrapper_class=_WRAPPERS[level],
-        logger_factory=structlog.WriteLoggerFactory(_Forgiving(target)),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(_SafeStream(target)),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
 
@@ -164,7 +164,7 @@ def _lay_out_lines(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return event
 
 
-class _Forgiving:
+class _SafeStream:
     """Stream that ignores write errors: a lost log line must not stop a worker."""
 
     def __init__(self, stream: Stream) -> None:

@@ -45,7 +45,7 @@ class ThreadHandle:
 
 
 @dataclass(slots=True, eq=False)
-class _Member:
+class _AddedWorker:
     index: int
     hand: ThreadHandle
     thread: threading.Thread = field(init=False)
@@ -78,7 +78,7 @@ class StreamThreads:
         self._changed = changed
         self._failed = failed
         self._timeout_s = timeout_s
-        self._members: list[_Member] = []
+        self._members: list[_AddedWorker] = []
         self._is_over = False
         self._processed_before = 0
         # Reentrant: a signal handler may run while this thread holds the lock.
@@ -99,7 +99,7 @@ class StreamThreads:
                 return None
             taken = {member.index for member in self._members}
             index = next(n for n in range(1, len(taken) + 2) if n not in taken)
-            member, name = _Member(index, self._make(index)), f"{self._name}-{index}"
+            member, name = _AddedWorker(index, self._make(index)), f"{self._name}-{index}"
             member.thread = threading.Thread(target=self._run, args=(member,), name=name)
             self._members.append(member)
             self._members.sort(key=lambda one: one.index)
@@ -162,7 +162,7 @@ class StreamThreads:
     def desks(self) -> dict[int, QueryQueue]:
         return {member.index: member.hand.desk for member in tuple(self._members)}
 
-    def _run(self, member: _Member) -> None:
+    def _run(self, member: _AddedWorker) -> None:
         failure: BaseException | None = None
         try:
             member.hand.run()
@@ -180,6 +180,6 @@ class StreamThreads:
         self._changed()
 
 
-def _view(member: _Member) -> WorkerView:
+def _view(member: _AddedWorker) -> WorkerView:
     view = replace(member.hand.view(), index=member.index)
     return view if member.thread.is_alive() else replace(view, pid=None)

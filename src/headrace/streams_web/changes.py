@@ -15,7 +15,7 @@ LOG_LEVEL = "/api/log-level"
 BODY_MAX = 1_024
 
 
-class Changes:
+class AdminRequests:
     """Changes that are allowed over HTTP: the log level, with a token.
 
     `is_closed` rejects all changes, because the server accepts requests without a token.

@@ -39,7 +39,7 @@ from headrace.streams.metrics.snapshots import (
     without_taken,
 )
 from headrace.streams_web.address import names_this_machine
-from headrace.streams_web.changes import LOG_LEVEL, Changes
+from headrace.streams_web.changes import LOG_LEVEL, AdminRequests
 from headrace.streams_web.metrics import METRICS, Labels, Metric
 from headrace.streams_web.stores.parameters import store_paths
 from headrace.topology.describe.picture import Arrow, Box, Picture
@@ -589,7 +589,7 @@ class Pages:
         board: Callable[[], HealthSnapshot],
         monotonic_s: Callable[[], float],
         token: Secret | None,
-        changes: Changes,
+        changes: AdminRequests,
         *,
         is_local: bool = False,
         queries: Callable[[], object] | None = None,

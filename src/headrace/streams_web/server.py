@@ -25,7 +25,7 @@ from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.queries.errors import StoppingError
 from headrace.streams.web import SetLevel
 from headrace.streams_web.address import Address, check_guarded, listen, read_token
-from headrace.streams_web.changes import Changes
+from headrace.streams_web.changes import AdminRequests
 from headrace.streams_web.pages import Pages
 from headrace.streams_web.stores.routing import LASTS
 
@@ -42,7 +42,7 @@ GRACE_S = 0.4
 """Time for running requests to finish. Twice this is less than uvicorn's own timeout."""
 
 
-class Ending:
+class ShutdownMiddleware:
     """ASGI middleware that answers waiting requests when the server stops."""
 
     def __init__(self, pages: Any) -> None:
@@ -231,7 +231,7 @@ TICK_S = 1.0
 _THREAD = "headrace-web"
 
 
-class WebServer:
+class HttpServer:
     """HTTP server of an application, in a separate thread, with limited connections.
 
     Args:
@@ -265,7 +265,7 @@ class WebServer:
         self.address = Address(wanted.host, self._socket.getsockname()[1])
         is_local = wanted.is_loopback and token is None and not is_open
         # Open read access does not imply permission to change.
-        changes = Changes(set_level, is_closed=token is None and not is_local)
+        changes = AdminRequests(set_level, is_closed=token is None and not is_local)
         self._pages = Pages(board, monotonic_s, token, changes, is_local=is_local, queries=queries)
         self._server = _server(self._pages)
         self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
@@ -302,7 +302,9 @@ class WebServer:
 class _Server(uvicorn.Server):
     """Server that wakes up each second and when it stops; uvicorn wakes up ten times a second."""
 
-    def __init__(self, config: uvicorn.Config, ending: Ending, patience: ConnectionLimits) -> None:
+    def __init__(
+        self, config: uvicorn.Config, ending: ShutdownMiddleware, patience: ConnectionLimits
+    ) -> None:
         super().__init__(config)
         self._ending, self._patience = ending, patience
         self._lock = threading.Lock()
@@ -339,7 +341,7 @@ def _says(record: logging.LogRecord) -> bool:
 
 
 def _server(pages: Pages) -> _Server:
-    patience, ending = ConnectionLimits(H11Protocol), Ending(pages.application())
+    patience, ending = ConnectionLimits(H11Protocol), ShutdownMiddleware(pages.application())
     config = uvicorn.Config(
         ending,
         http=cast(Any, patience),

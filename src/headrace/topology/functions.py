@@ -62,7 +62,7 @@ _CALLED = ("process", "transform", "__call__", "__init__")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """Source location of a function.
 
     Args:
@@ -90,7 +90,7 @@ class Place:
         return _printable(f"{file}:{self.line} {self.name}")
 
 
-def place_of(function: object) -> Place | None:
+def place_of(function: object) -> SourceLocation | None:
     """Return the location of a user function; None for this package's functions and other objects.
 
     >>> str(place_of(str.upper)), str(place_of(len)), str(place_of(functools.partial(int, base=2)))
@@ -108,10 +108,10 @@ def place_of(function: object) -> Place | None:
     if method is None:
         name = str(getattr(function, "__qualname__", type(function).__qualname__))
         known = module.lstrip("_")  # modules in C start with an underscore, such as `_operator`
-        return Place(_printable(name if known in ("", "builtins") else f"{known}.{name}"))
+        return SourceLocation(_printable(name if known in ("", "builtins") else f"{known}.{name}"))
     code: CodeType = method.__code__
     name = str(getattr(method, "__qualname__", code.co_qualname))
-    return Place(_own_name(name), code.co_filename, code.co_firstlineno, module)
+    return SourceLocation(_own_name(name), code.co_filename, code.co_firstlineno, module)
 
 
 def made_of(function: Callable[..., Any]) -> Callable[[F], F]:
@@ -138,14 +138,14 @@ def functions_in(given: object, depth: int = _DEPTH_MAX) -> Iterator[Callable[..
             yield from functions_in(item, depth - 1)
 
 
-def called(traceback: TracebackType | None, generated: str) -> Place | None:
+def called(traceback: TracebackType | None, generated: str) -> SourceLocation | None:
     """Return the first user function in a traceback outside of the `generated` file, or None."""
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code.co_filename != generated and not is_ours(_module_in(frame)):
             code = frame.f_code
             name = _own_name(code.co_qualname)
-            return Place(name, code.co_filename, code.co_firstlineno, _module_in(frame))
+            return SourceLocation(name, code.co_filename, code.co_firstlineno, _module_in(frame))
         traceback = traceback.tb_next
     return None
 

@@ -17,13 +17,13 @@ from headrace.topology.graph.graph import (
     Graph,
     Node,
     OffsetReset,
-    Operator,
+    OperatorNode,
     Sink,
-    Source,
+    SourceNode,
     TableSource,
 )
 from headrace.topology.naming import legal, legal_topics
-from headrace.topology.operators.process import Process, supplied
+from headrace.topology.operators.process import ProcessorSpec, supplied
 from headrace.topology.processors.store_faces import KeyValueStore, ReadOnlyKeyValueStore
 from headrace.topology.processors.stores import StoreBuilder, store_names, with_stores
 from headrace.topology.timestamps import TimestampExtractor
@@ -159,7 +159,7 @@ class Topology(Graph):
                     f"{said_lines(self.lines, 'node', node.name)}; name that as the parent, "
                     "as a topic is read once"
                 )
-        source = Source(
+        source = SourceNode(
             legal(name),
             topics=found,
             key=key,
@@ -193,10 +193,10 @@ class Topology(Graph):
         """
         given = supplied(supplier)
         wanted = (*stores, *given.stores)
-        node = Operator(
+        node = OperatorNode(
             legal(name),
             self._known(name, parents),
-            spec=Process(given.supplier),
+            spec=ProcessorSpec(given.supplier),
             uses=store_names(wanted),
         )
         added, lines = with_stores(self.stores, wanted, self.lines)
@@ -355,7 +355,7 @@ class Topology(Graph):
                 raise TopologyError(
                     f"there is no store {store!r} to connect {processor!r} with; add it first"
                 )
-        given = cast("Operator", node).connected(stores)
+        given = cast("OperatorNode", node).connected(stores)
         nodes = tuple(given if n is node else n for n in self.nodes)
         return replace(self, nodes=nodes)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark_bridge.dataframes.topic_rows import Row, Version, latest, not_expired, versions
+from headrace.spark_bridge.dataframes.topic_rows import (
+    LatestRow,
+    Version,
+    latest,
+    not_expired,
+    versions,
+)
 from headrace.state.memory import MemoryTaskState
 from headrace.state.spec import StoreSpec
 from headrace.state.versions import is_deletion, key_and_time
@@ -48,11 +54,11 @@ def test_latest_is_what_a_dict_would_hold(
 
 
 def test_records_without_a_key_are_passed_over() -> None:
-    assert latest([messages([(None, b"x", 1), (b"k", b"y", 2)])]) == [Row(b"k", b"y", 2, 1)]
+    assert latest([messages([(None, b"x", 1), (b"k", b"y", 2)])]) == [LatestRow(b"k", b"y", 2, 1)]
 
 
 def test_windows_past_their_retention_are_left_out() -> None:
-    rows = [Row(bytes([time]), b"", 0, 0) for time in (10, 40, 50)]
+    rows = [LatestRow(bytes([time]), b"", 0, 0) for time in (10, 40, 50)]
     assert [row.key[0] for row in not_expired(rows, lambda key: key[0], 20)] == [40, 50]
     assert len(not_expired(rows, lambda key: key[0], None)) == 3
     assert not_expired([], lambda key: key[0], 20) == []

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.handover.notes import (
+    HandoverNotes,
     HandoverOptions,
-    Notes,
     check_id,
     marker_group,
     note_places,
@@ -43,8 +43,10 @@ def plan_over(partitions: int, *, id: str = "bf-1") -> BackfillPlan:  # noqa: A0
     return BackfillPlan("app", id, 5, ((0,),), {"in": partitions}, starts, ends)
 
 
-def read(group: Group, partitions: int) -> Notes:
-    return Notes.read("app", group, note_places(["in"], ["app-n-changelog"], {"in": partitions}))
+def read(group: Group, partitions: int) -> HandoverNotes:
+    return HandoverNotes.read(
+        "app", group, note_places(["in"], ["app-n-changelog"], {"in": partitions})
+    )
 
 
 @pytest.mark.parametrize("partitions", [1, 40, 2000])
@@ -125,10 +127,10 @@ def test_an_id_that_no_group_can_have_is_refused(bad: str) -> None:
         check_id(bad)
 
 
-def read_more(group: Group) -> Notes:
+def read_more(group: Group) -> HandoverNotes:
     """With another input before the first one: notes have other places then."""
     places = note_places(["earlier", "in"], ["app-n-changelog"], {"earlier": 1, "in": 2000})
-    return Notes.read("app", group, places)
+    return HandoverNotes.read("app", group, places)
 
 
 def test_parts_of_another_plan_that_lie_behind_are_not_taken() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
 from headrace.spark_bridge.history.archive_cuts import Cutover, cuts_of
-from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, Part
+from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, ArchiveStatistics
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.memory_cluster import MemoryMessage
 
@@ -90,13 +90,15 @@ class History:
 
 def with_offsets(first: int, last: int) -> ArchiveFacts:
     """An archive of the records between two."""
-    part = Part(0, last - first + 1, 0, 0, first, last, time_of(first), time_of(last))
+    part = ArchiveStatistics(0, last - first + 1, 0, 0, first, last, time_of(first), time_of(last))
     return ArchiveFacts(PLACE.topic, True, {0: part})
 
 
 def without(first: int, last: int, *, partition: int = EVERYWHERE) -> ArchiveFacts:
     """The same, if it does not know its offsets."""
-    part = Part(partition, last - first + 1, 0, 0, None, None, time_of(first), time_of(last))
+    part = ArchiveStatistics(
+        partition, last - first + 1, 0, 0, None, None, time_of(first), time_of(last)
+    )
     return ArchiveFacts(PLACE.topic, False, {partition: part})
 
 

@@ -9,7 +9,7 @@ import pytest
 from headrace.spark_bridge.errors import CannotBackfillError
 from headrace.spark_bridge.history.archive_facts import (
     ArchiveFacts,
-    Part,
+    ArchiveStatistics,
     facts_of,
     refuse_implausible_times,
     refuse_other_archive,
@@ -18,16 +18,20 @@ from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan
 from headrace.streams.kafka.protocols import TopicPartition
 
 
-def part(partition: int | None, rows: int = 5, *, no_offset: int = 0, no_time: int = 0) -> Part:
-    return Part(partition, rows, no_offset, no_time, 0, rows - 1, 1000, 2000)
+def part(
+    partition: int | None, rows: int = 5, *, no_offset: int = 0, no_time: int = 0
+) -> ArchiveStatistics:
+    return ArchiveStatistics(partition, rows, no_offset, no_time, 0, rows - 1, 1000, 2000)
 
 
-def timed(partition: int | None) -> Part:
+def timed(partition: int | None) -> ArchiveStatistics:
     """Of an archive without offsets."""
-    return Part(partition, 5, 5, 0, None, None, 1000, 2000)
+    return ArchiveStatistics(partition, 5, 5, 0, None, None, 1000, 2000)
 
 
-def put_together(*parts: Part, partitions: bool = True, offsets: bool = True) -> ArchiveFacts:
+def put_together(
+    *parts: ArchiveStatistics, partitions: bool = True, offsets: bool = True
+) -> ArchiveFacts:
     return facts_of("lines", parts, 2, has_partitions=partitions, has_offsets=offsets)
 
 
@@ -52,7 +56,7 @@ def test_only_what_an_archive_has_to_say_can_be_missing() -> None:
         ((part(-1),), "5 records of partition -1"),
     ],
 )
-def test_what_is_missing_is_counted(parts: tuple[Part, ...], said: str) -> None:
+def test_what_is_missing_is_counted(parts: tuple[ArchiveStatistics, ...], said: str) -> None:
     with pytest.raises(CannotBackfillError, match=said):
         put_together(*parts)
 
@@ -77,19 +81,25 @@ def test_times_that_can_hardly_be_milliseconds_are_refused(
 ) -> None:
     """The range is that of all partitions."""
     low, high = times
-    parts = (Part(0, 5, 0, 0, 0, 4, low, low), Part(1, 5, 0, 0, 0, 4, high, high))
+    parts = (
+        ArchiveStatistics(0, 5, 0, 0, 0, 4, low, low),
+        ArchiveStatistics(1, 5, 0, 0, 0, 4, high, high),
+    )
     with pytest.raises(CannotBackfillError, match=f"archive of lines has .*{said}"):
         refuse_implausible_times(put_together(*parts))
 
 
 def test_times_of_fifty_years_are_taken() -> None:
-    parts = (Part(0, 5, 0, 0, 0, 4, 10**11, NOW * 1000), Part(1, 5, 0, 0, 0, 4, None, None))
+    parts = (
+        ArchiveStatistics(0, 5, 0, 0, 0, 4, 10**11, NOW * 1000),
+        ArchiveStatistics(1, 5, 0, 0, 0, 4, None, None),
+    )
     assert _are_taken(*parts)
     assert _are_taken()
-    assert not _are_taken(*parts, Part(2, 5, 0, 0, 0, 4, NOW * 10**6, NOW * 10**6))
+    assert not _are_taken(*parts, ArchiveStatistics(2, 5, 0, 0, 0, 4, NOW * 10**6, NOW * 10**6))
 
 
-def _are_taken(*parts: Part) -> bool:
+def _are_taken(*parts: ArchiveStatistics) -> bool:
     try:
         refuse_implausible_times(put_together(*parts))
     except CannotBackfillError:

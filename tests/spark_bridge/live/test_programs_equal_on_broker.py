@@ -22,7 +22,7 @@ import pytest
 from headrace.spark_bridge import backfill
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
-from headrace.topology.graph.graph import Node, Sink, Source
+from headrace.topology.graph.graph import Node, Sink, SourceNode
 from tests.reference.programs import (
     BEHIND_CACHES,
     PLAIN_OPS,
@@ -64,7 +64,7 @@ def renamed(topology: Topology, names: dict[str, str]) -> Topology:
     """The topology with topics that no other test uses."""
     nodes: list[Node] = []
     for node in topology.nodes:
-        if isinstance(node, Source) and not node.internal:
+        if isinstance(node, SourceNode) and not node.internal:
             nodes.append(replace(node, topics=tuple(names[topic] for topic in node.topics)))
         elif isinstance(node, Sink) and not node.internal:
             nodes.append(replace(node, topic=names[str(node.topic)]))

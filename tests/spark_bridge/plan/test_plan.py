@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.spark_bridge.errors import CannotBackfillError, SparkMissingError
 from headrace.spark_bridge.history.planning import stages_of
-from headrace.spark_bridge.plan.job import Application, pack_application
+from headrace.spark_bridge.plan.job import CompiledApplication, pack_application
 from headrace.spark_bridge.plan.plan import ArchivedRows, BackfillPlan, PlanFormatError
 from headrace.spark_bridge.plan.plan_identity import (
     refuse_other_topics,
@@ -96,12 +96,12 @@ def test_topics_that_were_made_again_or_are_gone_are_named() -> None:
     refuse_other_topics(replace(plan, topic_ids={}), {})
 
 
-def _application(store: str, sink: str = "out") -> Application:
+def _application(store: str, sink: str = "out") -> CompiledApplication:
     builder = StreamsBuilder()
     counted = builder.stream("in").group_by(lambda k, v: v, name="by").count(store=store)
     counted.to_stream().to(sink)
     settings = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
-    return Application.of(builder.build(), settings)
+    return CompiledApplication.of(builder.build(), settings)
 
 
 def test_a_topology_is_told_from_one_with_other_stores_or_topics() -> None:
@@ -120,7 +120,7 @@ def test_stages_follow_the_repartition_topics() -> None:
     counts.to_stream().group_by(lambda k, v: v, name="two").count(store="c2")
     builder.stream("other").for_each(print)
     settings = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
-    plans = list(Application.of(builder.build(), settings).plans.values())
+    plans = list(CompiledApplication.of(builder.build(), settings).plans.values())
     stages = stages_of(plans[::-1])
     at = {sub: stages.index((sub,)) for sub in range(4)}
     assert sorted(stages) == [(0,), (1,), (2,), (3,)]
@@ -136,7 +136,7 @@ def test_sub_topologies_that_write_to_each_other_are_one_stage() -> None:
     )
     joined.to_stream().group_by(lambda k, v: v, name="by").count(store="c")
     settings = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
-    plans = list(Application.of(builder.build(), settings).plans.values())
+    plans = list(CompiledApplication.of(builder.build(), settings).plans.values())
     circle, behind = stages_of(plans)
     assert len(circle) == 2
     assert len(behind) == 1
@@ -148,7 +148,7 @@ def test_keys_of_unequal_bytes_that_would_never_meet_are_refused() -> None:
     both.group_by_key().count(store="counts")
     settings = {"application.id": "app", "bootstrap.servers": "nowhere:1"}
     with pytest.raises(TopologyError, match="reads b with serde 'json'"):
-        Application.of(builder.build(), settings)
+        CompiledApplication.of(builder.build(), settings)
 
 
 def test_ties_between_inputs_go_by_topic_and_partition() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.spark_bridge.records.order import Block, merged, orders_of
-from headrace.spark_bridge.records.outputs import Row
+from headrace.spark_bridge.records.outputs import SyntheticRecord
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, serdes
@@ -35,7 +35,9 @@ def lowest_head_first(inputs: list[list[int]]) -> list[tuple[int, int]]:
 
 def blocks(number: int, timestamps: list[int], size: int) -> Iterator[Block]:
     place, largest = TopicPartition("t", number), -1
-    rows = iter([Row((place, n, None, None, time, None)) for n, time in enumerate(timestamps)])
+    rows = iter(
+        [SyntheticRecord((place, n, None, None, time, None)) for n, time in enumerate(timestamps)]
+    )
     while some := list(islice(rows, size)):
         orders, largest = orders_of(some, number, largest)
         yield Block(some, orders)
@@ -68,9 +70,9 @@ def test_the_orders_are_those_that_a_sort_brings_about(inputs: list[list[int]]) 
     )
 
 
-def _records(*times: int) -> list[Row]:
+def _records(*times: int) -> list[SyntheticRecord]:
     place = TopicPartition("t", 0)
-    return [Row((place, n, None, None, time, None)) for n, time in enumerate(times)]
+    return [SyntheticRecord((place, n, None, None, time, None)) for n, time in enumerate(times)]
 
 
 def test_the_largest_timestamp_goes_on_from_block_to_block() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, WallClockError
 from headrace.spark_bridge.history.planning import make_plan
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.run.refusals import refuse_early, refuse_processors
 from headrace.state.codec import partition_for_key
 from headrace.streams.config.handlers import Continue, Failure
@@ -522,9 +522,9 @@ def test_nothing_is_combined_or_held_back_in_front_of_what_goes_by_stream_time()
 # -- what is refused ---------------------------------------------------------------------------
 
 
-def application(topology: Topology, **settings: Any) -> Application:
+def application(topology: Topology, **settings: Any) -> CompiledApplication:
     named = {"application.id": "test", "bootstrap.servers": "nowhere:1", **settings}
-    return Application.of(topology, named)
+    return CompiledApplication.of(topology, named)
 
 
 def test_the_wall_clock_as_the_time_of_records_is_refused() -> None:

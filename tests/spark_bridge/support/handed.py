@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.spark_bridge.backfill import Computation, compute
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.spark_bridge.support.local_rows import computed, plan_of
@@ -63,8 +63,8 @@ class Handed:
         self._live: list[str] = []
 
     @property
-    def application(self) -> Application:
-        return Application.of(self.topology, self.settings)
+    def application(self) -> CompiledApplication:
+        return CompiledApplication.of(self.topology, self.settings)
 
     def write(self, count: int, *, live: bool = False) -> None:
         """Write lines behind those that are there; `live` ones are in no plan."""

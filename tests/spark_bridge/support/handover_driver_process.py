@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from tests.spark_bridge.support.handed import word_count
 from tests.spark_bridge.support.local_rows import computed, plan_of
 from tests.spark_bridge.support.ways import hand_over_by_driver, hand_over_partitioned
@@ -20,7 +20,7 @@ DIED = 77
 def main(told: dict[str, Any]) -> None:
     """Hand over until the step."""
     topology = word_count(told["source"], told["sink"])
-    application = Application.of(topology, told["settings"])
+    application = CompiledApplication.of(topology, told["settings"])
     local = computed(topology, told["settings"], plan_of(topology, told["settings"], told["id"]))
     units = 0
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import HandoverUnit, units_of
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from tests.spark_bridge.support.handed import word_count
 from tests.spark_bridge.support.local_rows import batches_of, computed
 from tests.spark_bridge.support.ways import unit_writer
@@ -99,8 +99,8 @@ def run_twin(told: dict[str, Any], unit: str) -> None:
 def write_as_twin(told: dict[str, Any], name: str) -> None:
     """Write a unit of the plan that is open."""
     topology = word_count(told["source"], told["sink"])
-    application = Application.of(topology, told["settings"])
-    target = Target.live(application)
+    application = CompiledApplication.of(topology, told["settings"])
+    target = HandoverTarget.live(application)
     opened = target.notes().open_head
     assert opened is not None
     plan = target.notes().plan_of(opened[1])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from headrace.spark_bridge.history.planning import Until, make_plan
-from headrace.spark_bridge.plan.job import Application, Job, pack_application
+from headrace.spark_bridge.plan.job import CompiledApplication, StageJob, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.program.combine import combined_topics
 from headrace.spark_bridge.records.packs import RESULT_KINDS
@@ -69,12 +69,12 @@ def backfilled(
     )
     if uncommitted_bytes is not None:  # less than the settings allow
         config = replace(config, statestore_uncommitted_max_bytes=uncommitted_bytes)
-    application = Application.of(topology, config)
+    application = CompiledApplication.of(topology, config)
     plan = make_plan(
         application, HistoryMemoryAdmin(cluster), id="b", now_ms=0, until=until, create=True
     )
     combined = combined_topics(topology, config, order)
-    job = Job(
+    job = StageJob(
         pack_application(topology, config),
         plan.to_text(),
         (),

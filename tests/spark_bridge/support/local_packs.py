@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.spark_bridge.plan.job import Job
+from headrace.spark_bridge.plan.job import StageJob
 from headrace.spark_bridge.read import OpenConsumer
 from headrace.spark_bridge.records.packs import ORDER, PACK, RECORD, Label, opened, packed_records
 from headrace.spark_bridge.records.records import unpacked
@@ -21,7 +21,7 @@ RECORDS_EACH = 3
 """So few that the borders of packs fall everywhere."""
 
 
-def run_stage(job: Job, before: Sequence[Pack], open_consumer: OpenConsumer) -> list[Pack]:
+def run_stage(job: StageJob, before: Sequence[Pack], open_consumer: OpenConsumer) -> list[Pack]:
     """Run the tasks of a stage, one after the other."""
     application, plan = job.open()
     topics = [application.plans[sub].topics for sub in job.stage]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts, units_of
 from headrace.spark_bridge.history.planning import make_plan
-from headrace.spark_bridge.plan.job import Application, Job, pack_application
+from headrace.spark_bridge.plan.job import CompiledApplication, StageJob, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import consumer_opener
 from headrace.spark_bridge.records.packs import RESULT_KINDS
@@ -33,7 +33,7 @@ Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 def plan_of(topology: Topology, settings: Mapping[str, Any], backfill_id: str) -> BackfillPlan:
     """Plan a backfill of everything that is decided now, and make the internal topics."""
-    application = Application.of(topology, settings)
+    application = CompiledApplication.of(topology, settings)
     admin = LiveAdmin(application.config.admin_config(), timeout_s=30)
     return make_plan(
         application,
@@ -48,13 +48,13 @@ def plan_of(topology: Topology, settings: Mapping[str, Any], backfill_id: str) -
 def computed(topology: Topology, settings: Mapping[str, Any], plan: BackfillPlan) -> LocalResults:
     """Run the stages of a plan over the broker's records."""
     config = StreamsConfig.parse(settings)
-    job = Job(pack_application(topology, config), plan.to_text(), ())
+    job = StageJob(pack_application(topology, config), plan.to_text(), ())
     packs: list[Pack] = []
     opener = consumer_opener(config)
     for stage in plan.stages:
         packs += run_stage(replace(job, stage=stage), packs, opener)
     rows = rows_of([pack for pack in packs if pack["kind"] in RESULT_KINDS])
-    application = Application.of(topology, settings)
+    application = CompiledApplication.of(topology, settings)
     return LocalResults(LocalRows(rows, units_of(application, plan)), plan)
 
 

@@ -13,10 +13,10 @@ from headrace.spark_bridge.handover import drop as handover_drop
 from headrace.spark_bridge.handover import handover as handover_partitioned
 from headrace.spark_bridge.handover import lead as handover_lead
 from headrace.spark_bridge.handover import worker as handover_worker
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import HandoverUnit, units_of
 from headrace.spark_bridge.history.planning import make_plan
-from headrace.spark_bridge.plan.job import Application, Job, pack_application
+from headrace.spark_bridge.plan.job import CompiledApplication, StageJob, pack_application
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.packs import RESULT_KINDS
 from headrace.streams.kafka.protocols import (
@@ -110,7 +110,7 @@ class MemoryHandover:
         for topic in ("words", "counted"):
             self.cluster.create(topic)
         self.admin = TargetMemoryAdmin(self.cluster)
-        self.application = Application.of(self.topology, SETTINGS)
+        self.application = CompiledApplication.of(self.topology, SETTINGS)
         self.write(40)
 
     def write(self, count: int) -> None:
@@ -144,9 +144,11 @@ class MemoryHandover:
     def consumer(self) -> Any:
         return MemoryConsumer(self.cluster, group=None, committed=True)
 
-    def target(self) -> Target:
+    def target(self) -> HandoverTarget:
         log = structlog.get_logger()
-        return Target(self.application, self.admin, self.groups, self.consumer, log, lambda: NOW_MS)
+        return HandoverTarget(
+            self.application, self.admin, self.groups, self.consumer, log, lambda: NOW_MS
+        )
 
     def plan(self, backfill_id: str = "bf-1") -> BackfillPlan:
         return make_plan(
@@ -160,7 +162,7 @@ class MemoryHandover:
 
     def computed(self, plan: BackfillPlan) -> LocalResults:
         """Run the stages of a plan."""
-        job = Job(pack_application(self.topology, SETTINGS), plan.to_text(), ())
+        job = StageJob(pack_application(self.topology, SETTINGS), plan.to_text(), ())
         packs: list[Pack] = []
         for stage in plan.stages:
             packs += run_stage(replace(job, stage=stage), packs, self.consumer)

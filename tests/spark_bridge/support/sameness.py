@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka.admin import AdminClient
 
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.state.codec import partition_for_key
 from headrace.streams.app import State
 from headrace.streams.kafka.protocols import TopicPartition
@@ -149,7 +149,7 @@ class Progress:
     """Looks whether a running application has processed everything that is there for it."""
 
     def __init__(self, topology: Topology, settings: Mapping[str, Any]) -> None:
-        application = Application.of(topology, settings)
+        application = CompiledApplication.of(topology, settings)
         plans = application.plans.values()
         sources = {topic for plan in plans for topic in plan.topics.sources}
         self._group = str(settings["application.id"])
@@ -209,7 +209,7 @@ def changelogs_of(
     topology: Topology, settings: Mapping[str, Any]
 ) -> dict[tuple[str, str], dict[bytes, tuple[Any, int]]]:
     """The last value and timestamp of each key of the changelogs, by task and store."""
-    plans = Application.of(topology, settings).plans.values()
+    plans = CompiledApplication.of(topology, settings).plans.values()
     topics = [topic for plan in plans for topic in plan.changelogs.values()]
     records = kafka.read_all(str(settings["bootstrap.servers"]), topics)
     found: dict[tuple[str, str], dict[bytes, tuple[Any, int]]] = {}

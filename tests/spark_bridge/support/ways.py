@@ -7,52 +7,56 @@ from typing import Any
 from headrace.spark_bridge.handover import handover
 from headrace.spark_bridge.handover import handover as driver
 from headrace.spark_bridge.handover import handover as partitioned
-from headrace.spark_bridge.handover.handover import Found, HandOverReport, Request
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.handover import BackfillState, HandOverReport, Request
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts
 from headrace.spark_bridge.handover.worker import UnitProbe, WriteUnit, no_unit_probe
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 
 
-def _request(application: Application, target: Target | None = None, **asked: Any) -> Request:
-    return Request(target=target or Target.live(application), **asked)
+def _request(
+    application: CompiledApplication, target: HandoverTarget | None = None, **asked: Any
+) -> Request:
+    return Request(target=target or HandoverTarget.live(application), **asked)
 
 
 def hand_over_by_driver(
-    results: Any, application: Application, *, facts: RowFacts | None = None, **asked: Any
+    results: Any, application: CompiledApplication, *, facts: RowFacts | None = None, **asked: Any
 ) -> HandOverReport:
     return driver.hand_over_by_driver(results, _request(application, **asked), facts)
 
 
 def hand_over_partitioned(
-    results: Any, application: Application, *, facts: RowFacts | None = None, **asked: Any
+    results: Any, application: CompiledApplication, *, facts: RowFacts | None = None, **asked: Any
 ) -> HandOverReport:
     return partitioned.hand_over_partitioned(results, _request(application, **asked), facts)
 
 
 def finish_partitioned(
-    application: Application, plan: BackfillPlan, **asked: Any
+    application: CompiledApplication, plan: BackfillPlan, **asked: Any
 ) -> HandOverReport:
     return partitioned.finish_partitioned(plan, _request(application, **asked))
 
 
 def left_to_write(
-    application: Application, plan: BackfillPlan, *, target: Target | None = None
+    application: CompiledApplication, plan: BackfillPlan, *, target: HandoverTarget | None = None
 ) -> tuple[HandoverUnit, ...]:
-    return partitioned.left_to_write(plan, target or Target.live(application))
+    return partitioned.left_to_write(plan, target or HandoverTarget.live(application))
 
 
-def check_target(application: Application, plan: BackfillPlan, **asked: Any) -> None:
+def check_target(application: CompiledApplication, plan: BackfillPlan, **asked: Any) -> None:
     handover.check_target(_request(application, **asked), plan)
 
 
-def find(application: Application, backfill_id: str, *, target: Target | None = None) -> Found:
-    return handover.find(backfill_id, target or Target.live(application))
+def find(
+    application: CompiledApplication, backfill_id: str, *, target: HandoverTarget | None = None
+) -> BackfillState:
+    return handover.find(backfill_id, target or HandoverTarget.live(application))
 
 
 def unit_writer(
-    target: Target,
+    target: HandoverTarget,
     head: Any,
     plan: BackfillPlan,
     units: tuple[HandoverUnit, ...],

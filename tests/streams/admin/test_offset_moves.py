@@ -11,14 +11,14 @@ from headrace.streams.admin.backfill_gate import BackfillNote
 from headrace.streams.admin.offsets import (
     GroupOffsets,
     Input,
-    Move,
     MovePlan,
+    OffsetChange,
     lines,
     listing,
     read_offsets,
 )
 from headrace.streams.errors import ConfigError, ResetRefusedError
-from headrace.streams.kafka.protocols import CommittedOffset, Target, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, OffsetTarget, TopicPartition
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata, with_topic_id
 from headrace.streams.plan.topic_identity import committed_id
@@ -53,7 +53,7 @@ def group(*inputs: Input, **more: Any) -> GroupOffsets:
     return GroupOffsets(**given)
 
 
-def planned(one: Input, target: Target, **more: Any) -> MovePlan:
+def planned(one: Input, target: OffsetTarget, **more: Any) -> MovePlan:
     since = {PLACE: target.number} if target.kind == "time" else {}
     return MovePlan.of(group(one, **more), {PLACE: target}, since)
 
@@ -78,31 +78,31 @@ def planned(one: Input, target: Target, **more: Any) -> MovePlan:
 def test_each_move_says_what_is_processed_again_or_never(
     before: Input, target: int, again: Any, left_out: Any
 ) -> None:
-    move = Move(before, target)
+    move = OffsetChange(before, target)
     assert (move.again, move.left_out) == (again, left_out)
 
 
 @pytest.mark.parametrize(
     ("before", "target", "option"),
     [
-        (at(30), Target("offset", 25), "--process-again"),
-        (at(30), Target("earliest"), "--process-again"),
-        (at(30), Target("time", 29), "--process-again"),
-        (at(30), Target("offset", 31), "--leave-out"),
-        (at(30), Target("latest"), "--leave-out"),
-        (at(None), Target("earliest"), "--process-again"),
-        (at(41), Target("earliest"), "--process-again"),
-        (at(30), Target("offset", 30), ""),
-        (at(None), Target("offset", 20), ""),  # somebody knows
-        (at(None), Target("latest"), ""),
-        (at(None, begin=40), Target("earliest"), ""),  # there is nothing to repeat
-        (at(None, has_begun=False), Target("earliest"), ""),
-        (at(None, counted=Counted()), Target("earliest"), ""),
-        (at(30, of_topic(BEFORE)), Target("earliest"), ""),
+        (at(30), OffsetTarget("offset", 25), "--process-again"),
+        (at(30), OffsetTarget("earliest"), "--process-again"),
+        (at(30), OffsetTarget("time", 29), "--process-again"),
+        (at(30), OffsetTarget("offset", 31), "--leave-out"),
+        (at(30), OffsetTarget("latest"), "--leave-out"),
+        (at(None), OffsetTarget("earliest"), "--process-again"),
+        (at(41), OffsetTarget("earliest"), "--process-again"),
+        (at(30), OffsetTarget("offset", 30), ""),
+        (at(None), OffsetTarget("offset", 20), ""),  # somebody knows
+        (at(None), OffsetTarget("latest"), ""),
+        (at(None, begin=40), OffsetTarget("earliest"), ""),  # there is nothing to repeat
+        (at(None, has_begun=False), OffsetTarget("earliest"), ""),
+        (at(None, counted=Counted()), OffsetTarget("earliest"), ""),
+        (at(30, of_topic(BEFORE)), OffsetTarget("earliest"), ""),
     ],
 )
 def test_what_would_double_or_lose_needs_its_option_under_exactly_once(
-    before: Input, target: Target, option: str
+    before: Input, target: OffsetTarget, option: str
 ) -> None:
     plan = planned(before, target)
     wanted = {"again": option == "--process-again", "left_out": option == "--leave-out"}
@@ -131,7 +131,7 @@ def test_where_no_progress_stands_none_is_put(text: str | None) -> None:
 @pytest.mark.parametrize("number", [9, 41])
 def test_an_offset_outside_of_the_partition_is_refused(number: int) -> None:
     with pytest.raises(ConfigError, match=f"in-0 has the offsets 10 to 40, .* and no {number}"):
-        planned(HERE, Target("offset", number))
+        planned(HERE, OffsetTarget("offset", number))
 
 
 def test_an_input_or_a_partition_that_is_none_is_refused() -> None:
@@ -140,7 +140,7 @@ def test_an_input_or_a_partition_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="in has the partitions 0 to 0, and no 3"):
         group(HERE).chosen("in", [0, 3])
     with pytest.raises(ConfigError, match="in has the partitions 0 to 0, and no 1"):
-        MovePlan.of(group(HERE), {TopicPartition("in", 1): Target()}, {})
+        MovePlan.of(group(HERE), {TopicPartition("in", 1): OffsetTarget()}, {})
 
 
 @pytest.mark.parametrize("mark", [RESET_MARK, CHANGELOG_MARK])
@@ -159,22 +159,24 @@ def test_an_open_backfill_is_refused(state: Any) -> None:
 
 
 def test_a_change_since_the_plan_is_seen_and_growth_is_none() -> None:
-    plan = planned(HERE, Target("latest"))
-    shown = Target("offset", 40)
+    plan = planned(HERE, OffsetTarget("latest"))
+    shown = OffsetTarget("offset", 40)
     assert plan.is_still(planned(replace(HERE, end=50), shown))
     assert not plan.is_still(planned(at(31), shown))
     assert not plan.is_still(planned(replace(HERE, topic_id=BEFORE), shown))
 
 
 def test_what_would_be_set_is_said_with_what_follows() -> None:
-    said = "\n".join(lines(planned(HERE, Target("offset", 25))))
+    said = "\n".join(lines(planned(HERE, OffsetTarget("offset", 25))))
     assert (
         "  in-0  30 -> 25; offsets 25 to 29 are processed again, and the task has state in counts"
         in said
     )
-    assert "offset 30 is left out" in "\n".join(lines(planned(HERE, Target("offset", 31))))
-    assert "nothing says how far" in "\n".join(lines(planned(at(None), Target("latest"))))
-    assert "in-0  41 (beyond the end) -> 40" in "\n".join(lines(planned(at(41), Target("latest"))))
+    assert "offset 30 is left out" in "\n".join(lines(planned(HERE, OffsetTarget("offset", 31))))
+    assert "nothing says how far" in "\n".join(lines(planned(at(None), OffsetTarget("latest"))))
+    assert "in-0  41 (beyond the end) -> 40" in "\n".join(
+        lines(planned(at(41), OffsetTarget("latest")))
+    )
 
 
 def test_the_listing_has_a_line_for_each_partition() -> None:
@@ -216,20 +218,20 @@ def test_a_file_may_begin_with_the_names_of_its_columns() -> None:
 def test_an_input_that_stays_without_an_offset_is_named(other: Input, is_left: bool) -> None:
     place = TopicPartition("in", 1)
     found = group(HERE, replace(other, place=place))
-    plan = MovePlan.of(found, {PLACE: Target("offset", 30)}, {})
+    plan = MovePlan.of(found, {PLACE: OffsetTarget("offset", 30)}, {})
     assert plan.left_without == ([place] if is_left else [])
     assert ("stay in-1." in "\n".join(lines(plan))) is is_left
 
 
 def test_an_offset_without_a_past_says_that_the_times_of_windows_are_gone() -> None:
     gone = "the times that windows had reached are gone with the old offset"
-    assert gone in str(Move(at(None), 40))
-    assert gone not in str(Move(at(30), 40))
-    assert gone not in str(Move(at(None, counted=Counted()), 40))
+    assert gone in str(OffsetChange(at(None), 40))
+    assert gone not in str(OffsetChange(at(30), 40))
+    assert gone not in str(OffsetChange(at(None, counted=Counted()), 40))
 
 
 def test_an_offset_that_moves_no_table_s_position_is_said_to() -> None:
-    move = Move(replace(HERE, counted=Counted(), outside="keep"), 25)
+    move = OffsetChange(replace(HERE, counted=Counted(), outside="keep"), 25)
     said = str(move)
     assert "offsets 25 to 29 are NOT written again, as the table of step keep has a" in said
     assert "processed again" not in said

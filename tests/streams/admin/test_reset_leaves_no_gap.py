@@ -19,7 +19,7 @@ from headrace.streams.kafka.protocols import (
     CommittedOffset,
     Member,
     Offsets,
-    Target,
+    OffsetTarget,
     TopicFacts,
     TopicPartition,
 )
@@ -74,7 +74,7 @@ class _Cluster:
         assert not {*names} & {*self.ends}
 
     def offsets_for(
-        self, target: Target, places: Iterable[TopicPartition]
+        self, target: OffsetTarget, places: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         of_kind = {"earliest": lambda _: 0, "latest": lambda end: end}
         choose = of_kind.get(target.kind, lambda end: min(target.number, end))
@@ -215,7 +215,14 @@ def _outcome(seed: int, state_dir: Path) -> str:
     ends = Counter(topic for topic, _, _ in sent)
     cluster = _Cluster({topic: ends[topic] for topic in reads})
     chosen = rng.sample(reads, rng.randint(1, len(reads))) if rng.random() < 0.8 else []
-    target = rng.choice([Target(), Target(), Target("latest"), Target("offset", rng.randrange(9))])
+    target = rng.choice(
+        [
+            OffsetTarget(),
+            OffsetTarget(),
+            OffsetTarget("latest"),
+            OffsetTarget("offset", rng.randrange(9)),
+        ]
+    )
     try:
         plan = _reset(drawn.topology, cluster, state_dir).plan(target, inputs=chosen)
     except ResetRefusedError:
@@ -269,7 +276,7 @@ def _payments(*, extra: str = "") -> Topology:
 
 
 def _plan(
-    topology: Topology, tmp_path: Path, target: Target, *topics: str, metadata: str = ""
+    topology: Topology, tmp_path: Path, target: OffsetTarget, *topics: str, metadata: str = ""
 ) -> ResetPlan:
     cluster = _Cluster(dict.fromkeys(_reads(topology), 30), metadata)
     return _reset(topology, cluster, tmp_path).plan(target, inputs=topics)
@@ -282,16 +289,16 @@ def _offsets(plan: ResetPlan) -> dict[str, int | None]:
 @pytest.mark.parametrize(
     ("target", "topics", "offset"),
     [
-        (Target(), ["payments"], 0),
-        (Target("offset", 12), ["payments"], 12),
-        (Target("time", 12), [], 12),
-        (Target("latest"), [], 30),
-        (Target("latest"), ["payments"], 30),
+        (OffsetTarget(), ["payments"], 0),
+        (OffsetTarget("offset", 12), ["payments"], 12),
+        (OffsetTarget("time", 12), [], 12),
+        (OffsetTarget("latest"), [], 30),
+        (OffsetTarget("latest"), ["payments"], 30),
     ],
     ids=str,
 )
 def test_a_table_goes_to_the_beginning_with_the_streams(
-    tmp_path: Path, target: Target, topics: list[str], offset: int
+    tmp_path: Path, target: OffsetTarget, topics: list[str], offset: int
 ) -> None:
     plan = _plan(_payments(), tmp_path, target, *topics)
     assert _offsets(plan) == {"payments": offset, "cards": 0}
@@ -309,9 +316,9 @@ def test_a_table_goes_to_the_beginning_with_the_streams(
 def test_an_input_that_would_be_missing_refuses(tmp_path: Path, extra: str, said: str) -> None:
     topology = _payments(extra=extra)
     with pytest.raises(ResetRefusedError, match=said) as refused:
-        _plan(topology, tmp_path, Target(), "payments")
+        _plan(topology, tmp_path, OffsetTarget(), "payments")
     assert "Add --topic clicks" in str(refused.value)
-    assert _offsets(_plan(topology, tmp_path, Target(), "payments", "clicks")) == {
+    assert _offsets(_plan(topology, tmp_path, OffsetTarget(), "payments", "clicks")) == {
         "payments": 0,
         "cards": 0,
         "clicks": 0,
@@ -320,11 +327,11 @@ def test_an_input_that_would_be_missing_refuses(tmp_path: Path, extra: str, said
 
 def test_a_table_that_is_a_stream_too_is_not_set_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(ResetRefusedError, match="clicks is read as a table"):
-        _plan(_payments(extra="both"), tmp_path, Target("latest"))
+        _plan(_payments(extra="both"), tmp_path, OffsetTarget("latest"))
 
 
 def test_an_input_that_fills_nothing_stays(tmp_path: Path) -> None:
-    plan = _plan(_payments(extra="written"), tmp_path, Target(), "payments")
+    plan = _plan(_payments(extra="written"), tmp_path, OffsetTarget(), "payments")
     assert _offsets(plan) == {"payments": 0, "cards": 0, "clicks": 30}
 
 
@@ -332,7 +339,7 @@ def test_a_table_that_keeps_no_rows_stays(tmp_path: Path) -> None:
     builder = StreamsBuilder()
     builder.stream("in").to("out")
     builder.table("changes").to_stream().to("loud")
-    plan = _plan(builder.build(), tmp_path, Target(), "in")
+    plan = _plan(builder.build(), tmp_path, OffsetTarget(), "in")
     assert _offsets(plan) == {"in": 0, "changes": 30}
 
 
@@ -343,13 +350,13 @@ def test_both_sides_of_a_foreign_key_join_go_to_the_beginning(tmp_path: Path) ->
     named = orders.join(cards, lambda order, card: order + card, foreign_key=lambda order: order)
     named.to_stream().to("named")
     builder.stream("in").to("out")
-    plan = _plan(builder.build(), tmp_path, Target("latest"), "in")
+    plan = _plan(builder.build(), tmp_path, OffsetTarget("latest"), "in")
     assert _offsets(plan) == {"orders": 0, "cards": 0, "in": 30}
 
 
 def test_records_that_were_skipped_come_again_and_that_is_said(tmp_path: Path) -> None:
     skips = OffsetMetadata(5, left_out_values([31])).encode()
-    plan = _plan(_payments(extra="written"), tmp_path, Target(), "payments", metadata=skips)
+    plan = _plan(_payments(extra="written"), tmp_path, OffsetTarget(), "payments", metadata=skips)
     text = "\n".join(lines(plan))
     assert "clicks-0 was to skip offset 31: run headrace skip again" in text
     assert "If headrace skip has left out records from the new offsets on" in text
@@ -360,5 +367,5 @@ def test_results_that_are_read_again_are_named(tmp_path: Path) -> None:
     builder.stream("in", key=serdes.string, value=serdes.string).to("between")
     between = builder.stream("between", key=serdes.string, value=serdes.string)
     between.group_by_key().count(store="counts")
-    text = "\n".join(lines(_plan(builder.build(), tmp_path, Target())))
+    text = "\n".join(lines(_plan(builder.build(), tmp_path, OffsetTarget())))
     assert "between is written by the application too" in text

@@ -11,7 +11,7 @@ import pytest
 from headrace.streams import KafkaStreams
 from headrace.streams.admin.reset import (
     ApplicationTopics,
-    Move,
+    InputReset,
     OutsideTable,
     ResetPlan,
     lines,
@@ -88,31 +88,36 @@ def test_an_input_that_is_not_read_is_refused_with_those_that_are() -> None:
 def test_an_input_without_a_target_stays_where_it_is() -> None:
     other = TopicPartition("other", 0)
     committed = {PLACE: CommittedOffset(5, "AgAA"), other: CommittedOffset(6)}
-    assert moves(committed, {PLACE: 0}, [PLACE, other]) == (Move(PLACE, 5, 0), Move(other, 6, 6))
+    assert moves(committed, {PLACE: 0}, [PLACE, other]) == (
+        InputReset(PLACE, 5, 0),
+        InputReset(other, 6, 6),
+    )
 
 
 def test_a_second_run_knows_the_offset_of_before_the_first() -> None:
-    marked = Move(PLACE, 5, 0).mark
-    assert moves({PLACE: marked}, {}, [PLACE]) == (Move(PLACE, 5, 5),)
-    never = Move(PLACE, None, 0).mark
-    assert moves({PLACE: never}, {}, [PLACE]) == (Move(PLACE, None, None),)
+    marked = InputReset(PLACE, 5, 0).mark
+    assert moves({PLACE: marked}, {}, [PLACE]) == (InputReset(PLACE, 5, 5),)
+    never = InputReset(PLACE, None, 0).mark
+    assert moves({PLACE: never}, {}, [PLACE]) == (InputReset(PLACE, None, None),)
 
 
 def test_a_task_that_meets_the_mark_refuses_and_is_not_started_again() -> None:
     with pytest.raises(ResetUnfinishedError, match="run headrace reset again") as caught:
-        OffsetMetadata.decode(Move(PLACE, 5, 0).mark.metadata)
+        OffsetMetadata.decode(InputReset(PLACE, 5, 0).mark.metadata)
     assert exit_code_of(caught.value) is ExitCode.OFFSETS
     assert not is_crash(exit_code_of(caught.value))
 
 
 def test_an_input_without_offsets_that_stays_gets_none() -> None:
-    plan = _with(moves=(Move(PLACE, None, None),))
+    plan = _with(moves=(InputReset(PLACE, None, None),))
     assert plan.marks == {}
     assert plan.finals == {}
 
 
 def test_repartition_topics_are_marked_too_and_get_no_offsets_at_the_end() -> None:
-    plan = _with(moves=(Move(PLACE, 5, 0),), repartitions=(TopicPartition("a-r-repartition", 0),))
+    plan = _with(
+        moves=(InputReset(PLACE, 5, 0),), repartitions=(TopicPartition("a-r-repartition", 0),)
+    )
     assert [str(place) for place in plan.marks] == ["in-0", "a-r-repartition-0"]
     assert plan.finals == {PLACE: CommittedOffset(0)}
 
@@ -130,7 +135,7 @@ def test_leftovers_are_deleted_only_when_that_is_asked_for() -> None:
     "change",
     [
         {"members": (Member("w", "c", "/h"),)},
-        {"moves": (Move(PLACE, 5, 0),)},
+        {"moves": (InputReset(PLACE, 5, 0),)},
         {"internal": ("a-c-changelog",)},
         {"repartitions": (PLACE,)},
         {"unfinished": True},
@@ -142,14 +147,16 @@ def test_a_plan_that_changed_since_it_was_shown_is_another_one(change: dict[str,
 
 
 def test_an_input_that_grows_does_not_make_another_plan_of_it() -> None:
-    assert _with(moves=(Move(PLACE, 5, 10),)).is_still(_with(moves=(Move(PLACE, 5, 12),)))
+    assert _with(moves=(InputReset(PLACE, 5, 10),)).is_still(
+        _with(moves=(InputReset(PLACE, 5, 12),))
+    )
 
 
 def test_everything_that_would_be_done_is_said() -> None:
     text = "\n".join(
         lines(
             _with(
-                moves=(Move(PLACE, 5, 0), Move(TopicPartition("other", 10), 6, 6)),
+                moves=(InputReset(PLACE, 5, 0), InputReset(TopicPartition("other", 10), 6, 6)),
                 internal=("a-c-changelog",),
                 leftovers=("a-old-changelog",),
                 missing=("gone",),

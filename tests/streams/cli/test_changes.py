@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.streams.cli.dev import Changes
+from headrace.streams.cli.dev import FileWatcher
 
 
 def save(path: Path, text: str) -> Path:
@@ -15,7 +15,7 @@ def save(path: Path, text: str) -> Path:
 
 def test_what_is_saved_made_or_removed_is_told_once(tmp_path: Path) -> None:
     one, two = save(tmp_path / "one.py", "1"), save(tmp_path / "deep/er/two.toml", "2")
-    changes = Changes([tmp_path, tmp_path])
+    changes = FileWatcher([tmp_path, tmp_path])
     assert changes.since() == []
     save(one, "12")
     three = save(tmp_path / "three.py", "3")
@@ -27,7 +27,7 @@ def test_what_is_saved_made_or_removed_is_told_once(tmp_path: Path) -> None:
 
 def test_what_is_not_the_project_s_is_passed_over(tmp_path: Path) -> None:
     save(tmp_path / "env/pyvenv.cfg", "")
-    changes = Changes([tmp_path])
+    changes = FileWatcher([tmp_path])
     for place in (".git/x.py", "env/lib/x.py", "__pycache__/x.py", "data.csv", ".headrace/x.toml"):
         save(tmp_path / place, "x")
     assert changes.since() == []

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import ClusterMetadata
 
-from headrace.streams.cli.dev import Changes
+from headrace.streams.cli.dev import FileWatcher
 from headrace.streams.cli.known_topics import Known
 from headrace.streams.cli.main import main
 
@@ -79,7 +79,7 @@ def test_without_partitions_topics_stay_as_they_are(
     monkeypatch.setattr(dev, "Child", Child)
     Child.asked.clear()
     with ExitStack() as children:
-        dev.Session("shops:app", "file", given, Changes([tmp_path]), None)._start(children)
+        dev.Session("shops:app", "file", given, FileWatcher([tmp_path]), None)._start(children)
     (line,) = Child.asked
     admin = Admin()
     monkeypatch.setattr(create, "new_admin", lambda *_: admin)

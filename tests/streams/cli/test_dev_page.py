@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from headrace.streams.cli import dev as module
-from headrace.streams.cli.dev import Page, _page, missing
+from headrace.streams.cli.dev import DevDashboard, _page, missing
 from tests.support.processes import wait_until
 
 
-def port_of(page: Page) -> int:
+def port_of(page: DevDashboard) -> int:
     return int(urlsplit(page.url).port or 0)
 
 
@@ -22,12 +22,12 @@ def test_a_port_that_is_taken_gives_way_to_a_free_one(monkeypatch: pytest.Monkey
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         monkeypatch.setattr(module, "PORT", number)
-        page = Page(None)
+        page = DevDashboard(None)
         assert port_of(page) not in (0, number)
-    assert port_of(Page(None)) == number
-    assert port_of(Page(0)) not in (0, number)
+    assert port_of(DevDashboard(None)) == number
+    assert port_of(DevDashboard(0)) not in (0, number)
     # One that was asked for is taken as it is: whoever serves there says that it is taken.
-    assert Page(1234).options == ("--http", "127.0.0.1:1234", "--queries")
+    assert DevDashboard(1234).options == ("--http", "127.0.0.1:1234", "--queries")
 
 
 def test_a_browser_is_shown_the_page_once_it_is_there() -> None:
@@ -38,7 +38,7 @@ def test_a_browser_is_shown_the_page_once_it_is_there() -> None:
 
         def log_message(self, *_: object) -> None: ...
 
-    page, shown = Page(0), list[str]()
+    page, shown = DevDashboard(0), list[str]()
     page.open_soon(shown.append)
     with http.server.HTTPServer(("127.0.0.1", port_of(page)), Answers) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -26,7 +26,7 @@ from headrace.streams.queries import feeds
 from headrace.streams.supervisor.app_loader import load_app
 from headrace.streams.testing.memory_cluster import MemoryCluster
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.support.feeds import MemoryFeeds
 from tests.support.processes import wait_until
 from tests.support.snapshots import application_snapshot
@@ -245,7 +245,7 @@ def test_what_a_host_refuses_is_said_in_the_words_of_the_command(tmp_path: Path)
     known = HealthSnapshot(
         facts=application_snapshot(), turned_s=0.0, is_loaded=True, is_given_up=False
     )
-    with WebServer(lambda: known, "0", log=EventLog(), token_file=token_file) as server:
+    with HttpServer(lambda: known, "0", log=EventLog(), token_file=token_file) as server:
         served = ("--url", server.url)
         for asked in (("list",), ("get", "counts", "the"), ("watch", "counts")):
             found = run(*asked, *served)

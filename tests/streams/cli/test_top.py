@@ -10,12 +10,12 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from headrace.streams.admin.overview import InputLag, Overview, TaskView
-from headrace.streams.cli.top import Look, _go_on, shown
+from headrace.streams.cli.top import ClusterSnapshot, _go_on, shown
 from headrace.streams.kafka.protocols import GroupState, Member, TopicPartition
 from headrace.streams.plan.plan import TaskId
 
 
-def look(at_s: float, *committed: int | None, end: int = 1000) -> Look:
+def look(at_s: float, *committed: int | None, end: int = 1000) -> ClusterSnapshot:
     member = Member("w-0", "shop-consumer", "/10.0.0.7")
     tasks = []
     for partition, offset in enumerate(committed):
@@ -23,10 +23,12 @@ def look(at_s: float, *committed: int | None, end: int = 1000) -> Look:
         place = TopicPartition("in", partition)
         lag = InputLag(task, place, False, offset, 0, end)
         tasks.append(TaskView(task, member if partition == 0 else None, (lag,)))
-    return Look(Overview("shop", GroupState("stable", {member: ()}), tuple(tasks), ("gone",)), at_s)
+    return ClusterSnapshot(
+        Overview("shop", GroupState("stable", {member: ()}), tuple(tasks), ("gone",)), at_s
+    )
 
 
-def text(seen: Look, before: Look | None, rows_max: int = 10) -> str:
+def text(seen: ClusterSnapshot, before: ClusterSnapshot | None, rows_max: int = 10) -> str:
     out = io.StringIO()
     Console(file=out, width=120).print(shown(seen, before, rows_max=rows_max))
     return out.getvalue()

@@ -15,7 +15,7 @@ from rich.console import Console
 from headrace.streams.cli.top import ServedLook, ServedTask, shown_served, top
 from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.support.snapshots import application_snapshot
 
 TOKEN = "a-token-of-some-length"
@@ -27,8 +27,8 @@ def board() -> HealthSnapshot:
 
 
 @pytest.fixture
-def server() -> Iterator[WebServer]:
-    with WebServer(board, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
+def server() -> Iterator[HttpServer]:
+    with HttpServer(board, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
         yield server
 
 
@@ -37,7 +37,7 @@ def asked(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_it_shows_what_a_running_application_tells(server: WebServer) -> None:
+def test_it_shows_what_a_running_application_tells(server: HttpServer) -> None:
     code, text = asked("--url", server.url)
     assert code == 0
     assert "shop: 2 workers (running), lag 40\n" in text
@@ -53,7 +53,7 @@ def test_the_token_is_sent_and_a_wrong_one_is_said(tmp_path: Path) -> None:
     file.write_text(f"{TOKEN}\n")
     wrong.write_text("another token of some length")
     log = EventLog()
-    with WebServer(board, "0", log=log, token_file=file, monotonic_s=lambda: 103.0) as server:
+    with HttpServer(board, "0", log=log, token_file=file, monotonic_s=lambda: 103.0) as server:
         assert asked("--url", server.url, "--http-token-file", str(file))[0] == 0
         for arguments, said in (
             ([], "send the token"),
@@ -70,7 +70,7 @@ def test_the_token_is_sent_and_a_wrong_one_is_said(tmp_path: Path) -> None:
 
 def test_an_application_that_is_not_loaded_yet_says_so() -> None:
     starting = replace(board(), is_loaded=False)
-    with WebServer(lambda: starting, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
+    with HttpServer(lambda: starting, "0", log=EventLog(), monotonic_s=lambda: 103.0) as server:
         code, text = asked("--url", server.url)
     assert code == 1
     assert "the application is not loaded yet (503)" in text

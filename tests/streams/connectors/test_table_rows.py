@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.streams.connectors.arrow import ArrowColumns, TableRows, said
+from headrace.streams.connectors.arrow import ArrowColumns, ArrowTableConverter, said
 from headrace.topology import SinkRefusedError, SinkRow, SinkUnusableError
 
 pa = pytest.importorskip("pyarrow")
@@ -25,7 +25,7 @@ def test_the_table_says_types_order_and_what_may_be_null() -> None:
             pa.field("id", pa.int16(), False),
         ]
     )
-    made = TableRows(ArrowColumns("goods", {"id": int | None, "price": float}), schema)
+    made = ArrowTableConverter(ArrowColumns("goods", {"id": int | None, "price": float}), schema)
     table = made.table(rows({"id": 1, "price": 9.5}, {"id": 2, "price": None}))
     assert table.schema == schema
     assert table.to_pylist() == [
@@ -40,7 +40,7 @@ def test_the_table_says_types_order_and_what_may_be_null() -> None:
 
 def test_what_is_declared_as_json_is_json_in_a_column_of_text() -> None:
     schema = pa.schema([pa.field("word", pa.large_string()), pa.field("more", pa.large_string())])
-    made = TableRows(ArrowColumns("goods", {"word": str, "more": object}), schema)
+    made = ArrowTableConverter(ArrowColumns("goods", {"word": str, "more": object}), schema)
     table = made.table(rows({"word": "tea", "more": "tea"}, {"word": "jam", "more": {"a": [1]}}))
     assert table.to_pylist() == [
         {"word": "tea", "more": '"tea"'},
@@ -50,7 +50,7 @@ def test_what_is_declared_as_json_is_json_in_a_column_of_text() -> None:
 
 def test_keys_are_those_of_the_table() -> None:
     schema = pa.schema([pa.field("n", pa.int64()), pa.field("id", pa.int32(), False)])
-    made = TableRows(ArrowColumns("goods", {"id": int, "n": int}, "id"), schema)
+    made = ArrowTableConverter(ArrowColumns("goods", {"id": int, "n": int}, "id"), schema)
     assert made.keys(rows(None, key=7)).schema == pa.schema([pa.field("id", pa.int32(), False)])
 
 
@@ -64,7 +64,7 @@ def test_keys_are_those_of_the_table() -> None:
 def test_columns_that_do_not_fit_are_said(columns: Any, reason: str) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), False), pa.field("name", pa.string())])
     with pytest.raises(SinkUnusableError, match=reason):
-        TableRows(ArrowColumns("goods", columns), schema)
+        ArrowTableConverter(ArrowColumns("goods", columns), schema)
 
 
 def test_what_is_said_of_an_error_has_no_secret_and_one_line() -> None:

@@ -10,15 +10,15 @@ import pytest
 from headrace.streams.devbroker import DevBroker, NodeFailedError, PortTakenError
 from headrace.streams.devbroker.cluster import (
     LOG_NAME,
+    BrokerNode,
     ClusterRecord,
-    NodeRecord,
     log_directory,
     logged_errors,
     save,
     why_taken,
 )
 
-NODE = NodeRecord(id=1, port=20_001, controller_port=21_001)
+NODE = BrokerNode(id=1, port=20_001, controller_port=21_001)
 STAMP = "2026-01-31 09:00:00,123"
 EARLIER = f"{STAMP} ERROR [KafkaServer id=1] of an earlier start (kafka.Kafka$)\n"
 SHUTDOWN = "".join(f"{STAMP} INFO stopping part {n} (kafka.Kafka$)\n" for n in range(50))

@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from headrace.streams.devbroker.process import Identity, is_alive, launch, wait_gone
+from headrace.streams.devbroker.process import ProcessIdentity, is_alive, launch, wait_gone
 from tests.support.processes import IMPORT_PATH, wait_until
 
 BEGINS = "import pathlib, time; pathlib.Path('began').touch(); time.sleep(60)"
@@ -29,9 +29,9 @@ launch(command, token="token", cwd=here, output=here / "output", recorded=record
 
 def test_a_command_begins_once_it_is_written_down(tmp_path: Path) -> None:
     began = tmp_path / "began"
-    seen: list[tuple[Identity, bool]] = []
+    seen: list[tuple[ProcessIdentity, bool]] = []
 
-    def recorded(identity: Identity) -> None:
+    def recorded(identity: ProcessIdentity) -> None:
         # While a process becomes another one, its command line is empty for a moment.
         wait_until(lambda: is_alive(identity), what="the process is there")
         seen.append((identity, began.exists()))
@@ -58,6 +58,6 @@ def test_a_command_whose_starter_is_killed_never_begins(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED], cwd=tmp_path, env=environ, check=False)
     assert done.returncode == -signal.SIGKILL
     pid, started = (tmp_path / "pid").read_text().split()
-    left = Identity(int(pid), started, "token")
+    left = ProcessIdentity(int(pid), started, "token")
     assert wait_gone(left, timeout=timedelta(seconds=30))
     assert not (tmp_path / "began").exists()

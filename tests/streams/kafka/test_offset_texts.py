@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.streams.admin.backfill_gate import BackfillNote
-from headrace.streams.admin.reset import Move, committed_before
+from headrace.streams.admin.reset import InputReset, committed_before
 from headrace.streams.errors import ResetUnfinishedError
 from headrace.streams.kafka.offset_texts import text_of
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
@@ -94,7 +94,7 @@ def test_our_other_texts_are_read_whatever_follows(garbage: str) -> None:
     assert BackfillNote.decode(note.encode() + garbage) == note
     deployment = Deployment(topics=(DeployedTopic("by-word-repartition", "string", "json"),))
     assert Deployment.decode(deployment.encode() + garbage) == deployment
-    mark = Move(PLACE, 7, 3).mark
+    mark = InputReset(PLACE, 7, 3).mark
     assert committed_before(CommittedOffset(3, mark.metadata + garbage)) == 7
     with pytest.raises(ResetUnfinishedError):
         OffsetMetadata.decode(mark.metadata + garbage)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headrace.streams.errors import IdentityError
-from headrace.streams.mirror.names import Ownership
+from headrace.streams.mirror.names import NameClaim
 
 
 def test_the_one_that_began_later_goes_on_and_is_not_driven_out_again() -> None:
-    first, second = Ownership("m"), Ownership("m")
+    first, second = NameClaim("m"), NameClaim("m")
     for one, owner in ((first, None), (second, first.id)):
         one.require(owner)  # before it fences the other
         one.require(owner)  # and behind that
@@ -23,14 +23,14 @@ def test_the_one_that_began_later_goes_on_and_is_not_driven_out_again() -> None:
 
 
 def test_one_that_was_overtaken_as_it_began_ends() -> None:
-    one = Ownership("m")
+    one = NameClaim("m")
     one.require("x")
     with pytest.raises(IdentityError):
         one.require("y")
 
 
 def test_one_that_does_not_know_whether_its_name_is_written_goes_on() -> None:
-    one = Ownership("m")
+    one = NameClaim("m")
     one.require("x")
     one.require("x")
     one.require(one.id)

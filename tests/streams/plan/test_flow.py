@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from headrace.streams.config.config import StreamsConfig
-from headrace.streams.plan.flow import Flow, flow_of
+from headrace.streams.plan.flow import RepartitionFlow, flow_of
 from headrace.streams.plan.plan import plan_application
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import word_count
 
 
-def flow(topology: Topology) -> Flow:
+def flow(topology: Topology) -> RepartitionFlow:
     config = StreamsConfig.parse({"application.id": "app", "bootstrap.servers": "localhost:9092"})
     return flow_of(plan_application(topology, config))
 

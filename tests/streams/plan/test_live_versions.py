@@ -27,7 +27,7 @@ from headrace.streams.plan.live_versions import (
     WAIT_MORE_S,
     LiveVersions,
 )
-from headrace.streams.plan.ownership import Ownership
+from headrace.streams.plan.ownership import TopicOwnership
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.plan.topic_plan import TopicPlan
 from headrace.streams.testing.memory_worker import EventLog, ManualClock
@@ -452,7 +452,7 @@ def test_a_large_description_keeps_what_decides_ownership() -> None:
     worker = Worker(Cluster(), "a", write).start().run()
     read = worker.deployed.read()
     assert read is not None
-    assert Ownership.of(read, "app").version == worker.versions.version
+    assert TopicOwnership.of(read, "app").version == worker.versions.version
 
 
 def test_an_older_release_reads_what_is_described_now() -> None:

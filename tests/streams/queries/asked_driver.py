@@ -12,7 +12,7 @@ from headrace.streams.metrics.snapshots import ApplicationSnapshot, embedded
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.query_queue import (
     Ask,
-    Refused,
+    QueryRefusal,
     StateQueryRequest,
     StateQueryResponse,
     UnansweredError,
@@ -59,7 +59,7 @@ class Held:
         outcome = None
         while outcome is None:
             outcome = self._worker()._answering.answer(question)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, QueryRefusal):
             raise UnansweredError(outcome)
         return outcome
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.streams.queries.answers import Place
+from headrace.streams.queries.answers import PartitionPosition
 from headrace.streams.queries.errors import TooOldError
 from headrace.streams.queries.source import AgeLimit
 from headrace.streams_web.stores.asked import Asked
 
 
-def place(age_ms: int, state: str | None, partition: int | None = 1) -> Place:
-    return Place(
+def place(age_ms: int, state: str | None, partition: int | None = 1) -> PartitionPosition:
+    return PartitionPosition(
         partition=partition,
         offset=5,
         max_offset=5,
@@ -35,7 +35,7 @@ WHY = [
 
 
 @pytest.mark.parametrize(("where", "said"), WHY)
-def test_a_program_is_told_how_old_rows_are_and_why(where: Place, said: str) -> None:
+def test_a_program_is_told_how_old_rows_are_and_why(where: PartitionPosition, said: str) -> None:
     with pytest.raises(TooOldError) as refused:
         AgeLimit(0).require("counts", where, lambda: False)
     assert said.format(of="partition 1 of store 'counts'") in str(refused.value)
@@ -44,7 +44,7 @@ def test_a_program_is_told_how_old_rows_are_and_why(where: Place, said: str) -> 
 
 
 @pytest.mark.parametrize(("where", "said"), WHY)
-def test_who_asks_over_http_is_told_so_too(where: Place, said: str) -> None:
+def test_who_asks_over_http_is_told_so_too(where: PartitionPosition, said: str) -> None:
     with pytest.raises(TooOldError) as refused:
         Asked("counts", (("max_age", "0s"),)).require_young((place(0, "running", 0), where))
     assert said.format(of="partition 1 of store 'counts'") in str(refused.value)

@@ -15,7 +15,7 @@ from headrace.streams.queries.query_queue import (
     WAITING_MAX,
     Outcome,
     QueryQueue,
-    Refused,
+    QueryRefusal,
     StateQueryRequest,
     StateQueryResponse,
     UnansweredError,
@@ -118,7 +118,7 @@ def test_nobody_waits_for_a_worker_that_is_stuck_closed_or_asked_by_too_many() -
         desk.ask(ASKED, 30.0)
     desk.close()
     assert len(left) == WAITING_MAX
-    assert all(isinstance(outcome, Refused) for outcome in left)
+    assert all(isinstance(outcome, QueryRefusal) for outcome in left)
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_refusal_and_a_large_answer_go_through_too(
     joined: tuple[QueryChannel, QueryQueue, socket.socket],
 ) -> None:
     line, desk, _ = joined
-    restoring = Refused("the task is restoring", remaining=5)
+    restoring = QueryRefusal("the task is restoring", remaining=5)
     with Working(desk, restoring), pytest.raises(UnansweredError, match="is restor") as refused:
         line.ask(ASKED, 30.0)
     assert refused.value.refused.remaining == 5

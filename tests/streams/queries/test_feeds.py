@@ -16,7 +16,7 @@ from headrace.streams.errors import FatalClientError, StreamsError
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.queries import feeds, subscription
 from headrace.streams.queries import feeds as feeds_module
-from headrace.streams.queries.change import Change, positions_of
+from headrace.streams.queries.change import DecodedChange, positions_of
 from headrace.streams.queries.errors import (
     NoChangelogError,
     NoSuchStoreError,
@@ -26,7 +26,7 @@ from headrace.streams.queries.errors import (
     WrongQueryError,
 )
 from headrace.streams.queries.feeds import Feeds, Start
-from headrace.streams.queries.subscription import TURN_RECORDS, Subscription
+from headrace.streams.queries.subscription import TURN_RECORDS, ChangeSubscription
 from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from tests.support.feeds import Follower, MemoryFeeds, bare
 from tests.support.processes import wait_until
@@ -142,7 +142,7 @@ def test_those_who_catch_up_make_what_they_tell_one_at_a_time(
     at_work: set[int] = set()
     most, paused = [], []
 
-    class Watched(Change):
+    class Watched(DecodedChange):
         def __init__(self, *args: Any) -> None:
             at_work.add(threading.get_ident())
             most.append(len(at_work))
@@ -153,7 +153,7 @@ def test_those_who_catch_up_make_what_they_tell_one_at_a_time(
         paused.append(seconds)
         at_work.discard(threading.get_ident())
 
-    monkeypatch.setattr(feeds, "Change", Watched)
+    monkeypatch.setattr(feeds, "DecodedChange", Watched)
     monkeypatch.setattr(subscription, "_pause", pause)
     scene.write(*((n % 2, f"k{n}", n) for n in range(300)))
     followers = [scene.follow(BEGINNING) for _ in range(8)]
@@ -165,7 +165,7 @@ def test_those_who_catch_up_make_what_they_tell_one_at_a_time(
 
 
 def test_what_waits_is_taken_in_pieces() -> None:
-    follower = Subscription(None, lambda: None)
+    follower = ChangeSubscription(None, lambda: None)
     for number in range(10):
         follower.tell("row", b"%d" % number * 400)
     taken = []
@@ -324,7 +324,7 @@ def test_who_does_not_read_is_let_go_and_the_others_go_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        feeds_module, "Subscription", lambda key, wake: Subscription(key, wake, events_max=10)
+        feeds_module, "ChangeSubscription", lambda key, wake: ChangeSubscription(key, wake, events_max=10)
     )
     slow = scene.follow()
     monkeypatch.undo()
@@ -344,8 +344,8 @@ def test_who_does_not_read_is_let_go_and_the_others_go_on(
 def test_who_catches_up_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         feeds_module,
-        "Subscription",
-        lambda key, wake: Subscription(key, wake, events_max=5, patience_s=60),
+        "ChangeSubscription",
+        lambda key, wake: ChangeSubscription(key, wake, events_max=5, patience_s=60),
     )
     scene.write(*((0, "a", number) for number in range(100)))
     follower = scene.follow(BEGINNING)
@@ -357,8 +357,8 @@ def test_who_catches_up_and_reads_nothing_is_let_go(
 ) -> None:
     monkeypatch.setattr(
         feeds_module,
-        "Subscription",
-        lambda key, wake: Subscription(key, wake, bytes_max=100, patience_s=0.05),
+        "ChangeSubscription",
+        lambda key, wake: ChangeSubscription(key, wake, bytes_max=100, patience_s=0.05),
     )
     scene.write(*((0, "a", number) for number in range(100)))
     follower = scene.follow(BEGINNING)

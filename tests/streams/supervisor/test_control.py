@@ -24,7 +24,7 @@ from headrace.streams.supervisor.control_socket import (
     find_running,
     short_name,
 )
-from headrace.streams.supervisor.supervisor import RefusedError
+from headrace.streams.supervisor.supervisor import CommandRefusedError
 
 
 class Supervisor:
@@ -37,13 +37,13 @@ class Supervisor:
         answer: Future[str] = Future()
         try:
             answer.set_result(wish(self))  # type: ignore[arg-type]
-        except RefusedError as error:
+        except CommandRefusedError as error:
             answer.set_exception(error)
         return answer
 
     def scale(self, workers: int) -> str:
         if workers == 13:
-            raise RefusedError("all workers are being stopped")
+            raise CommandRefusedError("all workers are being stopped")
         self.done.append(workers)
         return f"{workers} it is"
 

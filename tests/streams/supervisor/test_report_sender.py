@@ -13,10 +13,10 @@ import pytest
 
 from headrace.streams.supervisor.worker_reports import (
     Loaded,
+    MetricsReport,
     Reporter,
     ReportSender,
     Status,
-    Told,
     decode,
     encode,
     report_channel,
@@ -112,7 +112,7 @@ def test_nothing_is_said_surely_to_a_reader_that_is_gone(channel: tuple[int, int
 
 
 def test_a_worker_of_many_tasks_is_told_whole(channel: tuple[int, int]) -> None:
-    told = Told(worker_snapshot(tasks=1_000))
+    told = MetricsReport(worker_snapshot(tasks=1_000))
     sender = ReportSender(channel[1])
     data = b""
     os.set_blocking(channel[0], False)
@@ -172,4 +172,4 @@ def test_a_reporter_tells_the_numbers_before_the_status(channel: tuple[int, int]
     with Reporter(ReportSender(channel[1]), status, lambda: facts, every_s=2):
         assert asked.wait(10)
     found = [decode(line) for line in _lines(channel[0])]
-    assert found == [Told(facts), STATUS] * 2
+    assert found == [MetricsReport(facts), STATUS] * 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.streams.supervisor.exit_codes import ExitCode
-from headrace.streams.supervisor.supervisor import WORKERS_MAX, RefusedError
+from headrace.streams.supervisor.supervisor import WORKERS_MAX, CommandRefusedError
 from tests.streams.supervisor.test_supervisor import INT, KILL, TERM, Scene
 
 
@@ -114,7 +114,7 @@ def test_one_that_waits_for_its_restart_is_forgotten_at_once() -> None:
 @pytest.mark.parametrize("workers", [0, -1, WORKERS_MAX + 1])
 def test_what_cannot_be_is_refused(workers: int) -> None:
     two = scene(2)
-    with pytest.raises(RefusedError, match="1 to 1000"):
+    with pytest.raises(CommandRefusedError, match="1 to 1000"):
         asked(two, workers)
     assert [status.index for status in two.shown] == [0, 1]
 
@@ -124,7 +124,7 @@ def test_nothing_changes_while_all_are_stopped() -> None:
     two.process(0).obeys = two.process(1).obeys = False
     two.supervisor.signalled(INT)
     two.turn()
-    with pytest.raises(RefusedError, match="being stopped"):
+    with pytest.raises(CommandRefusedError, match="being stopped"):
         asked(two, 3)
     assert two.indices == [0, 1]
 

@@ -14,8 +14,8 @@ from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.supervisor.exit_codes import ExitCode
 from headrace.streams.supervisor.status_line import WorkerStatus
 from headrace.streams.supervisor.supervisor import Supervisor
-from headrace.streams.supervisor.worker_reports import Ended, Loaded, Report, Status, Told
-from headrace.streams.tasks.failures import Failure
+from headrace.streams.supervisor.worker_reports import Ended, Loaded, MetricsReport, Report, Status
+from headrace.streams.tasks.failures import FailureReport
 from headrace.streams.worker.restarts import RestartLimits
 from tests.support.snapshots import worker_snapshot
 
@@ -164,7 +164,10 @@ def silent_scene() -> Scene:
     scene.now_s = 100.0
     for index in range(2):
         facts = worker_snapshot(id=f"w-{index}", at_s=100.0)
-        scene.process(index).unread += [Told(facts), Status("running", 1, 0, 0, 5, 1, None, 100.0)]
+        scene.process(index).unread += [
+            MetricsReport(facts),
+            Status("running", 1, 0, 0, 5, 1, None, 100.0),
+        ]
     scene.turn()
     return scene
 
@@ -173,7 +176,7 @@ def go_on(scene: Scene, *heard: int, seconds: int) -> None:
     for _ in range(seconds):
         for index in heard:
             facts = worker_snapshot(id=f"w-{index}", at_s=scene.now_s + 1)
-            scene.process(index).unread.append(Told(facts))
+            scene.process(index).unread.append(MetricsReport(facts))
         scene.turn(after_s=1)
 
 
@@ -259,7 +262,9 @@ def test_what_stops_several_workers_is_said_once() -> None:
     scene = Scene(workers=3)
     scene.all_running()
     for index in range(3):
-        told = Failure("RecordError", f"offset {index}", "KeyError", ["my_app.py:7 price"], [])
+        told = FailureReport(
+            "RecordError", f"offset {index}", "KeyError", ["my_app.py:7 price"], []
+        )
         scene.process(index).unread.append(told)
         scene.process(index).code = ExitCode.RECORD
     assert scene.outcome() is ExitCode.RECORD
@@ -535,7 +540,7 @@ def test_the_board_has_the_last_that_each_worker_told() -> None:
     facts = worker_snapshot(tasks=3)
     first.unread = [
         Loaded("shop", 1_000, topology="abc"),
-        Told(facts),
+        MetricsReport(facts),
         Status("running", 3, 0, 0, 0, 0, None, 1),
     ]
     scene.turn()
@@ -552,7 +557,7 @@ def test_the_numbers_of_a_worker_that_crashed_stay_until_the_next_tells_its_own(
     scene.turn()
     process = scene.started[0][1]
     facts = worker_snapshot(tasks=3)
-    process.unread = [Told(facts)]
+    process.unread = [MetricsReport(facts)]
     process.code = -KILL
     scene.turn()
     (view,) = scene.supervisor.board.facts.workers

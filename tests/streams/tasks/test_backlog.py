@@ -13,7 +13,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import FatalClientError
 from headrace.streams.kafka.clocks import at_once
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.plan.flow import Flow
+from headrace.streams.plan.flow import RepartitionFlow
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.backpressure import PATIENCE_S, RepartitionBackpressure
 from headrace.streams.testing.driver import TopologyTestDriver
@@ -59,7 +59,7 @@ class Group:
         given = {"application.id": "app", "bootstrap.servers": "b:1", **settings}
         self.backlog = RepartitionBackpressure(
             StreamsConfig.parse({"repartition.lag.max.records": LIMIT, **given}),
-            Flow({0: (WORDS,), 1: ()}, {WORDS: (0,)}, {0: 1, 1: 0}),
+            RepartitionFlow({0: (WORDS,), 1: ()}, {WORDS: (0,)}, {0: 1, 1: 0}),
             SimpleNamespace(lag=lambda _, offset: self.end - offset, positions=lambda _: {}),  # type: ignore[arg-type]
             SimpleNamespace(
                 reader_of=readers.get, running=running, has_all_of=lambda _: counts_here
@@ -236,7 +236,9 @@ def test_windows_are_not_closed_for_want_of_what_another_reader_holds_up() -> No
     group = Group(counts_here=True, **settings)
     group.end = LIMIT + 1
     assert group.holds(), "only one reads it, and has much"
-    flow = Flow({0: (WORDS, "app-others"), 1: ()}, {WORDS: (0,), "app-others": (0,)}, {0: 1, 1: 0})
+    flow = RepartitionFlow(
+        {0: (WORDS, "app-others"), 1: ()}, {WORDS: (0,), "app-others": (0,)}, {0: 1, 1: 0}
+    )
     config = {"application.id": "app", "bootstrap.servers": "b:1", **settings}
     backlog = RepartitionBackpressure(
         StreamsConfig.parse(config),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import RecordError
-from headrace.streams.testing.driver import Record, TopologyTestDriver
+from headrace.streams.testing.driver import OutputRecord, TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, serdes
 from tests.support.topologies import EXACTLY_ONCE
 
@@ -31,11 +31,11 @@ def divided() -> Topology:
     return builder.build()
 
 
-def dead(driver: TopologyTestDriver, **options: Any) -> list[Record[Any, Any]]:
+def dead(driver: TopologyTestDriver, **options: Any) -> list[OutputRecord[Any, Any]]:
     return driver.output(DEAD, **options).read_all()
 
 
-def about(record: Record[Any, Any]) -> dict[str, str]:
+def about(record: OutputRecord[Any, Any]) -> dict[str, str]:
     """The headers that say what went wrong."""
     named = [(name, value) for name, value in record.headers if name.startswith(PREFIX)]
     return {name.removeprefix(PREFIX): (value or b"").decode() for name, value in named}

@@ -14,7 +14,7 @@ from headrace.streams.errors import ConfigError, RecordError
 from headrace.streams.supervisor.exit_codes import TABLE
 from headrace.streams.supervisor.supervisor import _again
 from headrace.streams.supervisor.worker_reports import decode, encode, fitted
-from headrace.streams.tasks.failures import Failure, describe_failure, log_failure
+from headrace.streams.tasks.failures import FailureReport, describe_failure, log_failure
 from headrace.topology import StreamsBuilder, serdes
 
 SECRET = "a secret of the record"
@@ -59,11 +59,11 @@ def test_an_error_of_ours_that_no_user_code_is_behind_has_no_places() -> None:
 
 def test_a_failure_fits_into_a_report_whatever_its_size() -> None:
     places = [f"/somewhere/file_{n}.py:{n} fünktion" for n in range(300)]
-    whole = Failure("RecordError", "ü" * 1600, "KeyError", places, ["é" * 799] * 30)
+    whole = FailureReport("RecordError", "ü" * 1600, "KeyError", places, ["é" * 799] * 30)
     line = encode(fitted(whole))
     assert len(line) <= select.PIPE_BUF
     read = decode(line)
-    assert isinstance(read, Failure)
+    assert isinstance(read, FailureReport)
     assert read.kind == whole.kind
     assert read.traceback[-1].startswith("é" * 50)
     assert read.reason.startswith("ü" * 50)

@@ -13,7 +13,7 @@ import pytest
 
 from headrace.streams.errors import AbortableError, TaskMigratedError
 from headrace.streams.tasks.async_io import STOP_GRACE_S, CallWatch, LiveCalls, SharedLoop
-from headrace.topology.context.calls import CallPlan, Job, Retry
+from headrace.topology.context.calls import CallPlan, ExternalCall, Retry
 from headrace.topology.errors import CallCancelledError, CallsStuckError, CallTimeoutError
 from tests.support.patience import PATIENCE_S
 
@@ -33,7 +33,7 @@ def calls() -> Iterator[LiveCalls]:
     made.close()
 
 
-def job(value: int, seconds: float, *, is_async: bool) -> Job:
+def job(value: int, seconds: float, *, is_async: bool) -> ExternalCall:
     async def awaited(_: int) -> int:
         await asyncio.sleep(seconds)
         return value
@@ -42,7 +42,7 @@ def job(value: int, seconds: float, *, is_async: bool) -> Job:
         time.sleep(seconds)
         return value
 
-    return Job(awaited if is_async else plainly)
+    return ExternalCall(awaited if is_async else plainly)
 
 
 BOTH = pytest.mark.parametrize("is_async", [True, False])
@@ -87,7 +87,7 @@ def test_no_more_are_under_way_than_allowed(calls: LiveCalls, is_async: bool) ->
         time.sleep(0.005)
         count(-1)
 
-    jobs = [Job(awaited if is_async else plainly) for _ in range(30)]
+    jobs = [ExternalCall(awaited if is_async else plainly) for _ in range(30)]
     calls.run(jobs, plan(is_async=is_async, concurrency=7))
     assert most == 7
     assert all(one.error is None for one in jobs)
@@ -124,7 +124,7 @@ def test_what_fails_is_tried_again_within_its_time(calls: LiveCalls, is_async: b
     async def awaited(attempt: int) -> None:
         fail(attempt)
 
-    one = Job(awaited if is_async else fail)
+    one = ExternalCall(awaited if is_async else fail)
     retry = Retry(attempts=100, pause=timedelta(milliseconds=40), factor=1)
     calls.run([one], plan(is_async=is_async, timeout_ms=100, retry=retry))
     assert isinstance(one.error, CallTimeoutError)
@@ -139,16 +139,16 @@ def test_threads_that_never_come_back_are_not_filled_up_for_ever() -> None:
     ends = threading.Event()
     stuck = plan(is_async=False, concurrency=1, timeout_ms=1)
     try:
-        jobs = [Job(lambda _: ends.wait(PATIENCE_S)) for _ in range(11)]
+        jobs = [ExternalCall(lambda _: ends.wait(PATIENCE_S)) for _ in range(11)]
         calls.run(jobs, stuck)
-        more = Job(lambda _: 1)
+        more = ExternalCall(lambda _: 1)
         calls.run([more], stuck)
         assert isinstance(more.error, CallsStuckError)
         assert "11 calls that took longer than their timeout=" in str(more.error)
     finally:
         ends.set()
     _await(lambda: calls._threads._stuck == 0)
-    more = Job(lambda _: 1)
+    more = ExternalCall(lambda _: 1)
     calls.run([more], plan(is_async=False, concurrency=1))
     assert more.value == 1
     calls.close()
@@ -172,7 +172,7 @@ def test_closing_ends_what_is_under_way() -> None:
             cancelled.set()
             raise
 
-    one = Job(long)
+    one = ExternalCall(long)
     running = threading.Thread(target=calls.run, args=([one], plan(is_async=True)))
     running.start()
     _await(lambda: SharedLoop._present is not None)
@@ -191,14 +191,14 @@ def test_workers_of_one_process_share_the_loop_and_the_last_one_ends_it() -> Non
 
     workers = [LiveCalls(), LiveCalls()]
     for worker in workers:
-        worker.run([Job(look)], plan(is_async=True))
+        worker.run([ExternalCall(look)], plan(is_async=True))
     workers[0].close()
-    workers[1].run([Job(look)], plan(is_async=True))
+    workers[1].run([ExternalCall(look)], plan(is_async=True))
     assert len(set(map(id, loops))) == 1
     workers[1].close()
     assert loops[0].is_closed()
     again = LiveCalls()
-    again.run([Job(look)], plan(is_async=True))
+    again.run([ExternalCall(look)], plan(is_async=True))
     assert loops[-1] is not loops[0]
     again.close()
 
@@ -214,7 +214,7 @@ def test_a_task_of_a_call_that_exits_does_not_end_the_loop(calls: LiveCalls) -> 
         await asyncio.sleep(0.01)
         return 1
 
-    one = Job(begin)
+    one = ExternalCall(begin)
     calls.run([one], plan(is_async=True))
     assert (one.value, one.error) == (1, None)
     assert isinstance(kept[0].exception(), SystemExit)
@@ -228,7 +228,7 @@ def test_sys_exit_is_handed_on_and_ends_no_thread(calls: LiveCalls, is_async: bo
     def plainly(_: int) -> None:
         raise SystemExit(3)
 
-    one = Job(awaited if is_async else plainly)
+    one = ExternalCall(awaited if is_async else plainly)
     calls.run([one], plan(is_async=is_async))
     assert isinstance(one.error, SystemExit)
     more = job(1, 0.0, is_async=is_async)
@@ -274,7 +274,7 @@ def test_calls_that_nobody_wants_any_more_are_given_up(calls: LiveCalls, is_asyn
         is_wanted = False
 
     calls.watch(look)
-    jobs = [Job(awaited if is_async else plainly) for _ in range(5)]
+    jobs = [ExternalCall(awaited if is_async else plainly) for _ in range(5)]
     ending = threading.Thread(target=end_it)
     ending.start()
     with pytest.raises(UnwantedError):

@@ -16,9 +16,9 @@ from headrace.streams.tasks.driver_disk import MemoryDisk
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.streams.testing.memory_cluster import MemoryCluster, Transaction, TransactionOutcome
 from headrace.streams.testing.memory_worker import (
-    Counts,
     EventLog,
     ManualClock,
+    WorkerCounts,
     create_topics,
     make_memory_worker,
 )
@@ -31,7 +31,7 @@ CHANGELOG = TopicPartition("app-counts-changelog", 1)
 
 
 @dataclass
-class Starts(Counts):
+class Starts(WorkerCounts):
     """Counts how often a restore began, too."""
 
     begun: Counter[str] = field(default_factory=Counter)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.streams.queries.feeds import Feeds
-from headrace.streams.queries.subscription import Subscription
+from headrace.streams.queries.subscription import ChangeSubscription
 from headrace.streams_web import server
 from headrace.streams_web.stores import pages
 from tests.support.processes import wait_until
@@ -56,7 +56,7 @@ def test_a_client_that_comes_back_goes_on_where_it_was(scene: Scene, by: str) ->
 
 def test_who_reads_fast_leaves_the_loop_to_others(scene: Scene) -> None:
     async def turns() -> tuple[int, int]:
-        follower = Subscription(None, lambda: None)
+        follower = ChangeSubscription(None, lambda: None)
         for _ in range(100):
             follower.tell("row", b'"' + b"x" * pages.PIECE_BYTES + b'"')
         follower.close("it is all")

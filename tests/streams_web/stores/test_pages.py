@@ -29,7 +29,7 @@ from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.queries import followers
 from headrace.streams.queries.errors import NotReadableError
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from headrace.streams_web.stores.local import WAITING_MAX, room
 from headrace.streams_web.stores.pages import StorePages
 from tests.support.processes import wait_until
@@ -72,7 +72,7 @@ class Scene:
             facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
         )
         self.loaded: Any = lambda: self.queries
-        self.server = WebServer(
+        self.server = HttpServer(
             lambda: board, "0", log=EventLog(), queries=lambda: self.loaded(), **options
         )
 
@@ -363,7 +363,7 @@ def test_the_description_has_the_questions(scene: Scene) -> None:
     described = scene.get("/api/openapi.json")[1]
     paths = described["paths"]
     assert paths["/api/stores/{name}/{key}"]["get"]["responses"].keys() >= {"404", "503"}
-    assert "Place" in described["components"]["schemas"]
+    assert "PartitionPosition" in described["components"]["schemas"]
     routes = StorePages(lambda: None).routes()
     assert paths.keys() >= {route.path.replace(":path", "") for route in routes}
 
@@ -372,7 +372,7 @@ def test_stores_are_not_served_unless_that_is_asked_for() -> None:
     board = HealthSnapshot(
         facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
     )
-    with WebServer(lambda: board, "0", log=EventLog()) as server:
+    with HttpServer(lambda: board, "0", log=EventLog()) as server:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(server.url + "/api/stores", timeout=60)
         assert refused.value.code == 404

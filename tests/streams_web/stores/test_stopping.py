@@ -17,7 +17,7 @@ import pytest
 from headrace import KafkaStreams, StreamsBuilder, TopologyTestDriver, serdes
 from headrace.streams.metrics.snapshots import HealthSnapshot
 from headrace.streams.testing.memory_worker import EventLog
-from headrace.streams_web.server import WebServer
+from headrace.streams_web.server import HttpServer
 from tests.support.processes import wait_until
 from tests.support.served_changes import ServedChanges
 from tests.support.snapshots import application_snapshot
@@ -70,7 +70,7 @@ class Scene:
         board = HealthSnapshot(
             facts=application_snapshot(), turned_s=1.0, is_loaded=True, is_given_up=False
         )
-        self.server = WebServer(lambda: board, "0", log=EventLog(), queries=self._queries)
+        self.server = HttpServer(lambda: board, "0", log=EventLog(), queries=self._queries)
         self.port = self.server.address.port
 
     def _queries(self) -> Any:

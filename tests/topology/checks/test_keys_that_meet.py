@@ -24,7 +24,7 @@ from headrace.topology import (
     serdes,
 )
 from headrace.topology.checks.key_forms import same_bytes
-from headrace.topology.graph.graph import Source
+from headrace.topology.graph.graph import SourceNode
 from headrace.topology.serdes import avro
 from headrace.topology.serdes._serde import StringSerde, for_topic
 
@@ -151,9 +151,9 @@ def test_a_group_without_a_serde_takes_that_of_the_streams_that_it_is_folded_wit
         assert dict(driver.store("sums")) == dict.fromkeys(KEYS, 11)
 
 
-def internal(topology: Topology) -> list[Source]:
+def internal(topology: Topology) -> list[SourceNode]:
     """The sources of repartition topics."""
-    return [node for node in topology.nodes if isinstance(node, Source) and node.internal]
+    return [node for node in topology.nodes if isinstance(node, SourceNode) and node.internal]
 
 
 # -- what is refused ---------------------------------------------------------------------------

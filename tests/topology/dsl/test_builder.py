@@ -11,7 +11,14 @@ from headrace.topology.dsl.builder import StreamsBuilder
 from headrace.topology.dsl.kstream import KStream
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.fold import Aggregating
-from headrace.topology.graph.graph import Aggregate, Sink, Source, Stateless, TableSource, by_name
+from headrace.topology.graph.graph import (
+    Aggregate,
+    Sink,
+    SourceNode,
+    Stateless,
+    TableSource,
+    by_name,
+)
 from headrace.topology.graph.materialized import Materialized
 from headrace.topology.topology import Topology
 
@@ -43,7 +50,7 @@ def sink(topology: Topology, topic: str) -> Sink:
 def repartition_serdes(topology: Topology) -> set[tuple[object, object]]:
     """The serdes that write and read a repartition topic: one pair, if they agree."""
     return {
-        (n.key, n.value) for n in topology.nodes if isinstance(n, (Sink, Source)) and n.internal
+        (n.key, n.value) for n in topology.nodes if isinstance(n, (Sink, SourceNode)) and n.internal
     }
 
 
@@ -112,7 +119,7 @@ def test_a_repartition_is_written_and_read_with_the_serdes_that_it_is_given() ->
     strings(b).map(swap).repartition(key=serdes.json, value=serdes.bytes, partitions=3).to("out")
     topology = b.build()
     assert repartition_serdes(topology) == {(serdes.json, serdes.bytes)}
-    assert [n.partitions for n in topology.nodes if isinstance(n, Source)] == [None, 3]
+    assert [n.partitions for n in topology.nodes if isinstance(n, SourceNode)] == [None, 3]
 
 
 def test_a_stream_that_keeps_its_key_is_folded_where_it_is() -> None:
@@ -157,7 +164,7 @@ def test_a_named_group_has_one_repartition_for_all_its_folds() -> None:
     group = strings(b).group_by(key_of, name="g")
     group.count()
     group.reduce(max)
-    topics = [n.topics for n in b.build().nodes if isinstance(n, Source)]
+    topics = [n.topics for n in b.build().nodes if isinstance(n, SourceNode)]
     assert topics == [("in",), ("g-repartition",)]
 
 
@@ -236,7 +243,7 @@ def test_two_streams_of_the_same_topics_share_one_source() -> None:
     b = StreamsBuilder()
     b.stream(["a", "b"]).merge(b.stream(["b", "a"])).to("out")
     topology = b.build()
-    assert sum(isinstance(n, Source) for n in topology.nodes) == 1
+    assert sum(isinstance(n, SourceNode) for n in topology.nodes) == 1
     merge = next(n for n in topology.nodes if isinstance(n, Stateless))
     assert merge.parents == ("KSTREAM-SOURCE-0000000000",)
 

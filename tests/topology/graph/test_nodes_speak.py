@@ -93,25 +93,25 @@ def test_nobody_outside_the_compiler_asks_which_class_a_node_is_of(path: Path) -
 @pytest.mark.parametrize(
     "code",
     [
-        "isinstance(node, Source)",
-        "isinstance(node, (int, Source))",
-        "isinstance(node, Source | None)",
-        "type(node) is Source",
-        "LADDER = (Source, int)",
-        "TABLE = {Source: 'read'}",
-        "match node:\n    case Source(): pass",
+        "isinstance(node, SourceNode)",
+        "isinstance(node, (int, SourceNode))",
+        "isinstance(node, SourceNode | None)",
+        "type(node) is SourceNode",
+        "LADDER = (SourceNode, int)",
+        "TABLE = {SourceNode: 'read'}",
+        "match node:\n    case SourceNode(): pass",
     ],
 )
 def test_each_way_of_asking_is_found(code: str) -> None:
-    imported = "from headrace.topology.graph.graph import Source\n"
+    imported = "from headrace.topology.graph.graph import SourceNode\n"
     assert _told_apart(imported + code)
-    renamed = "from headrace.topology.graph.graph import Source as Reader\n"
-    assert _told_apart(renamed + code.replace("Source", "Reader"))
-    assert not _told_apart("from elsewhere import Source\n" + code)
+    renamed = "from headrace.topology.graph.graph import SourceNode as Reader\n"
+    assert _told_apart(renamed + code.replace("SourceNode", "Reader"))
+    assert not _told_apart("from elsewhere import SourceNode\n" + code)
 
 
 def test_the_classes_are_all_known() -> None:
-    assert {"Source", "Operator", "Process", "SessionFold"} <= {one.__name__ for one in KINDS}
+    assert {"SourceNode", "OperatorNode", "ProcessorSpec", "SessionFold"} <= {one.__name__ for one in KINDS}
 
 
 def test_every_operator_derives_from_what_speaks_for_it() -> None:

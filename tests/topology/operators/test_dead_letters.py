@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.streams.errors import RecordError
-from headrace.streams.testing.driver import Record, TopologyTestDriver
+from headrace.streams.testing.driver import OutputRecord, TopologyTestDriver
 from headrace.topology import KStream, StreamsBuilder, TopologyError, serdes
 from tests.spark_bridge.run.test_local_runs import compare
 from tests.support.operators import driver_of, pairs
@@ -22,7 +22,7 @@ def refuse_odd(stream: Stream, reason: Any) -> Stream:
     return stream.filter(lambda _, n: n % 2 == 0)
 
 
-def letters(driver: TopologyTestDriver) -> list[Record[bytes, bytes]]:
+def letters(driver: TopologyTestDriver) -> list[OutputRecord[bytes, bytes]]:
     return driver.output("dead", key=serdes.bytes, value=serdes.bytes).read_all()
 
 

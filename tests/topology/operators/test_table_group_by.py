@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.streams.testing.driver import TopologyTestDriver
 from headrace.topology import StreamsBuilder, Topology, TopologyError, serdes
-from headrace.topology.serdes.changed import Change, ChangedSerde
+from headrace.topology.serdes.changed import ChangedSerde, ValueChange
 from tests.support.examples import examples
 from tests.support.operators import pairs
 from tests.support.tables import (
@@ -75,10 +75,10 @@ def test_one_record_carries_both_values_where_a_row_stays_and_two_where_it_moves
         "test-by-city-repartition", key=serdes.string, value=ChangedSerde(serdes.json)
     )
     assert [(r.key, r.value) for r in changes.read_all()] == [
-        ("Rome", Change(1, None)),
-        ("Rome", Change(5, 1)),
-        ("Rome", Change(None, 5)),
-        ("Oslo", Change(7, None)),
+        ("Rome", ValueChange(1, None)),
+        ("Rome", ValueChange(5, 1)),
+        ("Rome", ValueChange(None, 5)),
+        ("Oslo", ValueChange(7, None)),
     ]
     assert dict(driver.store("rows")) == {"Rome": 0, "Oslo": 7}
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.topology import serdes
 from headrace.topology.errors import SerdeError
-from headrace.topology.serdes.changed import Change, ChangedSerde
+from headrace.topology.serdes.changed import ChangedSerde, ValueChange
 
 TEXT = ChangedSerde(serdes.string)
 
@@ -16,17 +16,17 @@ TEXT = ChangedSerde(serdes.string)
 @pytest.mark.parametrize(
     ("change", "data"),
     [
-        (Change(None, "old"), b"old\x00"),
-        (Change("new", None), b"new\x01"),
-        (Change("new", "old"), b"\x06newold\x02"),
-        (Change("", "old"), b"\x00old\x02"),
-        (Change("new", ""), b"\x06new\x02"),
-        (Change("", None), b"\x01"),
-        (Change("x" * 64, "old"), b"\x80\x01" + b"x" * 64 + b"old\x02"),
-        (Change("x" * 8192, "y"), b"\x80\x80\x01" + b"x" * 8192 + b"y\x02"),
+        (ValueChange(None, "old"), b"old\x00"),
+        (ValueChange("new", None), b"new\x01"),
+        (ValueChange("new", "old"), b"\x06newold\x02"),
+        (ValueChange("", "old"), b"\x00old\x02"),
+        (ValueChange("new", ""), b"\x06new\x02"),
+        (ValueChange("", None), b"\x01"),
+        (ValueChange("x" * 64, "old"), b"\x80\x01" + b"x" * 64 + b"old\x02"),
+        (ValueChange("x" * 8192, "y"), b"\x80\x80\x01" + b"x" * 8192 + b"y\x02"),
     ],
 )
-def test_a_flag_at_the_end_says_which_values_are_there(change: Change, data: bytes) -> None:
+def test_a_flag_at_the_end_says_which_values_are_there(change: ValueChange, data: bytes) -> None:
     assert TEXT.serialize(change) == data
     assert TEXT.deserialize(data) == change
 
@@ -34,14 +34,14 @@ def test_a_flag_at_the_end_says_which_values_are_there(change: Change, data: byt
 @pytest.mark.parametrize(
     ("data", "change"),
     [
-        (b"old\x01\x03", Change(None, "old")),
-        (b"new\x01\x04", Change("new", None)),
-        (b"\x06newold\x01\x05", Change("new", "old")),
-        (b"new\x00\x04", Change("new", None)),
+        (b"old\x01\x03", ValueChange(None, "old")),
+        (b"new\x01\x04", ValueChange("new", None)),
+        (b"\x06newold\x01\x05", ValueChange("new", "old")),
+        (b"new\x00\x04", ValueChange("new", None)),
     ],
 )
 def test_the_form_that_says_whether_a_change_is_the_latest_is_read(
-    data: bytes, change: Change
+    data: bytes, change: ValueChange
 ) -> None:
     assert TEXT.deserialize(data) == change
 
@@ -49,7 +49,7 @@ def test_the_form_that_says_whether_a_change_is_the_latest_is_read(
 @given(st.one_of(st.none(), st.text(max_size=300)), st.one_of(st.none(), st.text(max_size=300)))
 def test_what_was_written_is_read(new: str | None, old: str | None) -> None:
     if new is not None or old is not None:
-        assert TEXT.deserialize(TEXT.serialize(Change(new, old))) == Change(new, old)
+        assert TEXT.deserialize(TEXT.serialize(ValueChange(new, old))) == ValueChange(new, old)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from headrace import SerdeError, avro, serdes
 from headrace.streams.cli.record_lines import record_line
-from headrace.streams.queries.answers import Row
+from headrace.streams.queries.answers import StoreRow
 from headrace.streams.queries.asked import row_document
 from headrace.streams.queries.errors import QueryError
 from headrace.topology.serdes import Serde
@@ -116,4 +116,4 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     # Java's clients write such bytes, and orjson reads them.
     deep = serdes.json.deserialize(b"[" * 900 + b"]" * 900)
     with pytest.raises(QueryError, match="nested too deeply"):
-        row_document(Row(key="k", value=deep, timestamp=0, partition=1))
+        row_document(StoreRow(key="k", value=deep, timestamp=0, partition=1))

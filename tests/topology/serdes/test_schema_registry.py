@@ -45,7 +45,9 @@ def test_a_schema_has_one_id_in_all_subjects(registry: SchemaRegistry) -> None:
     assert json.loads(registry.schema(2)) == json.loads(WITH_B)
 
 
-def test_spaces_and_the_order_of_attributes_make_no_other_schema(registry: SchemaRegistry) -> None:
+def test_spaces_and_the_order_of_attributes_make_no_other_schema(
+    registry: SchemaRegistry,
+) -> None:
     assert registry.register("x", A) == 1
     turned = dict(reversed(json.loads(A).items()))
     assert registry.register("x", json.dumps(turned, indent=4)) == 1

@@ -22,7 +22,7 @@ from headrace.spark_bridge.errors import BackfillError, CannotBackfillError, Spa
 from headrace.streams.cli.options import load, said_errors, settings_option, target_argument
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.supervisor import exit_codes
-from headrace.streams.supervisor.exit_codes import Ending, ExitCode, exit_code_of
+from headrace.streams.supervisor.exit_codes import ExitCause, ExitCode, exit_code_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 # `python -m tests.support.generated_pages backfill-exit-codes`.
 
 
-TABLE: tuple[Ending, ...] = (
-    Ending(CannotBackfillError,
+TABLE: tuple[ExitCause, ...] = (
+    ExitCause(CannotBackfillError,
            "it is refused: what it would read, the application or its topics are not ready for it",
            ExitCode.BACKFILL, "after following the message"),
-    Ending(BackfillError, "it failed on its way", ExitCode.CRASHED,
+    ExitCause(BackfillError, "it failed on its way", ExitCode.CRASHED,
            "with the same id, after correcting the cause"),
-    Ending(SparkMissingError, "pyspark or Java is missing, or Spark is older than 4.1",
+    ExitCause(SparkMissingError, "pyspark or Java is missing, or Spark is older than 4.1",
            ExitCode.CONFIGURATION, "after installing it"),
-    Ending(None, "it is handed over, now or before; or planned (`--dry-run`), or dropped",
+    ExitCause(None, "it is handed over, now or before; or planned (`--dry-run`), or dropped",
            ExitCode.STOPPED, "no"),
 )  # fmt: skip
 

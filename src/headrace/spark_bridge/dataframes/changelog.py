@@ -30,7 +30,12 @@ from headrace.topology.topology import Topology
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.spark_bridge.dataframes.topic_rows import Change, Form, KeyColumns, Range
+    from headrace.spark_bridge.dataframes.topic_rows import (
+        Change,
+        KeyColumns,
+        PartitionRange,
+        RowFormat,
+    )
 
 Settings = Mapping[str, object] | StreamsConfig
 
@@ -74,13 +79,13 @@ def read_store(
         ...
     headrace.spark_bridge.errors.ReadError: the topology has no store 'count' (did you mean counts?)
     """
-    from headrace.spark_bridge.dataframes.topic_rows import Form
+    from headrace.spark_bridge.dataframes.topic_rows import RowFormat
 
     config = _config(settings)
     found = _find_store(topology, store, config)
     columns = _key_columns(spark, found.key, key_type)
     versioned = found.store.spec.layout == "versioned"
-    form = Form(
+    form = RowFormat(
         "versions" if versioned else "rows",
         columns,
         _column(spark, found.value, value_type),
@@ -131,11 +136,11 @@ def read_topic(
     headrace.spark_bridge.errors.ReadError: the topology neither reads nor writes a topic 'wordz' \
 (did you mean words?)
     """
-    from headrace.spark_bridge.dataframes.topic_rows import Form
+    from headrace.spark_bridge.dataframes.topic_rows import RowFormat
 
     config = _config(settings)
     key, value = _serdes_of(topology, topic, config)
-    form = Form(
+    form = RowFormat(
         "rows" if compacted else "records",
         _key_columns(spark, key, key_type),
         _column(spark, value, value_type),
@@ -155,7 +160,7 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _ChangelogStore:
     """A store, with the serdes and the topic of its rows."""
 
     store: Store
@@ -169,7 +174,7 @@ def _config(settings: Settings) -> StreamsConfig:
     return settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
 
 
-def _find_store(topology: Topology, name: str, config: StreamsConfig) -> _Found:
+def _find_store(topology: Topology, name: str, config: StreamsConfig) -> _ChangelogStore:
     plans = plan_application(topology, config)
     for plan in plans:
         for store in plan.program.sub_topology.stores:
@@ -178,23 +183,23 @@ def _find_store(topology: Topology, name: str, config: StreamsConfig) -> _Found:
     tables = plan_global_tables(topology, config)
     for table in tables:
         if name == table.store.name:
-            return _Found(Store(table.store), table.key, table.value, table.topic)
+            return _ChangelogStore(Store(table.store), table.key, table.value, table.topic)
     names = [store.name for plan in plans for store in plan.program.sub_topology.stores]
     names += [table.store.name for table in tables]
     raise ReadError(f"the topology has no store {name!r}{nearest(name, names)}")
 
 
-def _stored(plan: SubPlan, store: Store, config: StreamsConfig) -> _Found:
+def _stored(plan: SubPlan, store: Store, config: StreamsConfig) -> _ChangelogStore:
     key, value = store.key or config.default_key_serde, plan.value_serdes[store.name]
     rows = plan.source_rows.get(store.name)
     if rows is not None:
-        return _Found(store, key, value, rows.topic, rows)
+        return _ChangelogStore(store, key, value, rows.topic, rows)
     if store.name not in plan.changelogs:
         raise ReadError(
             f"store {store.name!r} has no changelog, so nobody but the application has its rows; "
             "let it be logged"
         )
-    return _Found(store, key, value, plan.changelogs[store.name])
+    return _ChangelogStore(store, key, value, plan.changelogs[store.name])
 
 
 def _serdes_of(topology: Topology, topic: str, config: StreamsConfig) -> tuple[AnySerde, AnySerde]:
@@ -286,8 +291,8 @@ class _Changing:
 
 def _frame(
     spark: SparkSession,
-    ranges: tuple[Range, ...],
-    form: Form,
+    ranges: tuple[PartitionRange, ...],
+    form: RowFormat,
     config: StreamsConfig,
     changed: Change | None = None,
 ) -> DataFrame:

@@ -9,7 +9,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from headrace.spark_bridge.dataframes.columns import Column
 from headrace.spark_bridge.dataframes.ranges import fixed_ranges
-from headrace.spark_bridge.dataframes.topic_rows import Form, KeyColumns, Range, TopicRows, What
+from headrace.spark_bridge.dataframes.topic_rows import (
+    KeyColumns,
+    PartitionRange,
+    RowFormat,
+    TopicRows,
+    What,
+)
 from headrace.spark_bridge.read import consumer_opener
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ConfigError
@@ -46,33 +52,35 @@ class ChangelogSource(DataSource):
     def schema(self) -> str:
         return _form(self._what).ddl
 
-    def reader(self, schema: Any) -> _Reader:  # noqa: ARG002 - the columns are always the same
-        return _Reader(self._ranges, self._what, self._config)
+    def reader(self, schema: Any) -> _ChangelogReader:  # noqa: ARG002 - the columns are always the same
+        return _ChangelogReader(self._ranges, self._what, self._config)
 
 
-def _form(what: What) -> Form:
+def _form(what: What) -> RowFormat:
     import pyarrow as pa
 
     column = Column(pa.binary(), None)
-    return Form(what, KeyColumns(column), column, with_offset=True)
+    return RowFormat(what, KeyColumns(column), column, with_offset=True)
 
 
-class _Partition(InputPartition):
-    def __init__(self, number: int, one: Range) -> None:
+class _ChangelogPartition(InputPartition):
+    def __init__(self, number: int, one: PartitionRange) -> None:
         super().__init__(number)
         self.one = one
 
 
-class _Reader(DataSourceReader):
-    def __init__(self, ranges: tuple[Range, ...], what: What, config: StreamsConfig) -> None:
+class _ChangelogReader(DataSourceReader):
+    def __init__(
+        self, ranges: tuple[PartitionRange, ...], what: What, config: StreamsConfig
+    ) -> None:
         self._ranges = ranges
         self._what = what
         self._config = config
 
     def partitions(self) -> list[InputPartition]:
-        return [_Partition(number, one) for number, one in enumerate(self._ranges)]
+        return [_ChangelogPartition(number, one) for number, one in enumerate(self._ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, _Partition)
+        assert isinstance(partition, _ChangelogPartition)
         rows = TopicRows((), _form(self._what), self._config)
         return rows.rows(partition.one, consumer_opener(self._config))

@@ -11,14 +11,14 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.spark_bridge.dataframes.topic_rows import Range
+    from headrace.spark_bridge.dataframes.topic_rows import PartitionRange
 
 
 def fixed_ranges(
     config: StreamsConfig, topic: str, *, to_commits: bool = False
-) -> tuple[Range, ...]:
+) -> tuple[PartitionRange, ...]:
     """Read the current ranges; `to_commits` ends them at the application's committed offsets."""
-    from headrace.spark_bridge.dataframes.topic_rows import Range
+    from headrace.spark_bridge.dataframes.topic_rows import PartitionRange
     from headrace.streams.kafka.connectivity import reach
     from headrace.streams.kafka.group_admin import GroupAdmin
     from headrace.streams.plan.topics import describe_as
@@ -34,7 +34,7 @@ def fixed_ranges(
         committed = admin.committed(config.application_id, decided=True)
         reached = {tp: committed[tp].offset if tp in committed else 0 for tp in tps}
         ends = {tp: min(end, reached[tp]) for tp, end in ends.items()}
-    return tuple(Range(tp, starts[tp], ends[tp]) for tp in tps)
+    return tuple(PartitionRange(tp, starts[tp], ends[tp]) for tp in tps)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

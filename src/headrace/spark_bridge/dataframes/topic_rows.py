@@ -25,7 +25,7 @@ from headrace.topology.graph.graph import AnySerde
 # are held in memory.
 
 
-class Row(NamedTuple):
+class LatestRow(NamedTuple):
     """Last record of a key."""
 
     key: bytes
@@ -47,7 +47,7 @@ class Version(NamedTuple):
 Batches = Iterable[Sequence[ReceivedMessage]]
 
 
-def latest(batches: Batches) -> list[Row]:
+def latest(batches: Batches) -> list[LatestRow]:
     """Return the last records in offset order, without deleted keys and records without a key."""
     last: dict[bytes, tuple[bytes, int, int]] = {}
     for batch in batches:
@@ -60,12 +60,12 @@ def latest(batches: Batches) -> list[Row]:
             value = record.value()
             if value is not None:
                 last[key] = value, record.timestamp()[1], record.offset()
-    return [Row(key, *found) for key, found in last.items()]
+    return [LatestRow(key, *found) for key, found in last.items()]
 
 
 def not_expired(
-    rows: Sequence[Row], time_of: Callable[[bytes], int], retention_ms: int | None
-) -> list[Row]:
+    rows: Sequence[LatestRow], time_of: Callable[[bytes], int], retention_ms: int | None
+) -> list[LatestRow]:
     """Remove windows that the store has expired but the topic still has."""
     if retention_ms is None or not rows:
         return list(rows)
@@ -98,7 +98,7 @@ What = Literal["rows", "versions", "records"]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PartitionRange:
     """Partition from its first record to a fixed end."""
 
     place: TopicPartition
@@ -139,7 +139,7 @@ class KeyColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class RowFormat:
     """Row format for the records of a topic.
 
     Args:
@@ -187,7 +187,7 @@ class Form:
         while some := list(islice(rows, BATCH_ROWS)):
             yield self._batch(tp, some)
 
-    def _kept(self, rows: list[Row]) -> list[Row]:
+    def _kept(self, rows: list[LatestRow]) -> list[LatestRow]:
         time_of = None if self.spec is None else self.spec.rows.time_of
         if time_of is None or self.spec is None:
             return rows
@@ -233,8 +233,8 @@ class TopicRows:
 
     def __init__(
         self,
-        ranges: Sequence[Range],
-        form: Form,
+        ranges: Sequence[PartitionRange],
+        form: RowFormat,
         config: StreamsConfig,
         changed: Change | None = None,
     ) -> None:
@@ -249,7 +249,7 @@ class TopicRows:
             for number in batch.column("id").to_pylist():
                 yield from self.rows(self._ranges[number], opener)
 
-    def rows(self, one: Range, open_consumer: OpenConsumer) -> Iterator[Any]:
+    def rows(self, one: PartitionRange, open_consumer: OpenConsumer) -> Iterator[Any]:
         timeout_s = self._config.task_timeout_ms / 1000
         with sealed(full=self._config.log_errors == "full"):
             found: Iterator[Any] = read_range(

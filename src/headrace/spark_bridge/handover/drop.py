@@ -24,9 +24,9 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.clients import CALL_TIMEOUT_MS, make_producer
 from headrace.spark_bridge.handover.lead import HandoverCoordinator
 from headrace.spark_bridge.handover.notes import is_in_parts, marker_group, transactional_id
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import units_of
-from headrace.spark_bridge.plan.job import Application, Settings
+from headrace.spark_bridge.plan.job import CompiledApplication, Settings
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import is_of
 from headrace.streams.admin.reset import ApplicationTopics
@@ -58,12 +58,16 @@ def drop_backfill(
     id: str,  # noqa: A002 - as `backfill` calls it
 ) -> DropReport:
     """Drop a backfill whose handover was interrupted, so that the application can start."""
-    application = Application.of(topology, settings)
-    return drop_from(Target.live(application), application, id)
+    application = CompiledApplication.of(topology, settings)
+    return drop_from(HandoverTarget.live(application), application, id)
 
 
 def drop_from(
-    target: Target, application: Application, backfill_id: str, *, probe: Probe = no_probe
+    target: HandoverTarget,
+    application: CompiledApplication,
+    backfill_id: str,
+    *,
+    probe: Probe = no_probe,
 ) -> DropReport:
     lead = HandoverCoordinator(target, backfill_id, timeout_ms=CALL_TIMEOUT_MS, probe=probe)
     with and_then(lambda: lead.producer.close(), quietly=True):
@@ -94,7 +98,9 @@ def _not_open(group: str, backfill_id: str, lead: HandoverCoordinator) -> str:
     return f"no backfill {backfill_id} of {group} is open: {known}; there is nothing to drop"
 
 
-def _is_partly_written(target: Target, application: Application, plan: BackfillPlan | None) -> bool:
+def _is_partly_written(
+    target: HandoverTarget, application: CompiledApplication, plan: BackfillPlan | None
+) -> bool:
     """Fence the writers of a plan, then return whether any unit was committed."""
     if plan is None:
         return True  # its notes went with the topics that an earlier drop has deleted
@@ -108,7 +114,7 @@ def _is_partly_written(target: Target, application: Application, plan: BackfillP
 
 
 def _writers(
-    application: Application, plan: BackfillPlan
+    application: CompiledApplication, plan: BackfillPlan
 ) -> tuple[Sequence[str], Sequence[TopicPartition]]:
     """Return the names of a plan's units, and the partitions of their markers."""
     if is_of(application, plan):
@@ -120,7 +126,9 @@ def _writers(
     return names, [TopicPartition(t, p) for t, n in plan.partitions.items() for p in range(n)]
 
 
-def _delete(target: Target, application: Application, plan: BackfillPlan | None) -> tuple[str, ...]:
+def _delete(
+    target: HandoverTarget, application: CompiledApplication, plan: BackfillPlan | None
+) -> tuple[str, ...]:
     """Delete the application's group and internal topics, and return the deleted topics."""
     topics = ApplicationTopics.of(
         list(application.plans.values()), [table.topic for table in application.global_plans]

@@ -25,7 +25,7 @@ from headrace.spark_bridge.handover.notes import (
     marker_group,
 )
 from headrace.spark_bridge.handover.rows import RowWriter
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import HandoverUnit, RowFacts, UnitCounts, units_of
 from headrace.spark_bridge.handover.worker import REPORT_DDL, UnitProbe, WriteUnit, no_unit_probe
 from headrace.spark_bridge.plan.plan import BackfillPlan
@@ -82,7 +82,7 @@ class Request:
         unit_probe: called between the steps of executors, for tests; must be picklable.
     """
 
-    target: Target
+    target: HandoverTarget
     outputs: str = "write"
     reset: bool = False
     probe: Probe = no_probe
@@ -110,7 +110,7 @@ ATTEMPTS_MAX = 3
 _SLOW = "pass handover='partitioned', or raise the brokers' transaction.max.timeout.ms"
 
 
-def driver_fits(facts: RowFacts, target: Target) -> bool:
+def driver_fits(facts: RowFacts, target: HandoverTarget) -> bool:
     """Return whether the brokers allow a transaction as long as these rows may take."""
     return expected_ms(facts.total, facts.size) <= target.transaction_timeout_ms()
 
@@ -149,7 +149,7 @@ def prepare_topics_for(request: Request, facts: RowFacts) -> None:
 
 
 def live_offsets(
-    target: Target, plan: BackfillPlan, progress: Mapping[TopicPartition, str]
+    target: HandoverTarget, plan: BackfillPlan, progress: Mapping[TopicPartition, str]
 ) -> Offsets:
     """Return the offsets to commit for the application, with the offset metadata of its tasks."""
     ends = target.ends(plan)
@@ -290,7 +290,7 @@ def hand_over_partitioned(
     return HandOverReport("partitioned", counts, len(units), found, time.monotonic() - begun)
 
 
-def left_to_write(plan: BackfillPlan, target: Target) -> tuple[HandoverUnit, ...]:
+def left_to_write(plan: BackfillPlan, target: HandoverTarget) -> tuple[HandoverUnit, ...]:
     return _missing(target, plan, units_of(target.application, plan))
 
 
@@ -312,14 +312,14 @@ def finish_partitioned(plan: BackfillPlan, request: Request) -> HandOverReport:
     )
 
 
-def _markers(target: Target, plan: BackfillPlan, units: Sequence[HandoverUnit]) -> Offsets:
+def _markers(target: HandoverTarget, plan: BackfillPlan, units: Sequence[HandoverUnit]) -> Offsets:
     """Return the marker offsets of written units, with the offset metadata of their inputs."""
     tps = [tp for unit in units for tp in unit.inputs]
     return target.groups.committed_at(marker_group(plan), tps)
 
 
 def _missing(
-    target: Target, plan: BackfillPlan, units: Sequence[HandoverUnit]
+    target: HandoverTarget, plan: BackfillPlan, units: Sequence[HandoverUnit]
 ) -> tuple[HandoverUnit, ...]:
     found = _markers(target, plan, units)
     return tuple(unit for unit in units if not found.keys() >= set(unit.inputs))
@@ -405,7 +405,7 @@ Handover = Literal["auto", "driver", "partitioned"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BackfillState:
     """State of a backfill with an id.
 
     Args:
@@ -419,7 +419,7 @@ class Found:
     is_done: bool = False
 
 
-def find(backfill_id: str, target: Target) -> Found:
+def find(backfill_id: str, target: HandoverTarget) -> BackfillState:
     """Find the earlier attempts of a backfill; raise if it cannot be continued."""
     check_id(backfill_id)
     notes = target.notes()
@@ -429,7 +429,7 @@ def find(backfill_id: str, target: Target) -> Found:
         raise CannotBackfillError(other_is_open(target.group, opened[1].id, drop=dropping))
     head = notes.head_of(backfill_id)
     if head is None or head.state == "dropped":
-        return Found()
+        return BackfillState()
     plan = notes.plan_of(head)
     if plan is None:
         raise CannotBackfillError(
@@ -439,7 +439,7 @@ def find(backfill_id: str, target: Target) -> Found:
     if head.state == "open":
         refuse_other_topology(target.application, plan)
         target.refuse_other_topics(plan)
-    return Found(plan, in_parts=is_in_parts(head), is_done=head.state == "done")
+    return BackfillState(plan, in_parts=is_in_parts(head), is_done=head.state == "done")
 
 
 def check_target(request: Request, plan: BackfillPlan) -> None:
@@ -467,7 +467,12 @@ def hand_over(results: Results, request: Request, handover: Handover = "auto") -
 
 
 def chosen(
-    plan: BackfillPlan, target: Target, facts: RowFacts, *, reset: bool, heap: int = HEAP_BYTES
+    plan: BackfillPlan,
+    target: HandoverTarget,
+    facts: RowFacts,
+    *,
+    reset: bool,
+    heap: int = HEAP_BYTES,
 ) -> Handover:
     """Return the choice of "auto"; with `reset`, the driver would hold all old keys in memory."""
     opened = target.notes().open_head

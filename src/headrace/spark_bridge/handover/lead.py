@@ -20,7 +20,7 @@ from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.handover.clients import group_metadata, make_producer
 from headrace.spark_bridge.handover.notes import HandoverOptions, check_id, is_in_parts
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.admin.backfill_gate import NoteState, backfill_group
 from headrace.streams.errors import OutcomeUnknownError, ProducerFencedError
@@ -35,7 +35,9 @@ class HandoverCoordinator:
         timeout_ms: time after which the brokers abort a transaction of the coordinator.
     """
 
-    def __init__(self, target: Target, backfill_id: str, *, timeout_ms: int, probe: Probe) -> None:
+    def __init__(
+        self, target: HandoverTarget, backfill_id: str, *, timeout_ms: int, probe: Probe
+    ) -> None:
         check_id(backfill_id)
         self._target = target
         self._id = backfill_id

@@ -117,7 +117,7 @@ def note_places(
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class HandoverNotes:
     """Snapshot of the notes of an application.
 
     Args:
@@ -130,7 +130,7 @@ class Notes:
     @classmethod
     def read(
         cls, application_id: str, cluster: PlacedGroup, tps: Sequence[TopicPartition]
-    ) -> Notes:
+    ) -> HandoverNotes:
         offsets = cluster.committed_at(backfill_group(application_id), tps)
         notes = {tp: BackfillNote.decode(c.metadata) for tp, c in offsets.items()}
         return cls(tps, {tp: note for tp, note in notes.items() if note is not None})

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.handover.notes import Notes, PlacedGroup, note_places
+from headrace.spark_bridge.handover.notes import HandoverNotes, PlacedGroup, note_places
 from headrace.spark_bridge.handover.rows import OldKeys, read_old_keys
 from headrace.spark_bridge.history.planning import HistoryAdmin
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import refuse_other_topics
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener
@@ -25,7 +25,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.access_errors import GroupDeniedError
 from headrace.streams.kafka.protocols import Log, Member, Offsets, TopicFacts, TopicPartition
-from headrace.streams.plan.deployed import GroupOffsets, forget, forgotten
+from headrace.streams.plan.deployed import OffsetClient, forget, forgotten
 from headrace.streams.plan.topic_plan import topic_names
 from headrace.streams.plan.topics import describe_as
 from headrace.streams.worker.retention import FOR_EVER, window_topics
@@ -52,15 +52,15 @@ class TargetAdmin(HistoryAdmin, Protocol):
         """Delete topics, and wait until they are gone."""
 
 
-class GroupCluster(GroupOffsets, PlacedGroup, Protocol):
+class GroupCluster(OffsetClient, PlacedGroup, Protocol):
     """Offsets of groups, implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class HandoverTarget:
     """Application that receives a backfill, with the preconditions of the handover."""
 
-    application: Application
+    application: CompiledApplication
     admin: TargetAdmin
     groups: GroupCluster
     open_consumer: OpenConsumer
@@ -68,7 +68,7 @@ class Target:
     now_ms: Callable[[], int]
 
     @classmethod
-    def live(cls, application: Application) -> Target:
+    def live(cls, application: CompiledApplication) -> HandoverTarget:
         from headrace.streams.kafka.connectivity import reach
         from headrace.streams.kafka.group_admin import GroupAdmin
         from headrace.streams.kafka.group_offsets import MemberlessGroup
@@ -103,13 +103,13 @@ class Target:
         names = topic_names([plan.topics for plan in plans])
         return describe_as(self.admin, names, written=sinks)
 
-    def notes(self) -> Notes:
+    def notes(self) -> HandoverNotes:
         plans = self.application.plans.values()
         sources = [t for plan in plans for t in plan.topics.sources]
         partitions = {name: facts.partitions for name, facts in self.topics().items()}
         internal = [name for name in partitions if name not in sources]
         tps = note_places(sources, internal, partitions)
-        return Notes.read(self.group, self.groups, tps)
+        return HandoverNotes.read(self.group, self.groups, tps)
 
     def inputs(self, plan: BackfillPlan) -> tuple[TopicPartition, ...]:
         names = {t for sub in self.application.plans.values() for t in sub.topics.all_sources}

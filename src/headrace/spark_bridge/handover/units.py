@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.records import Results
 from headrace.spark_bridge.run.task_run import tasks_of
@@ -29,7 +29,7 @@ class HandoverUnit:
     changelogs: tuple[TopicPartition, ...]
 
 
-def units_of(application: Application, plan: BackfillPlan) -> tuple[HandoverUnit, ...]:
+def units_of(application: CompiledApplication, plan: BackfillPlan) -> tuple[HandoverUnit, ...]:
     """Return the units of a backfill, which are the Spark partitions of its stages."""
     units: list[HandoverUnit] = []
     for stage in plan.stages:
@@ -46,7 +46,7 @@ def units_of(application: Application, plan: BackfillPlan) -> tuple[HandoverUnit
 
 
 def _unit(
-    application: Application, plan: BackfillPlan, tasks: Sequence[tuple[int, int]]
+    application: CompiledApplication, plan: BackfillPlan, tasks: Sequence[tuple[int, int]]
 ) -> HandoverUnit:
     inputs: list[TopicPartition] = []
     changelogs: list[TopicPartition] = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
-from headrace.spark_bridge.history.archive_facts import ArchiveFacts, Part
+from headrace.spark_bridge.history.archive_facts import ArchiveFacts, ArchiveStatistics
 from headrace.spark_bridge.history.planning import HistoryAdmin, InputEnds
 from headrace.streams.kafka.protocols import ReceivedMessage, TopicPartition
 
@@ -50,7 +50,7 @@ def cuts_of(
         CannotBackfillError: records would be read twice.
     """
     tps = [TopicPartition(facts.topic, p) for p in range(partitions)]
-    topic = _Topic(admin, read, admin.start_offsets(tps), admin.stable_offsets(tps))
+    topic = _ArchiveTopic(admin, read, admin.start_offsets(tps), admin.stable_offsets(tps))
     if cutover is None:
         cuts = _own_ends(facts, tps)
     elif isinstance(cutover, datetime):
@@ -74,7 +74,7 @@ def cuts_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Topic:
+class _ArchiveTopic:
     """A topic in Kafka, with the first offsets and the readable ends of its partitions."""
 
     admin: HistoryAdmin | InputEnds
@@ -99,11 +99,11 @@ def _own_ends(facts: ArchiveFacts, tps: Sequence[TopicPartition]) -> dict[TopicP
     return {tp: _end(facts.of(tp)) for tp in tps}
 
 
-def _end(part: Part | None) -> int:
+def _end(part: ArchiveStatistics | None) -> int:
     return 0 if part is None or part.last is None else part.last + 1
 
 
-def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPartition, int]:
+def _at_time(facts: ArchiveFacts, topic: _ArchiveTopic, time_ms: int) -> dict[TopicPartition, int]:
     """Return the first offset of each partition whose record is not older than a time."""
     found = topic.admin.offsets_at(list(topic.starts), time_ms)
     # If Kafka still has records from before the time, it has all records from after it.
@@ -131,7 +131,9 @@ def _at_time(facts: ArchiveFacts, topic: _Topic, time_ms: int) -> dict[TopicPart
     return cuts
 
 
-def _check_offsets(topic: _Topic, tp: TopicPartition, part: Part | None, cut: int) -> None:
+def _check_offsets(
+    topic: _ArchiveTopic, tp: TopicPartition, part: ArchiveStatistics | None, cut: int
+) -> None:
     """Raise if records between an archive with offsets and Kafka are missing."""
     end, start = _end(part), topic.starts[tp]
     if start > end:
@@ -158,7 +160,9 @@ def _check_offsets(topic: _Topic, tp: TopicPartition, part: Part | None, cut: in
         )
 
 
-def _check_times(topic: _Topic, tp: TopicPartition, part: Part | None, cut: int) -> None:
+def _check_times(
+    topic: _ArchiveTopic, tp: TopicPartition, part: ArchiveStatistics | None, cut: int
+) -> None:
     """Raise if Kafka has a record before the cut-over that is newer than the whole archive."""
     latest = -1 if part is None or part.latest is None else part.latest
     at = topic.admin.offsets_at([tp], latest + 1)[tp]

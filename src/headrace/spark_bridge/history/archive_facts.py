@@ -26,7 +26,7 @@ EVERYWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArchiveStatistics:
     """Statistics of a partition in an archive, or of a whole archive without partitions.
 
     Args:
@@ -62,9 +62,9 @@ class ArchiveFacts:
 
     topic: str
     has_offsets: bool
-    parts: Mapping[int, Part]
+    parts: Mapping[int, ArchiveStatistics]
 
-    def of(self, tp: TopicPartition) -> Part | None:
+    def of(self, tp: TopicPartition) -> ArchiveStatistics | None:
         """Return the facts of a partition, or of the archive if it has no partitions."""
         return self.parts.get(tp.partition, self.parts.get(EVERYWHERE))
 
@@ -80,7 +80,12 @@ class ArchiveFacts:
 
 
 def facts_of(
-    topic: str, parts: Sequence[Part], partitions: int, *, has_partitions: bool, has_offsets: bool
+    topic: str,
+    parts: Sequence[ArchiveStatistics],
+    partitions: int,
+    *,
+    has_partitions: bool,
+    has_offsets: bool,
 ) -> ArchiveFacts:
     """Combine the archive's statistics; raise if a record lacks a required column."""
     lacking = {

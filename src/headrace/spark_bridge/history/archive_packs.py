@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
-from headrace.spark_bridge.history.archive_facts import ArchiveFacts, Part, facts_of
-from headrace.spark_bridge.plan.job import Application, Archived, Job
+from headrace.spark_bridge.history.archive_facts import ArchiveFacts, ArchiveStatistics, facts_of
+from headrace.spark_bridge.plan.job import Archived, CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.executor_errors import sealed
 from headrace.spark_bridge.records.murmur import partitions_of_keys
-from headrace.spark_bridge.records.outputs import Row
+from headrace.spark_bridge.records.outputs import SyntheticRecord
 from headrace.spark_bridge.records.packs import (
     HEADERS,
     PACK_DDL,
@@ -189,7 +189,7 @@ def look_into(archive: Archive, cuts: Mapping[TopicPartition, int] | None = None
     )
     return facts_of(
         archive.topic,
-        [Part(**row.asDict()) for row in rows.collect()],
+        [ArchiveStatistics(**row.asDict()) for row in rows.collect()],
         archive.partitions,
         has_partitions=archive.has_partitions,
         has_offsets=archive.has_offsets,
@@ -216,7 +216,7 @@ UNNUMBERED = -(1 << 60)
 
 
 def numbered(
-    archive: Archive, cuts: Mapping[TopicPartition, int], job: Job
+    archive: Archive, cuts: Mapping[TopicPartition, int], job: StageJob
 ) -> tuple[Any, dict[TopicPartition, Archived]]:
     """Read an archive before given offsets once, as packs that persist on the executors' disks."""
     from pyspark import StorageLevel
@@ -247,7 +247,7 @@ def numbered(
 class _Numbered:
     """Function that converts the sorted records of a partition to packs with their order."""
 
-    def __init__(self, job: Job, topic: str) -> None:
+    def __init__(self, job: StageJob, topic: str) -> None:
         self._job = job
         self._topic = topic
 
@@ -257,7 +257,10 @@ class _Numbered:
             yield from self._numbered(application, plan, batches)
 
     def _numbered(
-        self, application: Application, plan: BackfillPlan, batches: Iterator[pa.RecordBatch]
+        self,
+        application: CompiledApplication,
+        plan: BackfillPlan,
+        batches: Iterator[pa.RecordBatch],
     ) -> Iterator[pa.RecordBatch]:
         make_stamper = _stamper_of(application, self._topic, plan.now_ms)
         sources = {tp: i for i, tp in enumerate(plan.inputs)}
@@ -311,7 +314,7 @@ class _Numbered:
         return found
 
 
-def _stamper_of(application: Application, topic: str, now_ms: int) -> Any:
+def _stamper_of(application: CompiledApplication, topic: str, now_ms: int) -> Any:
     for plan in application.plans.values():
         if topic in plan.topics.sources:
             made = stampers(plan.program.sub_topology, plan.program.options, lambda: now_ms)
@@ -319,13 +322,13 @@ def _stamper_of(application: Application, topic: str, now_ms: int) -> Any:
     return None
 
 
-def _messages(batch: pa.RecordBatch, tp: TopicPartition, numbers: Any) -> Iterator[Row]:
+def _messages(batch: pa.RecordBatch, tp: TopicPartition, numbers: Any) -> Iterator[SyntheticRecord]:
     names = ("key", "value", "timestamp", "headers")
     columns = [batch.column(name).to_pylist() for name in names]
     for number, key, value, timestamp, headers in zip(numbers.tolist(), *columns, strict=True):
         if headers is not None:
             headers = [(pair["name"], pair["value"]) for pair in headers]
-        yield Row((tp, number, key, value, timestamp, headers))
+        yield SyntheticRecord((tp, number, key, value, timestamp, headers))
 
 
 def _records(batch: pa.RecordBatch, source: int, numbers: Any, mts: Any) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.plan.plan_identity import topology_digest
 from headrace.streams.kafka.protocols import TopicFacts, TopicPartition
@@ -59,7 +59,7 @@ class Ranges:
 
 
 def make_plan(
-    application: Application,
+    application: CompiledApplication,
     admin: HistoryAdmin,
     *,
     id: str,  # noqa: A002 - as the public function calls it
@@ -99,7 +99,7 @@ def make_plan(
 
 
 def _topics(
-    application: Application, admin: HistoryAdmin, *, create: bool
+    application: CompiledApplication, admin: HistoryAdmin, *, create: bool
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Return the partition counts of all topics, and the ids of all topics except sinks."""
     config = application.config

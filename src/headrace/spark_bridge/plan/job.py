@@ -29,7 +29,7 @@ Settings = Mapping[str, object] | StreamsConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class CompiledApplication:
     """Topology compiled for history.
 
     Args:
@@ -45,7 +45,7 @@ class Application:
     @classmethod
     def of(
         cls, topology: Topology, settings: Settings, combined: Collection[str] = ()
-    ) -> Application:
+    ) -> CompiledApplication:
         """Compile a topology; the repartition topics `combined` receive partial aggregates."""
         config = settings if isinstance(settings, StreamsConfig) else StreamsConfig.parse(settings)
         # The caller decides about pre-aggregation.
@@ -79,7 +79,7 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class StageJob:
     """Stage of a backfill, to be sent to executors.
 
     Args:
@@ -101,9 +101,9 @@ class Job:
     with_sinks: bool = True
     memory_bytes: int = STATE_IN_MEMORY_BYTES
 
-    def open(self) -> tuple[Application, BackfillPlan]:
+    def open(self) -> tuple[CompiledApplication, BackfillPlan]:
         topology, settings = by_value.loads(self.application)
-        application = Application.of(topology, settings, self.combined)
+        application = CompiledApplication.of(topology, settings, self.combined)
         return application, BackfillPlan.from_text(self.plan)
 
 

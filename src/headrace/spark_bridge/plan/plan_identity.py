@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Mapping
 
 from headrace.spark_bridge.errors import CannotBackfillError
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.streams.kafka.protocols import TopicFacts
 from headrace.streams.plan.deployment import Deployment
 
 
-def topology_digest(application: Application) -> str:
+def topology_digest(application: CompiledApplication) -> str:
     """Return a digest of the tasks, stores and topics of a topology, but not of its functions."""
     plans = sorted(application.plans.values(), key=lambda plan: plan.id)
     tasks = [(plan.id, plan.topics.all_sources, sorted(plan.sinks)) for plan in plans]
@@ -25,12 +25,12 @@ def topology_digest(application: Application) -> str:
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
-def is_of(application: Application, plan: BackfillPlan) -> bool:
+def is_of(application: CompiledApplication, plan: BackfillPlan) -> bool:
     """Return whether a plan was made for this topology; True for plans without a digest."""
     return plan.topology in ("", topology_digest(application))
 
 
-def refuse_other_topology(application: Application, plan: BackfillPlan) -> None:
+def refuse_other_topology(application: CompiledApplication, plan: BackfillPlan) -> None:
     if not is_of(application, plan):
         raise CannotBackfillError(
             f"backfill {plan.id} of {plan.application_id} was begun with another topology (other "

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.spark_bridge.records.order import Block, Orders
-from headrace.spark_bridge.records.outputs import Row
+from headrace.spark_bridge.records.outputs import SyntheticRecord
 from headrace.spark_bridge.records.packs import ORDER, opened
 from headrace.streams.kafka.protocols import TopicPartition
 
@@ -63,19 +63,19 @@ def merged_packs(
     Records of partitions outside of `sources` are numbered in their order.
     """
     numbered: dict[TopicPartition, int] = {}
-    held: list[_Held] = []
+    held: list[_BufferedPack] = []
     rows = size = 0
     for pack in packs:
         if rows >= MERGE_ROWS or size >= MERGE_BYTES:
             yield from _let_out(held, pack.first, sources, numbered)
             rows = size = 0
-        held.append(_Held(pack))
+        held.append(_BufferedPack(pack))
         rows += pack.records.num_rows
         size += pack.records.nbytes
     yield from _let_out(held, None, sources, numbered)
 
 
-class _Held:
+class _BufferedPack:
     """Buffered pack with the position of its next record."""
 
     __slots__ = ("_at", "_count", "_keys", "pack")
@@ -104,7 +104,7 @@ class _Held:
 
 
 def _let_out(
-    held: list[_Held],
+    held: list[_BufferedPack],
     before: tuple[int, ...] | None,
     sources: Mapping[TopicPartition, int],
     numbered: dict[TopicPartition, int],
@@ -159,7 +159,7 @@ def _block(
         offsets = range(first, first + count)
     headers = _headers(records.column("headers"))
     rows = zip(repeat(tp, count), offsets, keys, values, times, headers, strict=True)
-    return Block(list(map(Row, rows)), orders)
+    return Block(list(map(SyntheticRecord, rows)), orders)
 
 
 def _headers(column: Any) -> Iterable[Any]:

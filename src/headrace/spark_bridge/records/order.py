@@ -76,7 +76,7 @@ def orders_of(records: Sequence[Any], source: int, largest: int) -> tuple[Orders
     return Orders(mts, np.full(len(off), source, np.int64), off), int(mts[-1])
 
 
-class _Input:
+class _MergeInput:
     """Input of the merge, with its current block and position."""
 
     __slots__ = ("_block", "_blocks", "_position")
@@ -118,7 +118,7 @@ def merged(inputs: Sequence[Iterator[Block]], *, limit: Callable[[], int]) -> It
     >>> [run.records for run in merged([iter([left]), iter([right])], limit=lambda: 10)]
     ['a', 'xy', 'b']
     """
-    open_inputs = [_Input(blocks) for blocks in inputs]
+    open_inputs = [_MergeInput(blocks) for blocks in inputs]
     heads = [(head, one) for one in open_inputs if (head := one.head()) is not None]
     while heads:
         if len(heads) == 1:

@@ -184,7 +184,9 @@ ROW_BYTES = 16
 CREATE_TIME = 1
 
 
-class Row(tuple[TopicPartition, int, "bytes | None", "bytes | None", int, "Headers | None"]):
+class SyntheticRecord(
+    tuple[TopicPartition, int, "bytes | None", "bytes | None", int, "Headers | None"]
+):
     """Record that did not come from Kafka's client (a
     `headrace.streams.kafka.protocols.ReceivedMessage`).
 
@@ -225,7 +227,7 @@ class Cause:
         self.order: Order = NO_CAUSE
 
 
-class Batch(list[Any]):
+class AttributedRecords(list[Any]):
     """List of records that, while iterated, sets the cause to the current record."""
 
     __slots__ = ("_cause", "_orders")
@@ -246,7 +248,7 @@ class Delivery(NamedTuple):
     """Record for a task of the same Spark task."""
 
     place: TopicPartition
-    record: Row
+    record: SyntheticRecord
     order: Order
 
 
@@ -335,7 +337,7 @@ class Outputs:
         tp = TopicPartition(topic, partition)
         offset = self._next_offset.get(tp, 0)
         self._next_offset[tp] = offset + 1
-        row = Row((tp, offset, key, value, timestamp, headers))
+        row = SyntheticRecord((tp, offset, key, value, timestamp, headers))
         self.deliveries.append(Delivery(tp, row, order))
 
     def add(

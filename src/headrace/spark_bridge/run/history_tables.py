@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer, read_range
 from headrace.state.memory import MemoryTaskState
@@ -20,7 +20,7 @@ from headrace.topology.processors.store_faces import store_key
 
 
 def load_global_tables(
-    application: Application, plan: BackfillPlan, open_consumer: OpenConsumer, log: Log
+    application: CompiledApplication, plan: BackfillPlan, open_consumer: OpenConsumer, log: Log
 ) -> Mapping[str, TableView]:
     """Read the topics of all global tables, and return the tables by node and by store."""
     config = application.config
@@ -40,7 +40,7 @@ def load_global_tables(
     return views
 
 
-def no_rows(application: Application) -> Mapping[str, TableView]:
+def no_rows(application: CompiledApplication) -> Mapping[str, TableView]:
     views: dict[str, TableView] = {}
     for table in application.global_plans:
         rows = GlobalRows(table, 0)

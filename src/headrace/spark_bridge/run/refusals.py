@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import CannotBackfillError, WallClockError
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.spill import SpillingState
 from headrace.spark_bridge.run.history_tables import no_rows
@@ -25,7 +25,7 @@ from headrace.topology.timestamps import wallclock_timestamp
 from headrace.topology.topology import Topology
 
 
-def refusals(topology: Topology, application: Application) -> list[str]:
+def refusals(topology: Topology, application: CompiledApplication) -> list[str]:
     return [
         *_unknown_nodes(topology),
         *_clocks(topology, application),
@@ -34,7 +34,7 @@ def refusals(topology: Topology, application: Application) -> list[str]:
     ]
 
 
-def refuse_early(topology: Topology, application: Application) -> None:
+def refuse_early(topology: Topology, application: CompiledApplication) -> None:
     found = refusals(topology, application)
     if found:
         raise CannotBackfillError("this topology cannot be backfilled: " + "; ".join(found))
@@ -50,7 +50,7 @@ def _unknown_nodes(topology: Topology) -> Iterator[str]:
             )
 
 
-def _clocks(topology: Topology, application: Application) -> Iterator[str]:
+def _clocks(topology: Topology, application: CompiledApplication) -> Iterator[str]:
     default = application.config.default_timestamp_extractor
     for node in topology.sources:
         if node.internal:
@@ -71,7 +71,7 @@ def _tables_outside(topology: Topology) -> Iterator[str]:
             )
 
 
-def _lost_state(application: Application) -> Iterator[str]:
+def _lost_state(application: CompiledApplication) -> Iterator[str]:
     for plan in application.plans.values():
         for store in plan.program.sub_topology.stores:
             if not store.spec.logged and store.source_topic is None:
@@ -81,7 +81,7 @@ def _lost_state(application: Application) -> Iterator[str]:
                 )
 
 
-def refuse_reused(archived: Iterable[str], application: Application) -> None:
+def refuse_reused(archived: Iterable[str], application: CompiledApplication) -> None:
     """Raise for a table's changelog: the live application restores it without the archived rows."""
     archived = set(archived)
     for plan in application.plans.values():
@@ -95,7 +95,7 @@ def refuse_reused(archived: Iterable[str], application: Application) -> None:
                 )
 
 
-def refuse_processors(application: Application, plan: BackfillPlan) -> None:
+def refuse_processors(application: CompiledApplication, plan: BackfillPlan) -> None:
     """Start the processors of each sub-topology once with empty stores, and close them.
 
     This detects a wall-clock schedule that is set at the start before the first Spark task runs. A
@@ -114,7 +114,7 @@ def refuse_processors(application: Application, plan: BackfillPlan) -> None:
                 raise CannotBackfillError(f"a processor cannot be started: {error}") from error
 
 
-def _first_task(sub: SubPlan, application: Application, plan: BackfillPlan) -> Task:
+def _first_task(sub: SubPlan, application: CompiledApplication, plan: BackfillPlan) -> Task:
     config = application.config
     spec = sub.task(0, partitions_of=partition_counter(plan, config))
     return Task(

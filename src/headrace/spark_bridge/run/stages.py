@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.spark_bridge.plan.job import Application, Job
+from headrace.spark_bridge.plan.job import CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.records.packs import ORDER, PACK_DDL, RESULT_KINDS
 from headrace.spark_bridge.records.records import Results
@@ -48,9 +48,9 @@ class Stages:
 
 def make_stages(
     spark: Any,
-    application: Application,
+    application: CompiledApplication,
     plan: BackfillPlan,
-    job: Job,
+    job: StageJob,
     archives: Sequence[Any] = (),
 ) -> Stages:
     """Create the frames of all stages, without running them; `job` is of any stage."""

@@ -22,14 +22,14 @@ import pyarrow as pa
 
 from headrace.spark_bridge.cleanup import and_then
 from headrace.spark_bridge.errors import BackfillError
-from headrace.spark_bridge.plan.job import Application, Job
+from headrace.spark_bridge.plan.job import CompiledApplication, StageJob
 from headrace.spark_bridge.plan.plan import BackfillPlan
 from headrace.spark_bridge.read import OpenConsumer, consumer_opener, read_range
 from headrace.spark_bridge.records.changelog_rows import changelog_rows
 from headrace.spark_bridge.records.executor_errors import sealed
 from headrace.spark_bridge.records.merging import merged_packs, open_packs
 from headrace.spark_bridge.records.order import Block, merged, orders_of
-from headrace.spark_bridge.records.outputs import Batch, Cause, Outputs, Row
+from headrace.spark_bridge.records.outputs import AttributedRecords, Cause, Outputs, SyntheticRecord
 from headrace.spark_bridge.records.packs import Label, packed_note, packs_to_arrow
 from headrace.spark_bridge.records.spill import SpillingState, spill_directory
 from headrace.spark_bridge.run.history_tables import load_global_tables
@@ -51,7 +51,7 @@ COLLECT_OBJECTS = 100_000
 class run_stage:  # noqa: N801 - called as a function
     """Function that Spark calls for each of its partitions: takes and yields Arrow batches."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: StageJob) -> None:
         self._job = job
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,7 +65,7 @@ class run_stage:  # noqa: N801 - called as a function
 
     def _run(
         self,
-        application: Application,
+        application: CompiledApplication,
         plan: BackfillPlan,
         number: int,
         batches: Iterator[pa.RecordBatch],
@@ -105,8 +105,8 @@ class StageRun:
 
     def __init__(
         self,
-        job: Job,
-        application: Application,
+        job: StageJob,
+        application: CompiledApplication,
         plan: BackfillPlan,
         number: int,
         open_consumer: OpenConsumer,
@@ -246,11 +246,11 @@ class StageRun:
     def _process(self, tp: TopicPartition, block: Block) -> None:
         task = self._reader_of[tp]
         records = block.records
-        if isinstance(records[0], Row):
+        if isinstance(records[0], SyntheticRecord):
             records = task.stamp(tp, records)
         count = len(records)
         if self._has_effects:
-            records = Batch(records, block.orders, self._cause)
+            records = AttributedRecords(records, block.orders, self._cause)
         task.add_stamped(tp, records)
         try:
             done = task.process(count)
@@ -360,7 +360,7 @@ def tasks_of(topics: Sequence[str], plan: BackfillPlan) -> int:
     return max(plan.partitions[topic] for topic in topics)
 
 
-def _writes_to_itself(application: Application, stage: Sequence[int]) -> bool:
+def _writes_to_itself(application: CompiledApplication, stage: Sequence[int]) -> bool:
     (sub,) = stage if len(stage) == 1 else (None,)
     if sub is None:
         return True

@@ -27,7 +27,7 @@ from headrace.streams.config.settings import BACKFILL_ENDING
 from headrace.streams.errors import BackfillOpenError
 from headrace.streams.kafka.access_errors import GroupDeniedError
 from headrace.streams.kafka.protocols import CommittedOffset, Log, TopicPartition
-from headrace.streams.plan.deployed import GroupOffsets
+from headrace.streams.plan.deployed import OffsetClient
 from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.plan import SubPlan
 
@@ -97,7 +97,7 @@ class BackfillNote:
         return cls(state, found[2], found[3], int(found[4]), int(found[5]), found[6])
 
 
-class _Placed(GroupOffsets, Protocol):
+class _Placed(OffsetClient, Protocol):
     """Offsets of groups, implemented by `headrace.streams.kafka.group_offsets.MemberlessGroup`."""
 
     def committed_at(
@@ -106,7 +106,7 @@ class _Placed(GroupOffsets, Protocol):
         """Return a group's offsets at partitions, and at all topics if the cluster is small."""
 
 
-def open_note(application_id: str, cluster: GroupOffsets) -> BackfillNote | None:
+def open_note(application_id: str, cluster: OffsetClient) -> BackfillNote | None:
     """Return the first note of the open backfill, or None without access to its group."""
     try:
         found = cluster.committed(backfill_group(application_id), decided=False)

@@ -28,7 +28,7 @@ KEY = b"headrace.ends-a-transaction"
 """Key of the aborted records; compacted topics reject records without a key."""
 
 
-class Cluster(TopicAdmin, Protocol):
+class TransactionCluster(TopicAdmin, Protocol):
     """Cluster operations; implemented by `headrace.streams.kafka.group_admin.GroupAdmin`."""
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
@@ -61,7 +61,7 @@ class Undecided:
 
 
 def find_undecided(
-    cluster: Cluster, group: str, topics: Iterable[str], *, inputs: Iterable[str]
+    cluster: TransactionCluster, group: str, topics: Iterable[str], *, inputs: Iterable[str]
 ) -> Undecided:
     """Ignore missing topics; the group has offsets for the partitions of `inputs`."""
     looked, read = frozenset(topics), frozenset(inputs)

@@ -17,7 +17,7 @@ from headrace.streams.kafka.protocols import (
     CommittedOffset,
     Member,
     Offsets,
-    Target,
+    OffsetTarget,
     TopicPartition,
 )
 from headrace.streams.plan.plan import SubPlan, TaskId
@@ -46,7 +46,7 @@ from headrace.streams.tasks.lost_offsets import Counted
 # Pure: `InputOffsets` queries the cluster, and `headrace offsets` prints the lines.
 
 
-Wanted = Mapping[TopicPartition, Target]
+Wanted = Mapping[TopicPartition, OffsetTarget]
 """Target position of each partition."""
 
 
@@ -171,7 +171,7 @@ class GroupOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class OffsetChange:
     """Input partition with a new offset."""
 
     input: Input
@@ -234,7 +234,7 @@ class MovePlan:
     """Plan of offset changes, with the offsets that were found before."""
 
     found: GroupOffsets
-    moves: tuple[Move, ...]
+    moves: tuple[OffsetChange, ...]
 
     @classmethod
     def of(
@@ -254,7 +254,7 @@ class MovePlan:
                     f"{tp} has the offsets {there.begin} to {there.end}, where {there.end} is "
                     f"behind its last record, and no {offset}; nothing was set"
                 )
-            moves.append(Move(there, offset))
+            moves.append(OffsetChange(there, offset))
         return cls(found, tuple(moves))
 
     @property
@@ -335,13 +335,13 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 _HEADER = ["topic", "partition", "offset"]
 
 
-def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
+def read_offsets(text: Iterable[str]) -> dict[TopicPartition, OffsetTarget]:
     """Parse lines ``topic,partition,offset``, with an optional header line of these names.
 
     >>> read_offsets(["lines,0,1500"])
     {TopicPartition(topic='lines', partition=0): Target(kind='offset', number=1500)}
     """
-    found: dict[TopicPartition, Target] = {}
+    found: dict[TopicPartition, OffsetTarget] = {}
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
@@ -358,7 +358,7 @@ def read_offsets(text: Iterable[str]) -> dict[TopicPartition, Target]:
             raise ConfigError(
                 f"line {number} names {tp} a second time; nothing was set: leave one of them"
             )
-        found[tp] = Target("offset", int(parts[2]))
+        found[tp] = OffsetTarget("offset", int(parts[2]))
     return found
 
 

@@ -54,8 +54,8 @@ from headrace.streams.kafka.protocols import (
     CommittedOffset,
     Member,
     Offsets,
+    OffsetTarget,
     Probe,
-    Target,
     TopicPartition,
     no_probe,
 )
@@ -166,7 +166,7 @@ def _use(
 
 
 def refuse_missing_rows(
-    uses: Mapping[str, InputUse], chosen: AbstractSet[str], target: Target
+    uses: Mapping[str, InputUse], chosen: AbstractSet[str], target: OffsetTarget
 ) -> None:
     """Raise if a store would lack rows of an input that is not `chosen`, so not read again."""
     for topic, use in uses.items():
@@ -284,7 +284,7 @@ _JSON = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class InputReset:
     """Input partition with its committed offset and its new offset; None for no offset."""
 
     place: TopicPartition
@@ -385,7 +385,7 @@ class ResetPlan:
 
     group: str
     members: tuple[Member, ...]
-    moves: tuple[Move, ...]
+    moves: tuple[InputReset, ...]
     repartitions: tuple[TopicPartition, ...]
     internal: tuple[str, ...]
     leftovers: tuple[str, ...]
@@ -406,7 +406,7 @@ class ResetPlan:
     def marks(self) -> Offsets:
         """Offsets with a mark, committed first: no task starts from a marked offset."""
         inputs = {move.place: move.mark for move in self.moves if move.target is not None}
-        between = {tp: Move(tp, None, 0).mark for tp in self.repartitions}
+        between = {tp: InputReset(tp, None, 0).mark for tp in self.repartitions}
         return {**inputs, **between}
 
     @property
@@ -448,13 +448,13 @@ def moves(
     committed: Mapping[TopicPartition, CommittedOffset],
     targets: Mapping[TopicPartition, int],
     tps: Iterable[TopicPartition],
-) -> tuple[Move, ...]:
+) -> tuple[InputReset, ...]:
     """Return the move of each input partition; without a target it keeps its committed offset."""
     found = []
     for tp in tps:
         offset = committed.get(tp)
         before = committed_before(offset)
-        found.append(Move(tp, before, targets.get(tp, before), _skipped(offset)))
+        found.append(InputReset(tp, before, targets.get(tp, before), _skipped(offset)))
     return tuple(found)
 
 
@@ -537,13 +537,13 @@ def _read_again(plan: ResetPlan) -> Iterator[str]:
             )
 
 
-def _goes_back(move: Move) -> bool:
+def _goes_back(move: InputReset) -> bool:
     if move.committed is None or move.target is None:
         return False
     return move.target < move.committed
 
 
-def _columns(moved: Sequence[Move], tables: AbstractSet[str]) -> Iterator[str]:
+def _columns(moved: Sequence[InputReset], tables: AbstractSet[str]) -> Iterator[str]:
     width = max((len(str(move.place)) for move in moved), default=0)
     for move in moved:
         before = "none" if move.committed is None else str(move.committed)
@@ -575,7 +575,7 @@ class AdminCluster(TopicAdmin, Groups, Protocol):
         """Delete topics, and wait until they are gone."""
 
     def offsets_for(
-        self, target: Target, tps: Iterable[TopicPartition]
+        self, target: OffsetTarget, tps: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
         """Return the offset of a target position in each partition."""
 
@@ -610,7 +610,7 @@ class Reset:
         self._probe = probe
 
     def plan(
-        self, target: Target, *, inputs: Sequence[str] = (), all_internal: bool = False
+        self, target: OffsetTarget, *, inputs: Sequence[str] = (), all_internal: bool = False
     ) -> ResetPlan:
         """Plan a reset; nothing is changed.
 
@@ -629,7 +629,7 @@ class Reset:
         table_places = [tp for tp in tps if tp.topic in tables]
         targets = {
             **self._cluster.offsets_for(target, set_places),
-            **self._cluster.offsets_for(Target(), table_places),
+            **self._cluster.offsets_for(OffsetTarget(), table_places),
         }
         return ResetPlan(
             group=self._group,

@@ -35,7 +35,7 @@ from headrace.streams.plan.changelog_identity import (
     known_changelogs,
     lost_changelogs,
 )
-from headrace.streams.plan.deployed import DescribedGroups, GroupOffsets, topology_group
+from headrace.streams.plan.deployed import DescribedGroups, OffsetClient, topology_group
 from headrace.streams.plan.deployment import Deployment, is_accepted
 from headrace.streams.plan.plan import SubPlan
 from headrace.streams.plan.progress import CHANGELOG_MARK, RESET_MARK, OffsetMetadata
@@ -178,7 +178,7 @@ Lost = Mapping[_Task, Sequence[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class _ProvenTasks:
     """Tasks proven to have committed, and sub-topologies in which an unknown task has."""
 
     tasks: frozenset[_Task]
@@ -259,7 +259,7 @@ class LostGroup:
 
     def _shown(
         self, admin: TopicAdmin, lost: Lost, found: Found, facts: Mapping[str, TopicFacts]
-    ) -> _Shown:
+    ) -> _ProvenTasks:
         tasks = [task for task in lost if self._counted[task.plan.id]]
         shown = {t for t in tasks if has_run(t.committed(found)) and self._of(t).has_state}
         written = {
@@ -279,7 +279,7 @@ class LostGroup:
         held = self._records.among(admin, asked) if asked else set()
         shown |= {task for task, tps in changelogs.items() if held & tps}
         subs |= {sub for sub, to in written.items() if held.intersection(to)}
-        return _Shown(frozenset(shown), frozenset(subs))
+        return _ProvenTasks(frozenset(shown), frozenset(subs))
 
     # -- reaction ------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ def _has_read(offset: CommittedOffset) -> bool:
 
 
 def require_own_topics(
-    application_id: str, topics: Iterable[str], groups: Set[str], described: GroupOffsets
+    application_id: str, topics: Iterable[str], groups: Set[str], described: OffsetClient
 ) -> None:
     """Raise if another application's description has an internal topic of this application."""
     by_owner: dict[str, list[str]] = {}
@@ -397,7 +397,7 @@ def possible_owners(topic: str) -> list[str]:
     return ["-".join(parts[:count]) for count in range(1, len(parts)) if any(parts[:count])]
 
 
-def _internal_topics(application_id: str, described: GroupOffsets) -> dict[str, str]:
+def _internal_topics(application_id: str, described: OffsetClient) -> dict[str, str]:
     kept = described.committed(topology_group(application_id), decided=False).values()
     last = max(kept, key=lambda committed: committed.offset, default=None)
     deployment = None if last is None else Deployment.decode(last.metadata)
@@ -429,7 +429,7 @@ class StartCheck:
         deployed: Deployment | None,
         log: Log,
         *,
-        described: GroupOffsets | None = None,
+        described: OffsetClient | None = None,
     ) -> None:
         self._described = described
         self.look_for_offsets = LostGroup(config, plans, offsets, records, deployed, log)

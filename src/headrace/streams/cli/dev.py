@@ -39,7 +39,7 @@ FILES_MAX = 5_000
 _NOT_THE_PROJECT_S = frozenset({"__pycache__", "node_modules", "site-packages", "build", "dist"})
 
 
-class Changes:
+class FileWatcher:
     """Watcher of saved project files, by modification time and size.
 
     Args:
@@ -241,7 +241,7 @@ _OPEN_WITHIN_S = 60.0
 _PAGE_LOOK_S = 0.2
 
 
-class Page:
+class DevDashboard:
     """Dashboard that `headrace dev` serves on this machine.
 
     Args:
@@ -356,29 +356,34 @@ def dev(
                 servers = stack.enter_context(_broker(directory, port, home))
                 settings = over(settings, {"bootstrap.servers": servers})
             file = _write(settings, home)
-            changes = Changes(_roots(target))
+            changes = FileWatcher(_roots(target))
             files = "1 file" if len(changes) == 1 else f"{len(changes)} files"
             click.echo(f"Watching {files}. Ctrl-C ends.")
             page = _page(http_port)
             if page is not None and opens:
                 page.open_soon()
-            Session(target, str(file), partitions, changes, page).run()
+            DevSession(target, str(file), partitions, changes, page).run()
         except KeyboardInterrupt:
             click.echo("Ended.")
 
 
-def _page(port: int | None) -> Page | None:
+def _page(port: int | None) -> DevDashboard | None:
     if (lacking := missing()) is not None:
         click.echo(f"No page: it needs {lacking}; pip install 'headrace[web]'")
         return None
-    return Page(port)
+    return DevDashboard(port)
 
 
-class Session:
+class DevSession:
     """Loop of `headrace dev`: run the application, and restart it on each save."""
 
     def __init__(
-        self, target: str, file: str, partitions: int | None, changes: Changes, page: Page | None
+        self,
+        target: str,
+        file: str,
+        partitions: int | None,
+        changes: FileWatcher,
+        page: DevDashboard | None,
     ) -> None:
         self._target = target
         self._config = ("--config", file)

@@ -16,7 +16,7 @@ from headrace.streams.config.secrets import over
 from headrace.streams.errors import FatalClientError, MissingTopicError
 from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.testing.driver_names import Names
+from headrace.streams.testing.driver_names import DriverNames
 from headrace.topology import serdes
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes._serde import for_topic
@@ -40,7 +40,7 @@ def serde_options(command: _Command) -> _Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TopicSerdes:
     """Serdes of a topic.
 
     Args:
@@ -58,7 +58,7 @@ class Known:
     """Settings of a command, and the topics of the application if the command names it."""
 
     config: StreamsConfig
-    names: Names | None = None
+    names: DriverNames | None = None
     tables: frozenset[str] = frozenset()
     """Topics that are read only as tables."""
 
@@ -70,7 +70,7 @@ class Known:
 
     @classmethod
     def by(cls, app: KafkaStreams) -> Known:
-        names = Names(app.plans, app.config, app.global_plans)
+        names = DriverNames(app.plans, app.config, app.global_plans)
         return cls(app.config, names, _tables(app))
 
     def reach(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Known:
         """Return whether only the application may write the topic."""
         return self.own.get(full) == "keeps"
 
-    def form(self, full: str, key: str | None, value: str | None) -> Form:
+    def form(self, full: str, key: str | None, value: str | None) -> TopicSerdes:
         """Return the serdes of a topic: the application's, overridden by the options."""
         own: tuple[Serde[Any], Serde[Any]] = (serdes.string, serdes.string)
         take = None
@@ -131,7 +131,7 @@ class Known:
             reads = full in self.names.inputs
             own = self.names.read(full) if reads else self.names.written(full, [full])
             take = self.names.partials(full) if value is None else None
-        return Form(
+        return TopicSerdes(
             full,
             for_topic(own[0] if key is None else SERDES[key], full, is_key=True),
             for_topic(own[1] if value is None else SERDES[value], full, is_key=False),

@@ -46,7 +46,7 @@ from headrace.streams.cli.tail import FIELDS, line_of
 from headrace.streams.errors import ConfigError, ResetRefusedError
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.plain_producer import PlainProducer
-from headrace.streams.kafka.protocols import Target, TopicPartition
+from headrace.streams.kafka.protocols import OffsetTarget, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.topology.serdes.partials import said_of_partial
 
@@ -142,7 +142,7 @@ def restore_from_local(target: str, dry_run: bool, yes: bool, settings: dict[str
 @settings_option
 def reset(
     target: str,
-    aim: Target,
+    aim: OffsetTarget,
     inputs: tuple[str, ...],
     all_internal: bool,
     dry_run: bool,
@@ -391,7 +391,7 @@ def set_offsets(
     target: str,
     topics: dict[str, tuple[int, ...]],
     partitions: tuple[int, ...],
-    aim: Target | None,
+    aim: OffsetTarget | None,
     file: Path | None,
     process_again: bool,
     leave_out: bool,
@@ -431,7 +431,7 @@ def set_offsets(
         _refuse(plan, again=process_again, left_out=leave_out)
         if not yes:
             confirm()
-        shown = {move.input.place: Target("offset", move.target) for move in plan.moves}
+        shown = {move.input.place: OffsetTarget("offset", move.target) for move in plan.moves}
         work.carry_out(plan, lambda: work.plan(lambda _: shown))
         click.echo(f"Done. {_next_step(plan)}")
 

@@ -21,7 +21,7 @@ from headrace.streams.config.environment import CONFIG, PREFIX, settings_of
 from headrace.streams.config.secrets import guarded, over
 from headrace.streams.config.settings import Given, origins_of
 from headrace.streams.errors import ConfigError, StreamsError
-from headrace.streams.kafka.protocols import Target
+from headrace.streams.kafka.protocols import OffsetTarget
 from headrace.topology.errors import RegistryError, TopologyError
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _KAFKAS = {"earliest": "beginning", "latest": "end"}
 
 
-def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | None:
+def where(_: click.Context, __: click.Parameter, text: str | None) -> OffsetTarget | None:
     """Parse a position in a topic: an end of it, an offset, a time, or a time span before now.
 
     >>> where(None, None, "end"), where(None, None, "1970-01-01T00:00:05")
@@ -257,13 +257,13 @@ def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | N
     if text is None:
         return None
     if text in ("beginning", "end"):
-        return Target("earliest" if text == "beginning" else "latest")
+        return OffsetTarget("earliest" if text == "beginning" else "latest")
     if text.isascii() and text.isdigit():
-        return Target("offset", int(text))
+        return OffsetTarget("offset", int(text))
     span = _SPAN.fullmatch(text)
     if span is not None:
         before_ms = int(span[1]) * _UNITS_MS[span[2]]
-        return Target("time", max(0, time.time_ns() // 1_000_000 - before_ms))
+        return OffsetTarget("time", max(0, time.time_ns() // 1_000_000 - before_ms))
     try:
         given = datetime.fromisoformat(text)
     except ValueError as error:
@@ -273,7 +273,7 @@ def where(_: click.Context, __: click.Parameter, text: str | None) -> Target | N
             f"as 2026-01-31T09:00:00Z, nor a span before now such as 90s, 30m, 12h or 7d{meant}"
         ) from error
     instant = given if given.tzinfo else given.replace(tzinfo=UTC)
-    return Target("time", max(0, round(instant.timestamp() * 1000)))
+    return OffsetTarget("time", max(0, round(instant.timestamp() * 1000)))
 
 
 def confirm() -> None:

@@ -87,7 +87,7 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class ScanRange:
     """Range of a scan, as texts; see `headrace.streams.queries.asked.scan_of`."""
 
     begin: str | None = None
@@ -128,7 +128,7 @@ def queries_of(target: str, settings: dict[str, Any], state_dir: Path | None) ->
         yield queries
 
 
-class Source(Protocol):
+class JsonRowSource(Protocol):
     """Source of rows as JSON documents."""
 
     def stores(self) -> list[Document]:
@@ -140,7 +140,7 @@ class Source(Protocol):
     def of_key(self, name: str, key: str, as_of: str | None) -> list[Document]:
         """Return the row of a key, or all windows of a key."""
 
-    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+    def scan(self, name: str, wanted: ScanRange, limit: int | None) -> Iterator[Document]:
         """Return the rows of a range."""
 
 
@@ -162,7 +162,7 @@ class Where:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @contextmanager
-    def opened(self) -> Iterator[Source]:
+    def opened(self) -> Iterator[JsonRowSource]:
         self._require_one()
         with _said_errors():
             age = self._age()
@@ -171,7 +171,7 @@ class Where:
                 return
             assert self.target is not None
             with queries_of(self.target, self.settings, self.state_dir) as queries:
-                yield _Files(queries, age)
+                yield _LocalRows(queries, age)
 
     @contextmanager
     def followed(self) -> Iterator[Queries | Asker]:
@@ -218,7 +218,7 @@ class Where:
         return Asker([url], token=token, timeout_s=_TIMEOUT_S)
 
 
-class _Files:
+class _LocalRows:
     """Row source that reads the files of this host."""
 
     def __init__(self, queries: Queries, max_age: timedelta | None) -> None:
@@ -303,7 +303,7 @@ class _Files:
             rows = [reader.find(data, is_encoded=True).row]
         return [row_document(row) for row in rows if row is not None]
 
-    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+    def scan(self, name: str, wanted: ScanRange, limit: int | None) -> Iterator[Document]:
         from headrace.streams.queries.asked import row_document, scan_of
 
         reader = self._reader(name)
@@ -346,7 +346,7 @@ class _Served:
             return [_bare(found)]
         return [*self._rows(name, "get", {"key": key}, None)]
 
-    def scan(self, name: str, wanted: Range, limit: int | None) -> Iterator[Document]:
+    def scan(self, name: str, wanted: ScanRange, limit: int | None) -> Iterator[Document]:
         given = {"from": wanted.begin, "to": wanted.end, "prefix": wanted.prefix}
         reverse = "true" if wanted.reverse else None
         if wanted.prefix is None:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from headrace.streams.cli.options import columns, json_option, settings_option, show
-from headrace.streams.cli.store_sources import Document, Range, Where
+from headrace.streams.cli.store_sources import Document, ScanRange, Where
 
 if TYPE_CHECKING:
     from headrace.streams.cli.store_sources import Where
@@ -135,7 +135,7 @@ def watch(
 
     if snapshot and begin != "end":
         raise click.UsageError("--snapshot begins behind the rows; leave out --from")
-    lines = _Lines(most, with_position=with_position)
+    lines = _LinePrinter(most, with_position=with_position)
     with where.followed() as source, suppress(KeyboardInterrupt):
         if isinstance(source, Queries):
             _read(source, name, key, begin, lines, snapshot=snapshot)
@@ -143,7 +143,7 @@ def watch(
             _ask(source, name, key, begin, lines, snapshot=snapshot)
 
 
-class _Lines:
+class _LinePrinter:
     """Printer of lines, up to a maximum number."""
 
     def __init__(self, most: int | None, *, with_position: bool) -> None:
@@ -160,7 +160,7 @@ class _Lines:
 
 
 def _read(
-    queries: Queries, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
+    queries: Queries, name: str, key: str | None, begin: str, lines: _LinePrinter, *, snapshot: bool
 ) -> None:
     """Print changes from the changelog on the cluster."""
     from headrace.streams.queries.asked import key_of_text
@@ -193,7 +193,7 @@ def _read(
 
 
 def _ask(
-    asker: Asker, name: str, key: str | None, begin: str, lines: _Lines, *, snapshot: bool
+    asker: Asker, name: str, key: str | None, begin: str, lines: _LinePrinter, *, snapshot: bool
 ) -> None:
     """Print changes from a host over HTTP; wait and reconnect if the connection is lost."""
     from headrace.streams.queries.errors import NotReadableError
@@ -233,7 +233,7 @@ def _changes(
     )
 
 
-def _print_changes(changes: Changes[Any, Any], lines: _Lines) -> None:
+def _print_changes(changes: Changes[Any, Any], lines: _LinePrinter) -> None:
     gaps = 0
     for change in changes:
         for gap in changes.compacted[gaps:]:
@@ -354,7 +354,7 @@ def scan(
 
     With --json each row is a line.
     """
-    wanted = Range(begin=begin, end=end, prefix=prefix, reverse=reverse)
+    wanted = ScanRange(begin=begin, end=end, prefix=prefix, reverse=reverse)
     with where.opened() as source:
         _print(source.scan(name, wanted, limit), as_json=as_json)
 
@@ -370,7 +370,7 @@ def export(name: str, file: IO[str], where: Where) -> None:
     follow.
     """
     with where.opened() as source:
-        for row in source.scan(name, Range(), None):
+        for row in source.scan(name, ScanRange(), None):
             file.write(json.dumps(row) + "\n")
         file.write("")  # creates the file even if the store has no rows
 

@@ -10,11 +10,17 @@ from typing import Any
 import click
 from confluent_kafka import Message
 
-from headrace.streams.cli.known_topics import Form, Known, app_option, counts_of, serde_options
+from headrace.streams.cli.known_topics import (
+    Known,
+    TopicSerdes,
+    app_option,
+    counts_of,
+    serde_options,
+)
 from headrace.streams.cli.options import WHERE, said_errors, settings_option, where
 from headrace.streams.cli.record_lines import record_line
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.kafka.protocols import Target, TopicPartition
+from headrace.streams.kafka.protocols import OffsetTarget, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.topology.errors import RegistryError, SerdeError
 from headrace.topology.serdes import Serde
@@ -61,7 +67,7 @@ def _fields(_: click.Context, __: click.Parameter, text: str | None) -> frozense
 def tail(
     topics: tuple[str, ...],
     target: str | None,
-    aim: Target | None,
+    aim: OffsetTarget | None,
     most: int | None,
     follow: bool,
     fields: frozenset[str],
@@ -93,7 +99,7 @@ def tail(
         forms = {name: known.form(name, key, value) for name in names}
         admin = known.admin()
         tps = _places(counts_of(admin, names), partition)
-        begins = admin.offsets_for(aim or Target(), tps)
+        begins = admin.offsets_for(aim or OffsetTarget(), tps)
         ends = None if follow else _ends(admin, tps, uncommitted=uncommitted)
         if follow:
             click.echo(f"Following {', '.join(names)}.", err=True)
@@ -124,7 +130,7 @@ def _ends(
 
 
 def line_of(
-    message: Message, form: Form, fields: frozenset[str], *, names_topic: bool = False
+    message: Message, form: TopicSerdes, fields: frozenset[str], *, names_topic: bool = False
 ) -> str:
     """Format a record as a line; add partition and offset if a serde rejects it."""
     headers: Any = message.headers() or ()

@@ -224,7 +224,7 @@ _Given = TypeVar("_Given", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterSnapshot:
     """Snapshot of an application, read from the cluster."""
 
     found: Overview
@@ -235,7 +235,7 @@ class Look:
         inputs = self.found.inputs
         return {one.place: one.committed for one in inputs if one.committed is not None}
 
-    def rates(self, before: Look | None) -> Mapping[TopicPartition, float]:
+    def rates(self, before: ClusterSnapshot | None) -> Mapping[TopicPartition, float]:
         if before is None or self.at_s <= before.at_s:
             return {}
         span_s, then = self.at_s - before.at_s, before.reached
@@ -301,17 +301,17 @@ def top(
             return
         assert target is not None
         look = looking(target, settings)
-        last = _go_on(lambda: Look(look(), time.monotonic()), shown, every_s, times)
+        last = _go_on(lambda: ClusterSnapshot(look(), time.monotonic()), shown, every_s, times)
         if times is not None and last is not None:
             require_topics(last.found.lost)
 
 
-class _Shown(Protocol[_Given]):
+class _Formatter(Protocol[_Given]):
     def __call__(self, seen: _Given, before: _Given | None, /, *, rows_max: int) -> Group: ...
 
 
 def _go_on(
-    see: Callable[[], _Seen], shown: _Shown[_Seen], every_s: float, times: int | None
+    see: Callable[[], _Seen], shown: _Formatter[_Seen], every_s: float, times: int | None
 ) -> _Seen | None:
     """Take and show snapshots until Ctrl-C, or a number of times; return the last snapshot."""
     console = Console(highlight=False)
@@ -330,7 +330,7 @@ def _go_on(
     return before
 
 
-def shown(seen: Look, before: Look | None, *, rows_max: int) -> Group:
+def shown(seen: ClusterSnapshot, before: ClusterSnapshot | None, *, rows_max: int) -> Group:
     found, rates = seen.found, seen.rates(before)
     head = f"{head_line(found)}, lag {found.lag:,}{_rate(rates)}"
     tasks = sorted(found.tasks, key=lambda task: (-task.lag, task.id))

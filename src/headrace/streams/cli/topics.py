@@ -15,7 +15,13 @@ import confluent_kafka.admin
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.streams.cli.known_topics import Form, Known, app_option, counts_of, serde_options
+from headrace.streams.cli.known_topics import (
+    Known,
+    TopicSerdes,
+    app_option,
+    counts_of,
+    serde_options,
+)
 from headrace.streams.cli.options import columns, json_option, said_errors, settings_option, show
 from headrace.streams.cli.record_lines import (
     STANDARD_INPUT,
@@ -363,7 +369,7 @@ def produce(
         admin = known.admin()
         count = counts_of(admin, [full])[full]
         with _producer(known, admin, transaction=transaction) as producer:
-            written = _Writing(producer, form, count)
+            written = _RecordWriter(producer, form, count)
             try:
                 for file in files or (STANDARD_INPUT,):
                     with opened(file) as lines:
@@ -384,10 +390,10 @@ def _say_what_stays(producer: Producer, count: int, topic: str, *, transaction: 
         click.echo(f"Written to {topic} before that: {count} records.", err=True)
 
 
-class _Writing:
+class _RecordWriter:
     """Writer of lines as records, with a count."""
 
-    def __init__(self, producer: Producer, form: Form, partitions: int) -> None:
+    def __init__(self, producer: Producer, form: TopicSerdes, partitions: int) -> None:
         self._producer = producer
         self._form = form
         self._partitions = partitions

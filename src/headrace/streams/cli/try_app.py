@@ -33,14 +33,14 @@ SKIPPED_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputFile:
     """Input file of a topic."""
 
     topic: str
     file: str
 
 
-def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Given, ...]:
+def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[InputFile, ...]:
     found = []
     for text in texts:
         topic, equals, file = text.partition("=")
@@ -48,7 +48,7 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tup
             raise click.BadParameter(f"{text!r} is not TOPIC=FILE; FILE is - for standard input")
         if file != STANDARD_INPUT and not Path(file).is_file():
             raise click.BadParameter(f"there is no file {file}")
-        found.append(Given(topic, file))
+        found.append(InputFile(topic, file))
     if sum(given.file == STANDARD_INPUT for given in found) > 1:
         raise click.BadParameter("standard input is one topic's only")
     return tuple(found)
@@ -80,7 +80,7 @@ def _given(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tup
 @settings_option
 def try_app(
     target: str,
-    inputs: tuple[Given, ...],
+    inputs: tuple[InputFile, ...],
     shown: tuple[str, ...],
     *,
     each: bool,
@@ -130,7 +130,7 @@ class Trial:
     _lines_of_time: dict[int | None, list[str]] = field(default_factory=dict)
     """Files and lines by timestamp, which derived records inherit."""
 
-    def check(self, inputs: Sequence[Given]) -> None:
+    def check(self, inputs: Sequence[InputFile]) -> None:
         sources = self.driver.input_topics
         for given in inputs:
             _refuse_unknown(given.topic, sources, "reads")
@@ -143,7 +143,7 @@ class Trial:
         for topic in shown:
             _refuse_unknown(topic, self.driver.output_topics, "wrote")
 
-    def fill(self, inputs: Iterable[Given]) -> None:
+    def fill(self, inputs: Iterable[InputFile]) -> None:
         for given in inputs:
             topic = self.driver.input(given.topic)
             count = len(self.driver.cluster.topics[given.topic].logs)

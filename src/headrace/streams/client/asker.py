@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from headrace.streams.client.http import EVENTS, Ending, EventStream, HttpHost, Reply, sent_token
+from headrace.streams.client.http import (
+    EVENTS,
+    EventStream,
+    HttpHost,
+    Interruption,
+    Reply,
+    sent_token,
+)
 from headrace.streams.config.secrets import Secret
 from headrace.streams.queries.errors import (
     NoSuchStoreError,
@@ -76,7 +83,7 @@ class _Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _BestError:
     """Most informative error so far, and the duration of its attempt."""
 
     error: NotReadableError
@@ -122,7 +129,7 @@ class Asker:
         self._lock = threading.Lock()
         self._reached: dict[str, dict[int, int]] = {}
         self._kinds: dict[str, str] = {}
-        self._ending = Ending()
+        self._ending = Interruption()
 
     def __repr__(self) -> str:
         return ", ".join(host.url for host in self._hosts)
@@ -157,10 +164,10 @@ class Asker:
                 kind = self._kinds.get(store)
         return kind
 
-    def part(self) -> Ending:
+    def part(self) -> Interruption:
         return self._ending.part()
 
-    def listen(self, store: str, path: str, given: Parameters, ending: Ending) -> EventStream:
+    def listen(self, store: str, path: str, given: Parameters, ending: Interruption) -> EventStream:
         """Open an event stream; `ending` ends it, and the attempts to open it."""
         said = urlencode({name: text for name, text in given.items() if text is not None})
         headers = {**self._sent(None), "Accept": EVENTS}
@@ -179,13 +186,13 @@ class Asker:
 
         return self._insist(asks, ending)
 
-    def _insist(self, asks: Callable[[_Turn], R], ending: Ending) -> R:
+    def _insist(self, asks: Callable[[_Turn], R], ending: Interruption) -> R:
         """Repeat attempts until success, or until the time is over and all hosts were asked."""
         give_up_s = time.monotonic() + self.timeout_s
         pause_s = AGAIN_MIN_S
         silent: set[HttpHost] = set()
         others: set[HttpHost] = set()
-        said: _Said | None = None
+        said: _BestError | None = None
         while True:
             since_s = time.monotonic()
             turn = self._turn(silent, give_up_s - since_s, has_heard=said is not None)
@@ -204,7 +211,7 @@ class Asker:
                     if not turn.is_last:
                         continue
                 elif is_news:
-                    said = _Said(error, after_s)
+                    said = _BestError(error, after_s)
                 if time.monotonic() + pause_s >= give_up_s:
                     if said is None or is_news:
                         raise

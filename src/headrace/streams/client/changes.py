@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import msgspec
 
 from headrace.streams.client.asker import AGAIN_MAX_S, AGAIN_MIN_S, Asker
-from headrace.streams.client.http import EventStream, Heard
+from headrace.streams.client.http import EventStream, ServerSentEvent
 from headrace.streams.queries.errors import (
     ClosedConnectionError,
     NotReadableError,
@@ -201,7 +201,7 @@ class Changes(Generic[K, V]):
         self._stream = self._asker.listen(self._store, "changes", given, self._ending)
         return self._stream
 
-    def _told(self, piece: list[Heard]) -> list[Change[K, V]]:
+    def _told(self, piece: list[ServerSentEvent]) -> list[Change[K, V]]:
         found = []
         for heard in piece:
             self._has_begun = self._has_begun or heard.name == "row"
@@ -213,7 +213,7 @@ class Changes(Generic[K, V]):
                 found.append(self._made(heard))
         return found
 
-    def _made(self, heard: Heard) -> Change[K, V]:
+    def _made(self, heard: ServerSentEvent) -> Change[K, V]:
         document = msgspec.json.decode(heard.data)
         key, value = self._read(document)
         return Change(

@@ -27,7 +27,7 @@ from headrace.streams.queries.errors import ClosedConnectionError, UnreachedHost
 # Interruptible waits.
 
 
-class Ending:
+class Interruption:
     """Interruptible waits of a client, at sockets and in pauses. Thread-safe.
 
     >>> ending = Ending()
@@ -41,15 +41,15 @@ class Ending:
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._sockets: WeakSet[socket.socket] = WeakSet()
-        self._parts: WeakSet[Ending] = WeakSet()
+        self._parts: WeakSet[Interruption] = WeakSet()
 
     @property
     def is_over(self) -> bool:
         return self._over.is_set()
 
-    def part(self) -> Ending:
+    def part(self) -> Interruption:
         """Return a part that ends with this object, and can be ended earlier."""
-        made = Ending()
+        made = Interruption()
         with self._lock:
             self._parts.add(made)
             is_over = self.is_over
@@ -89,7 +89,7 @@ _PIECE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ServerSentEvent:
     """Server-sent event with JSON; a heartbeat has an empty name."""
 
     name: str
@@ -113,7 +113,7 @@ class EventStream:
         self._socket = sock
         self._unreached = unreached
 
-    def pieces(self) -> Iterator[list[Heard]]:
+    def pieces(self) -> Iterator[list[ServerSentEvent]]:
         """Yield the events of each received piece; raise UnreachedHostError at the end."""
         left = b""
         while True:
@@ -138,7 +138,7 @@ class EventStream:
         self._answer.close()
 
 
-def _heard(text: bytes) -> Heard:
+def _heard(text: bytes) -> ServerSentEvent:
     """Parse an event.
 
     >>> _heard(b'id: 0:7' + bytes([10]) + b'event: change' + bytes([10]) + b'data: {}')
@@ -155,7 +155,7 @@ def _heard(text: bytes) -> Heard:
             data = said
         elif field == b"id":
             position = said.decode()
-    return Heard(name, data, position)
+    return ServerSentEvent(name, data, position)
 
 
 # Tokens as header values.
@@ -224,7 +224,7 @@ class HttpHost:
             self._context = ssl.create_default_context()
         self._lock = threading.Lock()
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
-        self._ending = Ending()
+        self._ending = Interruption()
 
     def ask(
         self,
@@ -264,7 +264,7 @@ class HttpHost:
         headers: Mapping[str, str],
         begin_s: float,
         silent_s: float,
-        ending: Ending,
+        ending: Interruption,
     ) -> Reply | EventStream:
         """Open an event stream; return the response if the host rejects it.
 
@@ -287,7 +287,7 @@ class HttpHost:
         return self._read(answer.status, data)
 
     def _reach(
-        self, connection: http.client.HTTPConnection, silent_s: float, ending: Ending
+        self, connection: http.client.HTTPConnection, silent_s: float, ending: Interruption
     ) -> socket.socket:
         """Connect if necessary; return the socket, which the connection may drop later."""
         ending.require()
@@ -304,7 +304,9 @@ class HttpHost:
         sock.settimeout(silent_s)
         return sock
 
-    def _opened(self, host: str, port: int, timeout_s: float, ending: Ending) -> socket.socket:
+    def _opened(
+        self, host: str, port: int, timeout_s: float, ending: Interruption
+    ) -> socket.socket:
         refused: OSError | None = None
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -326,7 +328,7 @@ class HttpHost:
         assert refused is not None, host
         raise refused
 
-    def _secured(self, sock: socket.socket, host: str, ending: Ending) -> socket.socket:
+    def _secured(self, sock: socket.socket, host: str, ending: Interruption) -> socket.socket:
         if self._context is None:
             return sock
         secured = self._context.wrap_socket(

@@ -14,7 +14,7 @@ from headrace.streams.client.asker import Asker
 from headrace.streams.client.changes import Changes
 from headrace.streams.config.secrets import Secret
 from headrace.streams.errors import ConfigError
-from headrace.streams.queries.answers import Row
+from headrace.streams.queries.answers import StoreRow
 from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.queries.kinds import wrong_kind
 from headrace.topology.serdes.documents import to_document
@@ -163,7 +163,7 @@ class RemoteStore(Generic[K, V]):
 
     # -- key-value -------------------------------------------------------------------------------
 
-    def find(self, key: K, *, as_of: Time | None = None) -> Row[K, V] | None:
+    def find(self, key: K, *, as_of: Time | None = None) -> StoreRow[K, V] | None:
         """Return the row of a key, with value, timestamp and partition; None without a row.
 
         Args:
@@ -201,7 +201,7 @@ class RemoteStore(Generic[K, V]):
             found += [None if row is None else row.value for row in self._rows_of(some)]
         return found
 
-    def _rows_of(self, documents: list[Any]) -> Iterator[Row[K, V] | None]:
+    def _rows_of(self, documents: list[Any]) -> Iterator[StoreRow[K, V] | None]:
         body = msgspec.json.encode({"keys": documents})
         try:
             answer = self._asker.ask(self.name, "get", {}, body) or {}
@@ -213,7 +213,7 @@ class RemoteStore(Generic[K, V]):
 
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Yield the rows between two keys, both inclusive, in the order of the keys' bytes.
 
         Args:
@@ -226,7 +226,7 @@ class RemoteStore(Generic[K, V]):
 
     def range_pages(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
-    ) -> Iterator[list[Row[K, V]]]:
+    ) -> Iterator[list[StoreRow[K, V]]]:
         """Yield the rows of `range`, page by page."""
         given = {
             "json_keys": "true",
@@ -236,7 +236,7 @@ class RemoteStore(Generic[K, V]):
         }
         return self._keyed("range", given, limit)
 
-    def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Iterator[Row[K, V]]:
+    def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
         """Yield the rows whose serialized key starts with the prefix's bytes.
 
         `serdes.list_of` writes a count first, and JSON a quote last: a shorter list or text is not
@@ -244,7 +244,9 @@ class RemoteStore(Generic[K, V]):
         """
         return self._flat(self.prefix_pages(prefix, limit=limit))
 
-    def prefix_pages(self, prefix: Any, *, limit: int | None = None) -> Iterator[list[Row[K, V]]]:
+    def prefix_pages(
+        self, prefix: Any, *, limit: int | None = None
+    ) -> Iterator[list[StoreRow[K, V]]]:
         """Yield the rows of `prefix_scan`, page by page."""
         given = {"json_keys": "true", "prefix": _json(prefix)}
         return self._keyed("prefix", given, limit)
@@ -253,7 +255,7 @@ class RemoteStore(Generic[K, V]):
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> Iterator[Row[Any, V]]:
+    ) -> Iterator[StoreRow[Any, V]]:
         """Yield the key's windows that start between two times, both inclusive; or its sessions.
 
         Keys of rows are `Windowed`. For sessions, `start` is the earliest end. Datetimes without a
@@ -263,7 +265,7 @@ class RemoteStore(Generic[K, V]):
 
     def fetch_pages(
         self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> Iterator[list[Row[Any, V]]]:
+    ) -> Iterator[list[StoreRow[Any, V]]]:
         """Yield the rows of `fetch`, page by page."""
         if self._asker.kind_of(self.name) not in _TIMED | {None}:
             raise WrongQueryError(f"store {self.name!r} has no windows; ask with get(key)")
@@ -271,13 +273,13 @@ class RemoteStore(Generic[K, V]):
 
     def find_sessions(
         self, key: Any, earliest_end: Time, latest_start: Time
-    ) -> Iterator[Row[Any, V]]:
+    ) -> Iterator[StoreRow[Any, V]]:
         """Yield the sessions of a key by earliest end and latest start, both inclusive."""
         return self._flat(self.session_pages(key, earliest_end, latest_start))
 
     def session_pages(
         self, key: Any, earliest_end: Time, latest_start: Time
-    ) -> Iterator[list[Row[Any, V]]]:
+    ) -> Iterator[list[StoreRow[Any, V]]]:
         """Yield the rows of `find_sessions`, page by page."""
         if self._asker.kind_of(self.name) == "window":
             raise self._wrong_kind("find_sessions")
@@ -285,13 +287,13 @@ class RemoteStore(Generic[K, V]):
 
     def find_sessions_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
-    ) -> Iterator[Row[Any, V]]:
+    ) -> Iterator[StoreRow[Any, V]]:
         """Yield the sessions of all keys that end between two times, both inclusive, by end."""
         return self._flat(self.session_pages_by_end(earliest_end, latest_end, limit=limit))
 
     def session_pages_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
-    ) -> Iterator[list[Row[Any, V]]]:
+    ) -> Iterator[list[StoreRow[Any, V]]]:
         """Yield the rows of `find_sessions_by_end`, page by page."""
         if self._asker.kind_of(self.name) != "session":
             raise self._wrong_kind("find_sessions_by_end")
@@ -299,13 +301,13 @@ class RemoteStore(Generic[K, V]):
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> Iterator[Row[Any, V]]:
+    ) -> Iterator[StoreRow[Any, V]]:
         """Yield all windows that start, or sessions that end, between two times, in that order."""
         return self._flat(self.fetch_all_pages(start, end, limit=limit))
 
     def fetch_all_pages(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> Iterator[list[Row[Any, V]]]:
+    ) -> Iterator[list[StoreRow[Any, V]]]:
         """Yield the rows of `fetch_all`, page by page."""
         if self._asker.kind_of(self.name) not in _TIMED | {None}:
             raise self._wrong_kind("fetch_all")
@@ -313,11 +315,11 @@ class RemoteStore(Generic[K, V]):
 
     # -- all kinds -------------------------------------------------------------------------------
 
-    def all(self, *, limit: int | None = None) -> Iterator[Row[K, V]]:
+    def all(self, *, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
         """Yield all rows, in the order of the keys' bytes."""
         return self._flat(self.all_pages(limit=limit))
 
-    def all_pages(self, *, limit: int | None = None) -> Iterator[list[Row[K, V]]]:
+    def all_pages(self, *, limit: int | None = None) -> Iterator[list[StoreRow[K, V]]]:
         """Yield all rows, page by page."""
         yield from self._pages("range", {}, limit, is_timed=self._has_windows())
 
@@ -383,7 +385,7 @@ class RemoteStore(Generic[K, V]):
         limit: int | None,
         *,
         is_timed: bool = False,
-    ) -> Iterator[list[Row[K, V]]]:
+    ) -> Iterator[list[StoreRow[K, V]]]:
         if limit is not None and limit < 0:
             raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
         after: str | None = None
@@ -401,7 +403,7 @@ class RemoteStore(Generic[K, V]):
                 left -= len(found["rows"])
 
     @staticmethod
-    def _flat(pages: Iterator[list[Row[K, V]]]) -> Iterator[Row[K, V]]:
+    def _flat(pages: Iterator[list[StoreRow[K, V]]]) -> Iterator[StoreRow[K, V]]:
         return (row for page in pages for row in page)
 
     def _key_and_value(self, found: Mapping[str, Any]) -> tuple[Any, V | None]:
@@ -413,7 +415,7 @@ class RemoteStore(Generic[K, V]):
 
     def _keyed(
         self, path: str, given: Mapping[str, str | None], limit: int | None
-    ) -> Iterator[list[Row[K, V]]]:
+    ) -> Iterator[list[StoreRow[K, V]]]:
         if self._has_windows():
             raise self._wrong_kind("range")
         yield from self._pages(path, given, limit)
@@ -423,9 +425,9 @@ class RemoteStore(Generic[K, V]):
         refused = wrong_kind(self.name, kind, word)
         return refused or WrongQueryError(f"store {self.name!r} of kind {kind} has no {word}")
 
-    def _row(self, found: Mapping[str, Any], *, is_timed: bool = False) -> Row[K, V]:
+    def _row(self, found: Mapping[str, Any], *, is_timed: bool = False) -> StoreRow[K, V]:
         key, value = self._converted(found, is_timed=is_timed)
-        return Row(
+        return StoreRow(
             key=cast(K, key),
             value=cast(V, value),
             timestamp=found["timestamp"],

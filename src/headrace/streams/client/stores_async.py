@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 from headrace.streams.client.changes import Change, Changes
 from headrace.streams.client.stores import ANY, Connection, RemoteStore, Time, connect
 from headrace.streams.config.secrets import Secret
-from headrace.streams.queries.answers import Row
+from headrace.streams.queries.answers import StoreRow
 from headrace.streams.queries.errors import ClosedConnectionError
 
 K = TypeVar("K")
@@ -77,8 +77,8 @@ class _Threads:
         return await loop.run_in_executor(self._pool, partial(asks, *given, **named))
 
     async def rows(
-        self, begin: Callable[[], Iterator[list[Row[K, V]]]]
-    ) -> AsyncIterator[Row[K, V]]:
+        self, begin: Callable[[], Iterator[list[StoreRow[K, V]]]]
+    ) -> AsyncIterator[StoreRow[K, V]]:
         pages = await self.call(begin)
         while (page := await self.call(next, pages, None)) is not None:
             for row in page:
@@ -135,7 +135,7 @@ class AsyncRemoteStore(Generic[K, V]):
         """Return its description, and the position of each partition."""
         return await self._threads.call(self._store.describe)
 
-    async def find(self, key: K, *, as_of: Time | None = None) -> Row[K, V] | None:
+    async def find(self, key: K, *, as_of: Time | None = None) -> StoreRow[K, V] | None:
         """Return the row of a key, or None."""
         return await self._threads.call(self._store.find, key, as_of=as_of)
 
@@ -149,25 +149,27 @@ class AsyncRemoteStore(Generic[K, V]):
 
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
-    ) -> AsyncIterator[Row[K, V]]:
+    ) -> AsyncIterator[StoreRow[K, V]]:
         """Yield the rows between two keys, both inclusive."""
         return self._threads.rows(
             partial(self._store.range_pages, start, end, reverse=reverse, limit=limit)
         )
 
-    def prefix_scan(self, prefix: Any, *, limit: int | None = None) -> AsyncIterator[Row[K, V]]:
+    def prefix_scan(
+        self, prefix: Any, *, limit: int | None = None
+    ) -> AsyncIterator[StoreRow[K, V]]:
         """Yield the rows whose serialized key starts with the prefix's bytes."""
         return self._threads.rows(partial(self._store.prefix_pages, prefix, limit=limit))
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> AsyncIterator[Row[Any, V]]:
+    ) -> AsyncIterator[StoreRow[Any, V]]:
         """Yield the key's windows that start between two times, or its sessions."""
         return self._threads.rows(partial(self._store.fetch_pages, key, start, end))
 
     def find_sessions(
         self, key: Any, earliest_end: Time, latest_start: Time
-    ) -> AsyncIterator[Row[Any, V]]:
+    ) -> AsyncIterator[StoreRow[Any, V]]:
         """Yield the sessions of a key by earliest end and latest start, both inclusive."""
         return self._threads.rows(
             partial(self._store.session_pages, key, earliest_end, latest_start)
@@ -175,7 +177,7 @@ class AsyncRemoteStore(Generic[K, V]):
 
     def find_sessions_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
-    ) -> AsyncIterator[Row[Any, V]]:
+    ) -> AsyncIterator[StoreRow[Any, V]]:
         """Yield the sessions of all keys that end between two times, both inclusive, by end."""
         return self._threads.rows(
             partial(self._store.session_pages_by_end, earliest_end, latest_end, limit=limit)
@@ -183,11 +185,11 @@ class AsyncRemoteStore(Generic[K, V]):
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> AsyncIterator[Row[Any, V]]:
+    ) -> AsyncIterator[StoreRow[Any, V]]:
         """Yield all windows that start, or sessions that end, between two times."""
         return self._threads.rows(partial(self._store.fetch_all_pages, start, end, limit=limit))
 
-    def all(self, *, limit: int | None = None) -> AsyncIterator[Row[K, V]]:
+    def all(self, *, limit: int | None = None) -> AsyncIterator[StoreRow[K, V]]:
         """Yield all rows, in the order of the keys' bytes."""
         return self._threads.rows(partial(self._store.all_pages, limit=limit))
 

@@ -26,7 +26,7 @@ from headrace.topology.arguments import why_not_called_as
 from headrace.topology.context.context import is_header_name
 from headrace.topology.context.environment import Headers, Part
 from headrace.topology.errors import type_of
-from headrace.topology.functions import Place, place_of
+from headrace.topology.functions import SourceLocation, place_of
 from headrace.topology.naming import is_legal_topic
 
 Stage = Literal["deserialization", "processing", "production"]
@@ -218,7 +218,9 @@ class HandlerFailedError(Exception):
         place: location of the handler.
     """
 
-    def __init__(self, failure: Failure, did: str, advice: str, place: Place | None) -> None:
+    def __init__(
+        self, failure: Failure, did: str, advice: str, place: SourceLocation | None
+    ) -> None:
         what = f"the {failure.stage}.exception.handler {did}"
         then = advice and f"; {advice}"
         super().__init__(f"{what} for {type(failure.error).__name__}{then}")

@@ -424,7 +424,7 @@ def _fields(value: Any) -> Mapping[str, Any]:
 
 # Rows for an existing table, shared by Delta and Iceberg.
 #
-# Hot path: `TableRows.table` runs for each batch.
+# Hot path: `ArrowTableConverter.table` runs for each batch.
 
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
@@ -464,7 +464,7 @@ class TableConnection:
     table: Any
     name: str
     columns: ArrowColumns
-    rows: TableRows
+    rows: ArrowTableConverter
     schema: Any
     timeout_s: float
     batching: SinkBatching
@@ -487,7 +487,7 @@ class TableConnection:
             pause_s *= 2
 
 
-class TableRows:
+class ArrowTableConverter:
     """Converter of rows to `pyarrow.Table`s with the columns and types of an existing table.
 
     Args:

@@ -18,8 +18,8 @@ from typing import Any
 from headrace.streams.connectors.arrow import (
     ArrowColumns,
     ArrowRows,
+    ArrowTableConverter,
     TableConnection,
-    TableRows,
     partitioning,
     require,
     said,
@@ -124,7 +124,7 @@ class DeltaSink:
         """Whether the sink has a key."""
         return bool(self._columns.key)
 
-    def open(self, name: str, /) -> _Connection:
+    def open(self, name: str, /) -> _DeltaConnection:
         """Load the table's log, and check that the table has the columns."""
         for module in ("deltalake", "pyarrow"):
             require(module, "DeltaSink", "delta")
@@ -135,9 +135,9 @@ class DeltaSink:
                 require_writable(f"{self._uri}/_delta_log")
             table = self._load()
             _require_changes(self._columns, table)
-            rows = TableRows(self._columns, pyarrow.schema(table.schema().to_arrow()))
+            rows = ArrowTableConverter(self._columns, pyarrow.schema(table.schema().to_arrow()))
         self._was_open = True
-        return _Connection(
+        return _DeltaConnection(
             table,
             name,
             self._columns,
@@ -176,7 +176,7 @@ class DeltaSink:
         return DeltaTable(self._uri, storage_options=options)
 
 
-class _Connection(TableConnection):
+class _DeltaConnection(TableConnection):
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:
         with _told(self.columns):
             self.table.update_incremental()

@@ -148,17 +148,17 @@ class DuckDbSink:
         """Whether the sink has a key."""
         return bool(self._columns.key)
 
-    def open(self, name: str, /) -> _Connection:
+    def open(self, name: str, /) -> _DuckDbConnection:
         """Check that the file and the table exist and match."""
         for module in ("duckdb", "pyarrow"):
             require(module, "DuckDbSink", "duckdb")
         if not self._was_open:
             require_place(Path(self._path))
-        file = _File(self._path, self._timeout_s)
+        file = _DuckDbFile(self._path, self._timeout_s)
         with file.opened() as database, _told(self._path, self._columns):
             rows = self._prepare(database)
         self._was_open = file.is_made = True
-        return _Connection(file, name, rows, self.batching)
+        return _DuckDbConnection(file, name, rows, self.batching)
 
     def _prepare(self, database: Any) -> ArrowRows:
         columns = self._columns
@@ -183,7 +183,7 @@ def _turn(path: str) -> threading.Lock:
     return threading.Lock()
 
 
-class _File:
+class _DuckDbFile:
     """DuckDB file that is open only during use."""
 
     def __init__(self, path: str, timeout_s: float) -> None:
@@ -219,8 +219,10 @@ class _File:
                 time.sleep(_LOOK_S)
 
 
-class _Connection:
-    def __init__(self, file: _File, name: str, rows: ArrowRows, batching: SinkBatching) -> None:
+class _DuckDbConnection:
+    def __init__(
+        self, file: _DuckDbFile, name: str, rows: ArrowRows, batching: SinkBatching
+    ) -> None:
         self.batching = batching
         self._file = file
         self._name = name

@@ -130,7 +130,9 @@ class Feed:
         self._prepare()
         failed_s = 0.0
         while True:
-            writing = _Writing(self._make_producer(), self._commit_row, self._batch, self._clock)
+            writing = _FeedTransactions(
+                self._make_producer(), self._commit_row, self._batch, self._clock
+            )
             begun_s, begun_rows = self._clock.monotonic_s(), self.rows
             try:
                 self._write(writing, stop, every, follow=follow)
@@ -154,7 +156,7 @@ class Feed:
                 writing.producer.close()
 
     def _write(
-        self, writing: _Writing, stop: threading.Event, every: timedelta, *, follow: bool
+        self, writing: _FeedTransactions, stop: threading.Event, every: timedelta, *, follow: bool
     ) -> None:
         writing.producer.init()  # fences the previous feed of this name
         positions = self._committed()
@@ -296,7 +298,7 @@ class Feed:
         return positions
 
 
-class _Writing:
+class _FeedTransactions:
     """Transactions of a producer.
 
     Args:

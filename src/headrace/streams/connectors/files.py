@@ -129,7 +129,7 @@ class Files:
                 "or write a pattern that leaves it out"
             ) from error
 
-    def _batches(self, file: _File, part: str, position: Position) -> Iterator[Batch]:
+    def _batches(self, file: _OpenFile, part: str, position: Position) -> Iterator[Batch]:
         rows: list[Row] = []
         begin = self._begin(file, position)
         skipped, reason, size = 0, "", 0
@@ -156,7 +156,7 @@ class Files:
         except RecursionError:
             raise SourceError(f"{where}: the row is nested too deeply; make it flat") from None
 
-    def _begin(self, file: _File, position: Position) -> int:
+    def _begin(self, file: _OpenFile, position: Position) -> int:
         """Return the position to continue from; check that the content before it is unchanged."""
         if position is None:
             return 0
@@ -176,7 +176,7 @@ class Files:
         return 0
 
 
-def _position(file: _File, at: int) -> Position:
+def _position(file: _OpenFile, at: int) -> Position:
     return {"at": at, "digest": file.digest(at)}
 
 
@@ -190,7 +190,7 @@ def _state_of(path: Path) -> Any:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-class _Found(NamedTuple):
+class _RowResult(NamedTuple):
     """Value of a row, or the error of a row that cannot be read.
 
     Args:
@@ -207,7 +207,7 @@ class _IncompleteError(Exception):
     """File whose end is not written yet."""
 
 
-class _File(ABC):
+class _OpenFile(ABC):
     """Open file."""
 
     unit = "bytes"
@@ -223,14 +223,14 @@ class _File(ABC):
     def digest(self, at: int) -> str: ...
 
     @abstractmethod
-    def rows(self, begin: int) -> Iterator[_Found]: ...
+    def rows(self, begin: int) -> Iterator[_RowResult]: ...
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RowLocation:
     """Location of a row; the line number is counted only if a message is formatted."""
 
     path: Path
@@ -251,7 +251,7 @@ class _Place:
         return f"line {line} of {self.path}, before byte {self.end}"
 
 
-class _Lines:
+class _LineIterator:
     """Iterator over the lines of a file as text, with the position of the current row."""
 
     def __init__(self, file: BinaryIO, path: Path, begin: int, *, grows: bool) -> None:
@@ -276,7 +276,7 @@ class _Lines:
         self.begin = self.first_end = self.position
         self.is_utf8 = True
 
-    def __iter__(self) -> _Lines:
+    def __iter__(self) -> _LineIterator:
         return self
 
     def __next__(self) -> str:
@@ -314,14 +314,14 @@ class _Lines:
         if is_first:
             self.first_end = self.position
 
-    def place(self) -> _Place:
-        return _Place(self._path, self.begin, self.position)
+    def place(self) -> _RowLocation:
+        return _RowLocation(self._path, self.begin, self.position)
 
     def wrong(self, reason: str) -> SourceError:
         return SourceError(f"{self.place()}: {reason}")
 
 
-class _TextFile(_File):
+class _TextFile(_OpenFile):
     """File of text lines."""
 
     def __init__(self, path: Path, grows: bool) -> None:
@@ -345,11 +345,11 @@ class _TextFile(_File):
     def _bytes(self, begin: int, count: int) -> bytes:
         return os.pread(self._file.fileno(), count, begin)
 
-    def lines(self, begin: int) -> _Lines:
-        self._lines = _Lines(self._file, self.path, begin, grows=self.grows)
+    def lines(self, begin: int) -> _LineIterator:
+        self._lines = _LineIterator(self._file, self.path, begin, grows=self.grows)
         return self._lines
 
-    def _wait(self, lines: _Lines) -> None:
+    def _wait(self, lines: _LineIterator) -> None:
         """Record why an unterminated last line is not read yet."""
         if lines.rest:
             self.waiting = (
@@ -367,7 +367,7 @@ class _TextFile(_File):
 
 
 class _JsonLines(_TextFile):
-    def rows(self, begin: int) -> Iterator[_Found]:
+    def rows(self, begin: int) -> Iterator[_RowResult]:
         lines = self.lines(begin)
         while True:
             lines.begin_row()
@@ -376,16 +376,16 @@ class _JsonLines(_TextFile):
             except StopIteration:
                 break
             except SourceError as error:
-                yield _Found(error, lines.position, "")
+                yield _RowResult(error, lines.position, "")
                 continue
             if line.strip():
-                yield _Found(_json(line, lines), lines.position, lines.place())
+                yield _RowResult(_json(line, lines), lines.position, lines.place())
         if b"\r" in lines.rest.strip():
             raise self._only_cr()
         self._wait(lines)
 
 
-def _json(line: str, lines: _Lines) -> Any:
+def _json(line: str, lines: _LineIterator) -> Any:
     if not lines.is_utf8:
         return lines.wrong("the line is not UTF-8")
     try:
@@ -400,7 +400,7 @@ def _json(line: str, lines: _Lines) -> Any:
 
 
 class _Csv(_TextFile):
-    def rows(self, begin: int) -> Iterator[_Found]:
+    def rows(self, begin: int) -> Iterator[_RowResult]:
         # The limit of the csv module is global; it is only ever raised.
         csv.field_size_limit(max(csv.field_size_limit(), ROW_BYTES))
         names = self._names(self._lines)
@@ -408,7 +408,7 @@ class _Csv(_TextFile):
         while names is not None and at is not None:
             at = yield from self._rows(names, self.lines(at))
 
-    def _names(self, lines: _Lines) -> list[str] | None:
+    def _names(self, lines: _LineIterator) -> list[str] | None:
         """Read the column names; return None if the header is not complete yet."""
         reader, names = csv.reader(lines, strict=True), list[str]()
         try:
@@ -438,7 +438,9 @@ class _Csv(_TextFile):
             )
         return names
 
-    def _rows(self, names: list[str], lines: _Lines) -> Generator[_Found, None, int | None]:
+    def _rows(
+        self, names: list[str], lines: _LineIterator
+    ) -> Generator[_RowResult, None, int | None]:
         """Yield rows; return the position to restart from, or None at the end."""
         reader = csv.reader(lines, strict=True)
         while True:
@@ -450,31 +452,31 @@ class _Csv(_TextFile):
                 self._end(lines)
                 return None
             except SourceError as error:
-                yield _Found(error, lines.first_end, "")
+                yield _RowResult(error, lines.first_end, "")
                 return lines.first_end
             except csv.Error as error:
                 reason = _reason_of(error)
                 if reason == _TEXT_AFTER_QUOTE:
                     # The closing quote may be superfluous: only the first line is bad.
-                    yield _Found(lines.wrong(reason), lines.first_end, "")
+                    yield _RowResult(lines.wrong(reason), lines.first_end, "")
                     return lines.first_end
                 if not lines.has_ended:
-                    yield _Found(lines.wrong(reason), lines.position, "")
+                    yield _RowResult(lines.wrong(reason), lines.position, "")
                     continue
             if lines.has_ended:
                 if self.grows:
                     self.waiting = f"{lines.place()}: {OPEN_QUOTE}"
                     return None
                 # Only its first line is bad: the open quote has swallowed the following lines.
-                yield _Found(lines.wrong(OPEN_QUOTE), lines.first_end, "")
+                yield _RowResult(lines.wrong(OPEN_QUOTE), lines.first_end, "")
                 return lines.first_end
             if not cells:
                 continue
             value: Any = self._value(names, cells, lines)
-            yield _Found(value, lines.position, lines.place())
+            yield _RowResult(value, lines.position, lines.place())
 
     @staticmethod
-    def _value(names: list[str], cells: list[str], lines: _Lines) -> Any:
+    def _value(names: list[str], cells: list[str], lines: _LineIterator) -> Any:
         if not lines.is_utf8:
             return lines.wrong("the line is not UTF-8")
         if len(cells) == len(names):
@@ -484,7 +486,7 @@ class _Csv(_TextFile):
             more = "; it goes over several lines: a quote may be too many, or missing"
         return lines.wrong(f"the row has {len(cells)} cells, and the first line {len(names)}{more}")
 
-    def _end(self, lines: _Lines) -> None:
+    def _end(self, lines: _LineIterator) -> None:
         try:
             list(csv.reader([lines.rest.decode(errors="replace")]))
         except csv.Error as error:
@@ -492,7 +494,7 @@ class _Csv(_TextFile):
         self._wait(lines)
 
 
-class _Parquet(_File):
+class _Parquet(_OpenFile):
     unit = "rows"
 
     def __init__(self, path: Path, grows: bool) -> None:
@@ -531,7 +533,7 @@ class _Parquet(_File):
             number -= count
         return None
 
-    def rows(self, begin: int) -> Iterator[_Found]:
+    def rows(self, begin: int) -> Iterator[_RowResult]:
         position = 0
         batches = self._file.iter_batches(_READ_ROWS)
         while True:
@@ -544,7 +546,7 @@ class _Parquet(_File):
             for value in batch.slice(skipped).to_pylist():
                 self._known = {0: self._row(0) if position else value, position: value}
                 position += 1
-                yield _Found(value, position, f"{self.path}, row {position}")
+                yield _RowResult(value, position, f"{self.path}, row {position}")
 
     @contextmanager
     def _checked(self) -> Iterator[None]:
@@ -570,7 +572,7 @@ def _reason_of(error: csv.Error) -> str:
 OPEN_QUOTE = "a quote is opened and not closed"
 _TEXT_AFTER_QUOTE = "text follows a closing quote (a quote may be too many, or missing)"
 
-_KINDS: dict[str, Callable[[Path, bool], _File]] = {
+_KINDS: dict[str, Callable[[Path, bool], _OpenFile]] = {
     ".jsonl": _JsonLines,
     ".ndjson": _JsonLines,
     ".csv": _Csv,

@@ -23,8 +23,8 @@ from typing import Any
 from headrace.streams.connectors.arrow import (
     ArrowColumns,
     ArrowRows,
+    ArrowTableConverter,
     TableConnection,
-    TableRows,
     partitioning,
     require,
     said,
@@ -182,7 +182,7 @@ class IcebergSink:
         """Whether the sink has a key."""
         return bool(self._columns.key)
 
-    def open(self, name: str, /) -> _Connection:
+    def open(self, name: str, /) -> _IcebergConnection:
         """Load the table from its catalog, and check that it has the columns."""
         for module in ("pyiceberg", "pyarrow"):
             require(module, "IcebergSink", "iceberg")
@@ -192,12 +192,12 @@ class IcebergSink:
                 table = self._load(catalog)
                 if not self._was_open:
                     require_writable(f"{table.location()}/metadata")
-                rows = TableRows(self._columns, table.schema().as_arrow())
+                rows = ArrowTableConverter(self._columns, table.schema().as_arrow())
             except BaseException:
                 catalog.close()
                 raise
         self._was_open = True
-        return _Connection(
+        return _IcebergConnection(
             table,
             name,
             self._columns,
@@ -247,7 +247,7 @@ class IcebergSink:
 
 
 @dataclass(eq=False, repr=False)
-class _Connection(TableConnection):
+class _IcebergConnection(TableConnection):
     catalog: Any
 
     def positions(self, source: str, partitions: Sequence[int], /) -> Mapping[int, int]:

@@ -42,7 +42,7 @@ def require_writable(address: str) -> None:
         raise SinkUnusableError(f"{path}: {there} may not be written to; give the right")
 
 
-class Place(Protocol):
+class Location(Protocol):
     """Directory, or a prefix in an object store; names are separated by slashes."""
 
     def prepare(self) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.streams.connectors.arrow import ArrowColumns, ArrowRows, require
-from headrace.streams.connectors.locations import TAIL_BYTES, Directory, Objects, Place
+from headrace.streams.connectors.locations import TAIL_BYTES, Directory, Location, Objects
 from headrace.topology.errors import TopologyError, type_of
 from headrace.topology.external_sink import (
     SinkBatch,
@@ -102,21 +102,21 @@ class ParquetSink:
         self._compression = compression
         self.batching = SinkBatching(every=every, max_rows=max_rows, max_bytes=max_bytes)
         self._store = store
-        self._place: Place | None = None
+        self._place: Location | None = None
 
     def __repr__(self) -> str:
         return f"ParquetSink({self._path!r})"
 
-    def open(self, name: str, /) -> _Connection:
+    def open(self, name: str, /) -> _ParquetConnection:
         """Check that the location exists or can be created."""
         require("pyarrow.parquet", "ParquetSink", "parquet")
         place = self._place or self._found()
         place.prepare()
         self._place = place
         rows = ArrowRows(self._columns)
-        return _Connection(place, name, rows, self._compression, self.batching, self._path)
+        return _ParquetConnection(place, name, rows, self._compression, self.batching, self._path)
 
-    def _found(self) -> Place:
+    def _found(self) -> Location:
         is_url = "://" in self._path
         if self._store is None and not is_url:
             return Directory(Path(self._path))
@@ -137,10 +137,10 @@ class ParquetSink:
             ) from error
 
 
-class _Connection:
+class _ParquetConnection:
     def __init__(
         self,
-        place: Place,
+        place: Location,
         name: str,
         rows: ArrowRows,
         compression: str,

@@ -316,7 +316,7 @@ class PostgresSink:
         """Whether the sink has a key."""
         return bool(self._columns.key)
 
-    def open(self, name: str, /) -> _Connection:
+    def open(self, name: str, /) -> _PostgresConnection:
         """Connect, and check that the table has the columns."""
         psycopg = load_psycopg()
         connection = self._connect(psycopg)
@@ -333,7 +333,7 @@ class PostgresSink:
                 _make(connection, POSITIONS, positions_table("text", "bigint"))
                 types = self._types(connection)
             self._was_open = True
-            return _Connection(connection, name, self._columns, types)
+            return _PostgresConnection(connection, name, self._columns, types)
         except BaseException:
             connection.close()
             raise
@@ -379,7 +379,7 @@ Named = tuple[SinkRow, Sequence[str], tuple[Any, ...]]
 """Row with the names of its columns, and its values."""
 
 
-class _Connection:
+class _PostgresConnection:
     def __init__(self, connection: Any, name: str, columns: Columns, types: Sequence[str]) -> None:
         self._connection = connection
         self._name = name

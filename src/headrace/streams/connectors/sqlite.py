@@ -195,7 +195,7 @@ class SqliteSink:
         """Whether the sink has a key."""
         return bool(self._columns.key)
 
-    def open(self, name: str, /) -> _Connection:
+    def open(self, name: str, /) -> _SqliteConnection:
         """Open the file, and check that the table has the columns."""
         if not self._was_open:
             require_place(Path(self._path))
@@ -210,14 +210,14 @@ class SqliteSink:
             )
             try:
                 self._prepare(database)
-                files = _Files(self._path)
+                files = _DatabaseFiles(self._path)
                 if before is not None:
                     files.require(before)
             except BaseException:
                 database.close()
                 raise
         self._was_open = True
-        return _Connection(database, name, self._columns, files)
+        return _SqliteConnection(database, name, self._columns, files)
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         # With a write-ahead log, readers and the writer do not block each other.
@@ -235,9 +235,9 @@ class SqliteSink:
         require_columns(self._columns, there, f" of {self._path}")
 
 
-class _Connection:
+class _SqliteConnection:
     def __init__(
-        self, database: sqlite3.Connection, name: str, columns: Columns, files: _Files
+        self, database: sqlite3.Connection, name: str, columns: Columns, files: _DatabaseFiles
     ) -> None:
         self._database = database
         self._name = name
@@ -316,7 +316,7 @@ _Identity = tuple[int, int]
 """Device and inode of a file."""
 
 
-class _Files:
+class _DatabaseFiles:
     """Identity of a connection's open files: SQLite keeps writing to replaced files."""
 
     def __init__(self, path: str) -> None:

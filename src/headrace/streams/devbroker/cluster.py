@@ -37,7 +37,7 @@ from headrace.streams.devbroker.errors import (
 from headrace.streams.devbroker.jars import KAFKA, KAFKA_VERSION, jars_of
 from headrace.streams.devbroker.java import Java, find_java
 from headrace.streams.devbroker.process import (
-    Identity,
+    ProcessIdentity,
     is_alive,
     is_paused,
     launch,
@@ -138,13 +138,13 @@ _RECORD_NAME, _LOCK_NAME = "broker.json", "lock"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRecord:
+class BrokerNode:
     """Node: its ports, and its most recently started process."""
 
     id: int
     port: int
     controller_port: int
-    process: Identity | None = None
+    process: ProcessIdentity | None = None
 
     @property
     def endpoint(self) -> str:
@@ -156,7 +156,7 @@ class ClusterRecord:
     """Content of `broker.json`."""
 
     cluster_id: str
-    nodes: tuple[NodeRecord, ...]
+    nodes: tuple[BrokerNode, ...]
     secure: bool = False
     kafka: str = KAFKA_VERSION
     format: int = _FORMAT
@@ -165,7 +165,7 @@ class ClusterRecord:
     def bootstrap(self) -> str:
         return ",".join(node.endpoint for node in self.nodes)
 
-    def with_node(self, node: NodeRecord) -> ClusterRecord:
+    def with_node(self, node: BrokerNode) -> ClusterRecord:
         nodes = tuple(node if old.id == node.id else old for old in self.nodes)
         return replace(self, nodes=nodes)
 
@@ -213,9 +213,9 @@ def locked(directory: Path, *, report: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _node(fields: dict[str, Any]) -> NodeRecord:
+def _node(fields: dict[str, Any]) -> BrokerNode:
     process = fields["process"]
-    return NodeRecord(**fields | {"process": Identity(**process) if process else None})
+    return BrokerNode(**fields | {"process": ProcessIdentity(**process) if process else None})
 
 
 def _refuse_foreign_content(directory: Path) -> None:
@@ -259,7 +259,7 @@ transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 
 
 def server_properties(
-    cluster: ClusterRecord, node: NodeRecord, security: Security | None = None
+    cluster: ClusterRecord, node: BrokerNode, security: Security | None = None
 ) -> str:
     """Return Kafka's settings of a node; its data path is relative to the node's directory."""
     voters = ",".join(f"{peer.id}@localhost:{peer.controller_port}" for peer in cluster.nodes)
@@ -359,7 +359,7 @@ leader is elected then, even if it lacks acknowledged records that other nodes h
 
 
 def format_node(
-    directory: Path, cluster: ClusterRecord, node: NodeRecord, *, runtime: Runtime
+    directory: Path, cluster: ClusterRecord, node: BrokerNode, *, runtime: Runtime
 ) -> None:
     """Write the node's settings, and format its data directory if that was not done yet."""
     home = _home(directory, node)
@@ -393,10 +393,10 @@ def format_node(
 
 def launch_node(
     directory: Path,
-    node: NodeRecord,
+    node: BrokerNode,
     *,
     runtime: Runtime,
-    recorded: Callable[[NodeRecord], None],
+    recorded: Callable[[BrokerNode], None],
 ) -> None:
     """Start the node's process; `recorded` is called with it before Kafka starts."""
     home = _home(directory, node)
@@ -413,11 +413,11 @@ def launch_node(
     )
 
 
-def log_directory(directory: Path, node: NodeRecord) -> Path:
+def log_directory(directory: Path, node: BrokerNode) -> Path:
     return _home(directory, node) / "logs"
 
 
-def log_tail(directory: Path, node: NodeRecord) -> str:
+def log_tail(directory: Path, node: BrokerNode) -> str:
     shown: list[str] = []
     for path, data in _log_files(directory, node):
         lines = data.decode(errors="replace").splitlines()[-_TAIL_LINES:]
@@ -426,7 +426,7 @@ def log_tail(directory: Path, node: NodeRecord) -> str:
     return "\n".join(shown) or f"no log in {log_directory(directory, node)}"
 
 
-def logged_errors(directory: Path, node: NodeRecord, *, since: int) -> list[str]:
+def logged_errors(directory: Path, node: BrokerNode, *, since: int) -> list[str]:
     """Return the first errors in the node's log from byte `since` on, and in its output."""
     found: list[str] = []
     for path, data in _log_files(directory, node):
@@ -436,14 +436,14 @@ def logged_errors(directory: Path, node: NodeRecord, *, since: int) -> list[str]
     return list(dict.fromkeys(found))[:_ERRORS_SHOWN]
 
 
-def _log_files(directory: Path, node: NodeRecord) -> Iterator[tuple[Path, bytes]]:
+def _log_files(directory: Path, node: BrokerNode) -> Iterator[tuple[Path, bytes]]:
     for name in (LOG_NAME, _CONSOLE_NAME):
         path = log_directory(directory, node) / name
         with suppress(OSError):
             yield path, path.read_bytes()
 
 
-def _home(directory: Path, node: NodeRecord) -> Path:
+def _home(directory: Path, node: BrokerNode) -> Path:
     return directory / f"node-{node.id}"
 
 
@@ -691,7 +691,7 @@ class DevBroker:
         ports = range(base, base + count)
         controller_ports = choose_ports(count, avoiding=ports)
         nodes = tuple(
-            NodeRecord(id=number, port=port, controller_port=controller_port)
+            BrokerNode(id=number, port=port, controller_port=controller_port)
             for number, (port, controller_port) in enumerate(
                 zip(ports, controller_ports, strict=True), start=1
             )
@@ -710,7 +710,7 @@ class DevBroker:
 
     def _start_missing(self, record: ClusterRecord) -> ClusterRecord:
         missing = [node for node in record.nodes if not _runs(node)]
-        started: list[NodeRecord] = []
+        started: list[BrokerNode] = []
         try:
             if missing:
                 record = self._launch(record, missing, started)
@@ -724,7 +724,7 @@ class DevBroker:
         return record
 
     def _launch(
-        self, record: ClusterRecord, missing: list[NodeRecord], started: list[NodeRecord]
+        self, record: ClusterRecord, missing: list[BrokerNode], started: list[BrokerNode]
     ) -> ClusterRecord:
         """Format and start nodes; after an error, `started` contains the nodes to stop again."""
         java = find_java()
@@ -735,7 +735,7 @@ class DevBroker:
         for node in missing:
             format_node(self.directory, record, node, runtime=runtime)
 
-        def recorded(launched: NodeRecord) -> None:
+        def recorded(launched: BrokerNode) -> None:
             nonlocal record
             started.append(launched)
             record = record.with_node(launched)
@@ -761,7 +761,7 @@ class DevBroker:
                     raise self._failed(node, f"does not serve after {timeout_s:.0f} seconds")
                 time.sleep(0.05)
 
-    def _probe(self, record: ClusterRecord, node: NodeRecord) -> Probe:
+    def _probe(self, record: ClusterRecord, node: BrokerNode) -> Probe:
         settings = None
         if record.secure:
             settings = self._security.client_settings(ADMIN, record.bootstrap)
@@ -772,7 +772,7 @@ class DevBroker:
             if not _runs(node):
                 raise self._failed(node, "ended")
 
-    def _failed(self, node: NodeRecord, how: str) -> DevBrokerError:
+    def _failed(self, node: BrokerNode, how: str) -> DevBrokerError:
         logged = logged_errors(self.directory, node, since=self._log_ends.get(node.id, 0))
         what = f"node {node.id} at {node.endpoint} {how}"
         if not logged:
@@ -792,7 +792,7 @@ class DevBroker:
         advised = advice.format(directory=self.directory)
         return NodeFailedError(f"{what}:\n{shown}\n{advised}\n{files}")
 
-    def _status_of(self, record: ClusterRecord, node: NodeRecord) -> NodeStatus:
+    def _status_of(self, record: ClusterRecord, node: BrokerNode) -> NodeStatus:
         pid = node.process.pid if node.process and _runs(node) else None
         if node.process is None or pid is None:
             state = NodeState.STOPPED
@@ -805,7 +805,7 @@ class DevBroker:
         logs = log_directory(self.directory, node)
         return NodeStatus(id=node.id, endpoint=node.endpoint, state=state, pid=pid, logs=logs)
 
-    def _signal(self, node: int, signum: signal.Signals) -> NodeRecord:
+    def _signal(self, node: int, signum: signal.Signals) -> BrokerNode:
         record = load(self.directory)
         found = [peer for peer in record.nodes if peer.id == node] if record else []
         if not found:
@@ -816,11 +816,11 @@ class DevBroker:
         return found[0]
 
 
-def _runs(node: NodeRecord) -> bool:
+def _runs(node: BrokerNode) -> bool:
     return node.process is not None and is_alive(node.process)
 
 
-def _stop_nodes(nodes: list[NodeRecord], *, timeout: timedelta) -> None:
+def _stop_nodes(nodes: list[BrokerNode], *, timeout: timedelta) -> None:
     """Request a stop of all nodes; kill nodes that do not stop within `timeout`."""
     deadline = time.monotonic() + timeout.total_seconds()
     processes = [node.process for node in nodes if node.process]

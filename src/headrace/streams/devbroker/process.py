@@ -21,7 +21,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """Identity of a started process: its id, its start time in the system's format, its token."""
 
     pid: int
@@ -39,8 +39,8 @@ def launch(
     token: str,
     cwd: Path,
     output: Path,
-    recorded: Callable[[Identity], None],
-) -> Identity:
+    recorded: Callable[[ProcessIdentity], None],
+) -> ProcessIdentity:
     """Start `command`, which must contain `token`, in a new session without a pipe to it.
 
     `recorded` stores the identity before the command starts, so that no unknown process runs, even
@@ -59,7 +59,7 @@ def launch(
     # The recorded identity, not the handle, identifies the process: without this, the handle would
     # warn about a running process when it is garbage collected. `_reap` reads its exit status.
     process.returncode = 0
-    identity = Identity(pid=process.pid, started=_started(process.pid) or "", token=token)
+    identity = ProcessIdentity(pid=process.pid, started=_started(process.pid) or "", token=token)
     assert process.stdin is not None
     with process.stdin as gate:
         recorded(identity)
@@ -67,7 +67,7 @@ def launch(
     return identity
 
 
-def is_alive(identity: Identity) -> bool:
+def is_alive(identity: ProcessIdentity) -> bool:
     """Return whether exactly this process runs; a paused process runs, a zombie does not."""
     if _started(identity.pid) != identity.started:
         return False
@@ -77,11 +77,11 @@ def is_alive(identity: Identity) -> bool:
     return identity.token in _command_line(identity.pid)
 
 
-def is_paused(identity: Identity) -> bool:
+def is_paused(identity: ProcessIdentity) -> bool:
     return is_alive(identity) and _state(identity.pid) == "T"
 
 
-def send(identity: Identity, signum: signal.Signals) -> bool:
+def send(identity: ProcessIdentity, signum: signal.Signals) -> bool:
     """Send a signal to exactly this process; return False without a signal if it does not run."""
     try:
         handle = os.pidfd_open(identity.pid) if hasattr(os, "pidfd_open") else None
@@ -105,7 +105,7 @@ def send(identity: Identity, signum: signal.Signals) -> bool:
     return True
 
 
-def wait_gone(identity: Identity, *, timeout: timedelta) -> bool:
+def wait_gone(identity: ProcessIdentity, *, timeout: timedelta) -> bool:
     return wait_until(lambda: not is_alive(identity), timeout=timeout)
 
 

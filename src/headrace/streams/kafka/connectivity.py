@@ -347,7 +347,7 @@ def _listening(config: Mapping[str, Any], hearing: Hearing) -> dict[str, Any]:
     if "bootstrap.servers" in found:
         found["bootstrap.servers"] = ",".join(servers_of(found, hearing.met()))
     if "logger" not in found:
-        found["logger"] = _Lines(hearing)
+        found["logger"] = _LibrdkafkaLog(hearing)
     return found
 
 
@@ -357,7 +357,7 @@ def servers_of(config: Mapping[str, Any], met: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*filter(None, named), *met]))
 
 
-class _Lines:
+class _LibrdkafkaLog:
     """Logger for librdkafka that forwards its log lines."""
 
     def __init__(self, hearing: Hearing) -> None:

@@ -17,10 +17,10 @@ from headrace.streams.kafka.group_offsets import client_offsets, offsets_of, pla
 from headrace.streams.kafka.protocols import (
     CommittedOffset,
     GroupState,
-    Layout,
     Member,
     Offsets,
-    Target,
+    OffsetTarget,
+    PartitionReplicas,
     TopicPartition,
 )
 from headrace.streams.kafka.reactions import GONE, Reaction, reaction_to
@@ -137,10 +137,10 @@ class GroupAdmin(LiveAdmin):
         )
         return list(answers[group].topic_partitions)
 
-    def layout(self, topic: str) -> list[Layout]:
+    def layout(self, topic: str) -> list[PartitionReplicas]:
         found = self._described([topic])[topic]
         return [
-            Layout(
+            PartitionReplicas(
                 one.id,
                 -1 if one.leader is None else one.leader.id,
                 tuple(node.id for node in one.replicas),
@@ -191,7 +191,7 @@ class GroupAdmin(LiveAdmin):
             time.sleep(_LOOK_AGAIN_S)
 
     def offsets_for(
-        self, target: Target, tps: Iterable[TopicPartition]
+        self, target: OffsetTarget, tps: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Limit offsets to available offsets; a time after all records is the end offset."""
         asked = list(tps)

@@ -185,7 +185,7 @@ def _year(time_ms: int) -> int:
     return 400 * periods + (_1970 + timedelta(milliseconds=rest_ms)).year
 
 
-class Position(Protocol):
+class ClientPosition(Protocol):
     """An offset of a partition, of confluent-kafka."""
 
     @property
@@ -193,7 +193,7 @@ class Position(Protocol):
         """The metadata of the offset."""
 
 
-def text_of(position: Position) -> str:
+def text_of(position: ClientPosition) -> str:
     """Return the metadata, which is ASCII, possibly with trailing memory."""
     try:
         return position.metadata or ""

@@ -257,7 +257,7 @@ TargetKind = Literal["earliest", "latest", "offset", "time"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OffsetTarget:
     """Target position of input offsets; `number` is an offset, or milliseconds since the epoch."""
 
     kind: TargetKind = "earliest"
@@ -277,7 +277,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PartitionReplicas:
     """Leader and replicas of a partition by broker ID; a leader of -1 means no leader."""
 
     partition: int

@@ -100,7 +100,7 @@ class Sketch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeyCount:
     sketch: Sketch
     halved_s: float
 
@@ -120,7 +120,7 @@ class HotKeys:
         self._most = most
         self._times_bytes = times_bytes
         self._monotonic_s = monotonic_s
-        self._kept: dict[tuple[TaskId, str], _Kept] = {}
+        self._kept: dict[tuple[TaskId, str], _KeyCount] = {}
 
     def written(
         self, deltas: Iterable[tuple[TaskId, Mapping[str, Sequence[tuple[bytes, object, int]]]]]
@@ -141,7 +141,7 @@ class HotKeys:
         """Return the sketch of a store, with decayed weights."""
         kept = self._kept.get((task, store))
         if kept is None:
-            kept = self._kept[task, store] = _Kept(Sketch(COUNTERS * self._most), now_s)
+            kept = self._kept[task, store] = _KeyCount(Sketch(COUNTERS * self._most), now_s)
         elif now_s - kept.halved_s >= HALVED_S:
             kept.sketch.halve()
             self._kept[task, store] = replace(kept, halved_s=now_s)

@@ -62,16 +62,16 @@ SENT_EVERY_MS = 2_000
 """Interval of librdkafka's statistics, which arrive in the thread that polls for callbacks."""
 
 
-class _Partition(msgspec.Struct):
+class _PartitionStatistics(msgspec.Struct):
     txmsgs: int = 0
 
 
-class _Topic(msgspec.Struct):
-    partitions: dict[str, _Partition] = {}
+class _TopicStatistics(msgspec.Struct):
+    partitions: dict[str, _PartitionStatistics] = {}
 
 
 class _Statistics(msgspec.Struct):
-    topics: dict[str, _Topic] = {}
+    topics: dict[str, _TopicStatistics] = {}
 
 
 class SentRecords:

@@ -29,7 +29,7 @@ _OF_A_CLUSTER = (
 """Prefixes of topic configs that are not copied to another cluster."""
 
 
-class Cluster(GroupAdmin):
+class MirrorCluster(GroupAdmin):
     """Source or target cluster (see `headrace.streams.kafka.admin.LiveAdmin` for the arguments)."""
 
     def cluster_id(self) -> str:

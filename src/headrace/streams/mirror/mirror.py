@@ -1,6 +1,6 @@
 """Mirror: copies topics of a cluster to another cluster, each record exactly once.
 
-A `Session` does the work. The mirror starts a session, and the next session after a temporary
+A `MirrorSession` does the work. The mirror starts a session, and the next session after a temporary
 error: lost brokers, or an expired transaction. A session does not end while a cluster is
 unavailable.
 """
@@ -28,18 +28,18 @@ from headrace.streams.kafka.adaptive_batch_size import FIRST_RECORDS, AdaptiveBa
 from headrace.streams.kafka.clocks import SystemClock
 from headrace.streams.kafka.connectivity import reach
 from headrace.streams.kafka.protocols import Clock
-from headrace.streams.mirror.cluster import Cluster
+from headrace.streams.mirror.cluster import MirrorCluster
 from headrace.streams.mirror.move import GroupWatch
 from headrace.streams.mirror.names import (
     SAME,
+    NameClaim,
     Naming,
-    Ownership,
     RecordsLostError,
     Selection,
     require_name,
     table_of,
 )
-from headrace.streams.mirror.session import TRANSACTION_RECORDS, Counts, Session
+from headrace.streams.mirror.session import TRANSACTION_RECORDS, MirrorCounts, MirrorSession
 from headrace.streams.mirror.table import new_table
 from headrace.streams.mirror.topics import MirrorTopics, Side
 from headrace.streams.mirror.writer import MirrorProducer
@@ -105,9 +105,9 @@ class Mirror:
         self._skip_lost = skip_lost
         self._group_names = tuple(groups)
         self._clock = clock or SystemClock()
-        self._owner = Ownership(name)
+        self._owner = NameClaim(name)
         self._log = get_logger().bind(mirror=name)
-        self.counts = Counts()
+        self.counts = MirrorCounts()
         self._batch = AdaptiveBatchSize(
             target_s=min(_ASK_S, self._target.transaction_timeout_ms / 1000) / 3,
             size=FIRST_RECORDS,
@@ -147,7 +147,7 @@ class Mirror:
         )
         failed_s = 0.0
         while True:
-            session = Session(
+            session = MirrorSession(
                 self._name,
                 source,
                 target,
@@ -233,8 +233,8 @@ def config_of(name: str, settings: Mapping[str, Any]) -> StreamsConfig:
 
 
 def side_of(config: StreamsConfig, name: str, **limits: Any) -> Side:
-    """Return a cluster with its name and id; `limits` are keyword arguments of `Cluster`."""
-    cluster = Cluster(config.admin_config(), **limits)
+    """Return a cluster with its name and id; `limits` are keyword arguments of `MirrorCluster`."""
+    cluster = MirrorCluster(config.admin_config(), **limits)
     return Side(name, cluster.cluster_id(), cluster, config.restore_config())
 
 

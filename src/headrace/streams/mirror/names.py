@@ -91,7 +91,7 @@ deleted before they were copied; raise retention.ms there, and say --skip-lost t
 # process may use the name. The table decides: each process writes its id there when it starts.
 
 
-class Ownership:
+class NameClaim:
     """Claim of this process to a mirror's name.
 
     Args:

@@ -36,7 +36,7 @@ from headrace.streams.kafka.producer import TOO_LARGE
 from headrace.streams.kafka.protocols import Clock, CommittedOffset, GroupMetadata, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
 from headrace.streams.mirror.move import GroupWatch
-from headrace.streams.mirror.names import Ownership, RecordsLostError, table_of
+from headrace.streams.mirror.names import NameClaim, RecordsLostError, table_of
 from headrace.streams.mirror.table import (
     Blocks,
     Row,
@@ -49,7 +49,7 @@ from headrace.streams.mirror.table import (
     topic_row,
 )
 from headrace.streams.mirror.topics import MESSAGE_MAX, MirrorTopics, Pair, Side, read_table
-from headrace.streams.mirror.writer import MirrorProducer, Refused
+from headrace.streams.mirror.writer import MirrorProducer, RejectedRecord
 
 # Start positions of a mirror's partitions, after a check of the copied records.
 
@@ -217,7 +217,7 @@ _LAGS_MAX = 20
 
 
 @dataclass(slots=True)
-class Counts:
+class MirrorCounts:
     """Counters of a mirror: committed records, and transactions, including empty transactions."""
 
     records: int = 0
@@ -240,7 +240,7 @@ class _Open:
     size: int = 0
 
 
-class Session:
+class MirrorSession:
     """Session of a mirror: reads, writes and commits until it ends or fails.
 
     Args:
@@ -259,10 +259,10 @@ class Session:
         topics: MirrorTopics,
         make_producer: MakeProducer,
         *,
-        owner: Ownership,
+        owner: NameClaim,
         skip_lost: bool,
         groups: GroupWatch,
-        counts: Counts,
+        counts: MirrorCounts,
         batch: AdaptiveBatchSize,
         clock: Clock,
     ) -> None:
@@ -440,7 +440,7 @@ class Session:
         self._producer.abort()
         self._open = None
 
-    def _raise_refused(self, refused: Refused) -> None:
+    def _raise_refused(self, refused: RejectedRecord) -> None:
         target = refused.place
         source = next(p for p, there in self._targets.items() if there == target)
         runs = self._open.runs[source] if self._open is not None else []

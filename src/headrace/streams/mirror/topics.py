@@ -19,7 +19,7 @@ from headrace.streams.errors import (
     MissingTopicError,
 )
 from headrace.streams.kafka.protocols import NewTopic, TopicFacts, TopicPartition
-from headrace.streams.mirror.cluster import Cluster, fitting
+from headrace.streams.mirror.cluster import MirrorCluster, fitting
 from headrace.streams.mirror.names import (
     MirroredTopicReplacedError,
     Naming,
@@ -50,7 +50,7 @@ class Side:
 
     name: str
     id: str
-    cluster: Cluster
+    cluster: MirrorCluster
     reading: Mapping[str, Any]
 
 

@@ -29,7 +29,7 @@ _OVERHEAD = 70
 _VOID = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._DESTROY})
 
 
-class Refused(NamedTuple):
+class RejectedRecord(NamedTuple):
     """Record that the target rejects."""
 
     place: TopicPartition
@@ -50,7 +50,7 @@ class MirrorProducer(TransactionalProducer):
         self._limits = limits
         self._spans: dict[TopicPartition, tuple[int, int]] = {}
         self._unreported: set[TopicPartition] = set()
-        self.refused: Refused | None = None
+        self.refused: RejectedRecord | None = None
 
     def begin(self) -> None:
         self._spans.clear()
@@ -99,7 +99,7 @@ class MirrorProducer(TransactionalProducer):
                 except KafkaException as error:
                     cause: KafkaError = error.args[0]
                     if reaction_to(cause, "send") is Reaction.REFUSED:
-                        self.refused = Refused(tp, cause, message.offset(), size)
+                        self.refused = RejectedRecord(tp, cause, message.offset(), size)
                         return total
                     self._raise_for_send(error)
                 break
@@ -142,7 +142,7 @@ class MirrorProducer(TransactionalProducer):
         if error is not None:
             if reaction_to(error, "send") is Reaction.REFUSED:
                 if self.refused is None or self.refused.source_offset is None:
-                    self.refused = Refused(tp, error, source, size)
+                    self.refused = RejectedRecord(tp, error, source, size)
             elif error.code() not in _VOID:
                 self._failure = error
             return

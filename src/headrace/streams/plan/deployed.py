@@ -30,7 +30,7 @@ from headrace.streams.kafka.access_errors import AccessError, GroupDeniedError
 from headrace.streams.kafka.protocols import CommittedOffset, Log, Member, Offsets, TopicPartition
 from headrace.streams.plan.deployment import Deployment, change_code, is_accepted
 from headrace.streams.plan.deployment_changes import changes
-from headrace.streams.plan.ownership import Ownership
+from headrace.streams.plan.ownership import TopicOwnership
 from headrace.streams.plan.plan import SubPlan
 
 TRY_AGAIN_S = 600.0
@@ -47,7 +47,7 @@ LAST_WRITE_S = 5.0
 """Maximum time in seconds that a stop waits for a write in progress."""
 
 
-class GroupOffsets(Protocol):
+class OffsetClient(Protocol):
     """Offsets of consumer groups, read and written without being a member."""
 
     def committed(self, group: str, *, decided: bool) -> dict[TopicPartition, CommittedOffset]:
@@ -60,7 +60,7 @@ class GroupOffsets(Protocol):
         """Commit offsets of a group without members."""
 
 
-class DescribedGroups(GroupOffsets, Protocol):
+class DescribedGroups(OffsetClient, Protocol):
     """Cluster that stores the description; the live implementation is `MemberlessGroup`."""
 
     def committed_at(
@@ -69,7 +69,7 @@ class DescribedGroups(GroupOffsets, Protocol):
         """Return a group's committed offsets of the given partitions."""
 
 
-class Groups(GroupOffsets, Protocol):
+class Groups(OffsetClient, Protocol):
     """Consumer groups with their members; the live implementation is `GroupAdmin`."""
 
     def members(self, group: str) -> tuple[Member, ...]:
@@ -81,7 +81,7 @@ def topology_group(application_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _NumberedDeployment:
     number: int = 0
     deployment: Deployment | None = None
 
@@ -141,12 +141,12 @@ class DeployedTopology:
     def read(self) -> Deployment | None:
         return self._read().deployment
 
-    def _read(self) -> _Kept:
+    def _read(self) -> _NumberedDeployment:
         kept = self._cluster.committed(self._group, decided=False).values()
         # Other offsets in this group were not committed by this application.
-        read = [_Kept(c.offset, Deployment.decode(c.metadata)) for c in kept]
+        read = [_NumberedDeployment(c.offset, Deployment.decode(c.metadata)) for c in kept]
         found = [one for one in read if one.deployment is not None]
-        return max(found, key=lambda one: one.number, default=_Kept())
+        return max(found, key=lambda one: one.number, default=_NumberedDeployment())
 
     def check(self) -> None:
         """Raise TopologyChangedError if state would be lost or misread; call it before creation."""
@@ -208,7 +208,7 @@ class DeployedTopology:
     def _is_owned_alike(self, kept: Deployment) -> bool:
         if not self._present.subs:
             return False
-        own, other = (Ownership.of(one, self._application_id) for one in (self._present, kept))
+        own, other = (TopicOwnership.of(one, self._application_id) for one in (self._present, kept))
         return own == other
 
     def running(self) -> None:
@@ -244,14 +244,14 @@ class DeployedTopology:
         return self._keep_every_s if kept else min(self._keep_every_s, TRY_AGAIN_S)
 
 
-def forget(application_id: str, cluster: GroupOffsets) -> None:
+def forget(application_id: str, cluster: OffsetClient) -> None:
     """Delete the description of the deployed topology: the next start is compared with nothing."""
     offsets = forgotten(application_id, cluster)
     if offsets:
         cluster.set_offsets(topology_group(application_id), offsets)
 
 
-def forgotten(application_id: str, cluster: GroupOffsets) -> Offsets:
+def forgotten(application_id: str, cluster: OffsetClient) -> Offsets:
     """Return the offsets to commit in the topology's group to delete the description, if any."""
     kept = cluster.committed(topology_group(application_id), decided=False)
     # Versions whose first input differs have written their descriptions at several partitions.

@@ -103,7 +103,7 @@ T = TypeVar("T", DeployedStore, DeployedTopic)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TopologyChange:
     """Difference between the deployed and the new topology.
 
     Args:
@@ -124,7 +124,7 @@ class Change:
 
 def changes(
     before: Deployment, after: Deployment, *, application_id: str = "<application.id>"
-) -> list[Change]:
+) -> list[TopologyChange]:
     """Compare the deployed topology with the topology about to start; refused changes come first.
 
     >>> from headrace.streams.plan.deployment import DeployedTopic, Deployment
@@ -143,7 +143,7 @@ stopped, and accept the change then
 
 def _store_changes(
     before: Sequence[DeployedStore], after: Sequence[DeployedStore], application_id: str
-) -> Iterator[Change]:
+) -> Iterator[TopologyChange]:
     gone, new, both = _by_name(before, after)
     for old, same in both:
         yield from _differences(old, same, application_id)
@@ -152,7 +152,7 @@ def _store_changes(
         new = [store for store in new if store.name not in now.names]
         yield _join_change(was, now)
     for old, renamed in _pairs(gone, new):
-        yield Change(
+        yield TopologyChange(
             True,
             f"store {old.name} is called {renamed.name} now, so its state begins empty"
             f"{_or_with_older(renamed, application_id)}",
@@ -160,11 +160,11 @@ def _store_changes(
         )
     for old in gone:
         kept = f"; its topic {_changelog(old, application_id)} stays" if old.logged else ""
-        yield Change(
+        yield TopologyChange(
             False, f"store {old.name} is gone{kept}", "headrace reset --all-internal deletes it"
         )
     for fresh in new:
-        yield Change(
+        yield TopologyChange(
             False,
             f"store {fresh.name} is new and begins empty{_or_with_older(fresh, application_id)}, "
             "behind what is committed already",
@@ -184,9 +184,9 @@ def _or_with_older(store: DeployedStore, application_id: str) -> str:
     return f", or with the rows that an older version has left in {topic}"
 
 
-def _join_change(was: JoinStores, now: JoinStores) -> Change:
+def _join_change(was: JoinStores, now: JoinStores) -> TopologyChange:
     join = f'store="{was.base}"' if was.base else f"{', '.join(sorted(was.names))}"
-    return Change(
+    return TopologyChange(
         True,
         f"the join of streams with {join} was {was.kind} one and is {now.kind} one, which has "
         f"other stores ({', '.join(sorted(now.names))}), so it begins with empty windows",
@@ -207,17 +207,19 @@ def _way_back(old: DeployedStore) -> str:
     return f'give the join the name that is deployed, store="{join[0]}"'
 
 
-def _differences(old: DeployedStore, new: DeployedStore, application_id: str) -> Iterator[Change]:
+def _differences(
+    old: DeployedStore, new: DeployedStore, application_id: str
+) -> Iterator[TopologyChange]:
     name = old.name
     if is_generated(name) and old.reads and not set(old.reads) & set(new.reads):
-        yield Change(
+        yield TopologyChange(
             True,
             f"store {name} belonged to a step behind {', '.join(old.reads)} and belongs to one "
             f"behind {', '.join(new.reads)} now, which would take over the other's rows",
             'give both steps names, store="..."',
         )
     if old.layout != new.layout:
-        yield Change(
+        yield TopologyChange(
             True,
             f"store {name} keeps its rows as a {old.layout} store and would read them as a "
             f"{new.layout} one",
@@ -230,32 +232,32 @@ def _differences(old: DeployedStore, new: DeployedStore, application_id: str) ->
     yield from _schema_changes(f"store {name}", old, new)
     if old.logged != new.logged:
         lost = "has no changelog any more" if old.logged else "has a changelog now, which is empty"
-        yield Change(
+        yield TopologyChange(
             True, f"store {name} {lost}, so its state begins empty", "keep logged= as it was"
         )
     elif old.source and not new.source:
-        yield Change(
+        yield TopologyChange(
             True,
             f"store {name} was restored from the topic that it is read from, and has a changelog "
             "of its own now, which is empty or old, so its state begins wrong",
             "keep reuse.ktable.source.topics in topology.optimization, or reset the application",
         )
     elif new.source and not old.source:
-        yield Change(
+        yield TopologyChange(
             False,
             f"store {name} is restored from the topic that it is read from; its topic "
             f"{_changelog(old, application_id)} is not written any more",
             "headrace reset --all-internal deletes it",
         )
     elif not new.logged and (old.kind, old.sub) != (new.kind, new.sub):
-        yield Change(
+        yield TopologyChange(
             True,
             f"store {name} has no changelog, and its rows of {old.kind} in tasks {old.sub}_* are "
             f"not found as {new.kind} in tasks {new.sub}_*",
             "keep the store's kind and the order of what comes before it, or log the store",
         )
     elif old.sub != new.sub:
-        yield Change(
+        yield TopologyChange(
             False,
             f"store {name} is in tasks {new.sub}_* instead of {old.sub}_*",
             "nothing is to be done; its local rows are restored from its changelog once",
@@ -270,21 +272,21 @@ _READ_TO_ITS_END = (
 
 def _topic_changes(
     before: Sequence[DeployedTopic], after: Sequence[DeployedTopic], application_id: str
-) -> Iterator[Change]:
+) -> Iterator[TopologyChange]:
     gone, new, both = _by_name(before, after)
     for old, same in both:
         where = f"repartition topic {application_id}-{old.name}"
         yield from _serde_changes(where, old, same, _READ_TO_ITS_END)
         yield from _schema_changes(where, old, same)
     for old, renamed in _pairs(gone, new):
-        yield Change(
+        yield TopologyChange(
             True,
             f"repartition topic {application_id}-{old.name} is called {renamed.name} now, and "
             "records that are still in the old one are lost",
             f'give the step the name that is deployed, name="{old.name}"',
         )
     for old in gone:
-        yield Change(
+        yield TopologyChange(
             True,
             f"repartition topic {application_id}-{old.name} is not read any more, and records "
             "that are still in it are lost",
@@ -294,7 +296,7 @@ def _topic_changes(
 
 def _filling_changes(
     before: Deployment, after: Deployment, application_id: str
-) -> Iterator[Change]:
+) -> Iterator[TopologyChange]:
     """Yield a change for each store whose old input topic is now read by another operator only."""
     topics = {topic.name for topic in before.topics}
     kept = topics & {topic.name for topic in after.topics}
@@ -306,7 +308,7 @@ def _filling_changes(
         if new is None or filled_from.intersection(new.reads) or {*new.reads} <= {*old.reads}:
             continue
         for name in sorted(filled_from & kept):
-            yield Change(
+            yield TopologyChange(
                 True,
                 f"store {old.name} was filled from repartition topic {application_id}-{name} and "
                 f"is filled from {', '.join(new.reads)} now, and records that are still in the old "
@@ -315,7 +317,7 @@ def _filling_changes(
             )
 
 
-def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator[Change]:
+def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator[TopologyChange]:
     """Yield a change for each sink that restarts at the group's offset and may write rows again."""
     same = {sink.name for sink in after.sinks}
     gone = [sink for sink in before if sink.name not in same]
@@ -330,7 +332,7 @@ def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator
             now = f"to_sink({sink.name!r}), which reads {reads} itself, is called {renamed!r} now"
         else:
             continue
-        yield Change(
+        yield TopologyChange(
             True,
             f"{now}, so it begins where the group is, and may write rows again that were written "
             "since the last commit",
@@ -341,7 +343,7 @@ def _sink_changes(before: Sequence[DeployedSink], after: Deployment) -> Iterator
 
 def _serde_changes(
     where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic, else_: str
-) -> Iterator[Change]:
+) -> Iterator[TopologyChange]:
     for what, one, other in (("keys", old.key, new.key), ("values", old.value, new.value)):
         if one == other:
             continue
@@ -349,9 +351,11 @@ def _serde_changes(
         if _exclude(one, other):
             # Keys in another encoding do not match, although they can be read.
             then = "does not find them" if what == "keys" else "cannot read their bytes"
-            yield Change(True, f"{told}, which {then}", f"keep serdes.{one} there, or {else_}")
+            yield TopologyChange(
+                True, f"{told}, which {then}", f"keep serdes.{one} there, or {else_}"
+            )
         else:
-            yield Change(
+            yield TopologyChange(
                 False, told, f"see that it reads the old bytes, else keep {one}, or {else_}"
             )
 
@@ -360,10 +364,10 @@ _TOLD_BY_OP = frozenset({"count", "reduce", "aggregate", "TableSource"})
 _ANEW = "name the store anew, or reset the application"
 
 
-def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[Change]:
+def _step_changes(old: DeployedStore, new: DeployedStore) -> Iterator[TopologyChange]:
     before, after = _kind(old), _kind(new)
     if before and after and before != after and old.layout == new.layout:
-        yield Change(
+        yield TopologyChange(
             True,
             f"store {old.name} was filled by {before} in the version that started last, and is "
             f"filled by {after} now, which would misread the rows that the other has written",
@@ -385,32 +389,34 @@ def _kind(store: DeployedStore) -> str:
     return store.step or (store.op if store.op in _TOLD_BY_OP else "")
 
 
-def _span_change(store: DeployedStore, span: str, before: int | None, after: int | None) -> Change:
+def _span_change(
+    store: DeployedStore, span: str, before: int | None, after: int | None
+) -> TopologyChange:
     was, now = ("not said" if ms is None else f"{ms} ms" for ms in (before, after))
     told = f"the {span} of store {store.name} was {was} and is {now}"
     # Without `before`, the deployed version may have had the span without storing it.
     if span in store.fixed and before is not None:
-        return Change(True, f"{told}, so what its rows say would be misread", _ANEW)
+        return TopologyChange(True, f"{told}, so what its rows say would be misread", _ANEW)
     if before is None or after is None:
-        return Change(
+        return TopologyChange(
             False,
             f"{told}; rows from before stay as they are",
             "nothing is to be done, if so meant",
         )
     if after > before:
-        return Change(
+        return TopologyChange(
             False,
             f"{told}; what was let go already stays gone",
             "nothing is to be done, unless late records are to find all of it: then reset",
         )
-    return Change(
+    return TopologyChange(
         False, f"{told}; what is older is let go", "nothing is to be done, if that is meant"
     )
 
 
 def _schema_changes(
     where: str, old: DeployedStore | DeployedTopic, new: DeployedStore | DeployedTopic
-) -> Iterator[Change]:
+) -> Iterator[TopologyChange]:
     parts = (
         ("keys", old.key_schema, new.key_schema),
         ("values", old.value_schema, new.value_schema),
@@ -418,7 +424,7 @@ def _schema_changes(
     for what, before, after in parts:
         if is_digest(before):
             if after != before and digest(after) != before:
-                yield Change(
+                yield TopologyChange(
                     False,
                     f"the schema of the {what} of {where} has changed, and was too large to keep",
                     "see that it reads the old bytes",
@@ -426,7 +432,7 @@ def _schema_changes(
             continue
         why = None if is_digest(after) else unreadable(after, before)
         if why is not None:
-            yield Change(
+            yield TopologyChange(
                 True,
                 f"not all {what} of {where} can be read any more: {why}",
                 "have the class or schema read the old ones, such as by a default, or name it anew",
@@ -435,14 +441,14 @@ def _schema_changes(
             yield from _field_changes(what, where, before, after)
 
 
-def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[Change]:
+def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[TopologyChange]:
     """Yield a change for each field that is dropped without an error, or that changes key bytes."""
     gone = ", ".join(f"`{name}`" for name in dropped_fields(after, before))
     if what == "keys":
         new = ", ".join(f"`{name}`" for name in dropped_fields(before, after))
         if gone or new:
             told = f"have no field {gone} any more" if gone else f"have a new field {new}"
-            yield Change(
+            yield TopologyChange(
                 bool(gone),
                 f"the keys of {where} {told}, so equal keys have other bytes and do not find what "
                 "is stored under the old ones",
@@ -455,7 +461,7 @@ def _field_changes(what: str, where: str, before: str, after: str) -> Iterator[C
             if where.startswith("repartition")
             else ("at the next write of each row")
         )
-        yield Change(
+        yield TopologyChange(
             False,
             f"the values of {where} have no field {gone} any more: what is stored in it is "
             f"dropped {when}",

@@ -9,7 +9,7 @@ from headrace.streams.plan.plan import SubPlan
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class RepartitionFlow:
     """Sub-topologies that are connected by repartition topics.
 
     Args:
@@ -24,7 +24,7 @@ class Flow:
     depths: Mapping[int, int]
 
 
-def flow_of(plans: Sequence[SubPlan]) -> Flow:
+def flow_of(plans: Sequence[SubPlan]) -> RepartitionFlow:
     """Leave out topics of a cycle, as in foreign-key joins: a task could wait for itself."""
     readers, downstream = _readers(plans), downstream_of(plans)
     written = {plan.id: plan.topics.repartition_sinks for plan in plans}
@@ -37,7 +37,7 @@ def flow_of(plans: Sequence[SubPlan]) -> Flow:
         for sub, topics in written.items()
     }
     ahead = {s: {r for t in topics for r in readers[t]} for s, topics in feeds.items()}
-    return Flow(
+    return RepartitionFlow(
         feeds,
         {
             topic: tuple(sub for sub in feeds if topic in feeds[sub])

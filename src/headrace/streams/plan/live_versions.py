@@ -28,7 +28,7 @@ from headrace.streams.plan.deployment import Deployment
 from headrace.streams.plan.ownership import (
     OLDER_RELEASE,
     OlderOwnership,
-    Ownership,
+    TopicOwnership,
     keep_subscribed,
     older_reads,
 )
@@ -77,7 +77,7 @@ class LiveVersions:
         self._log = log
         self._stopping = stopping
         self._admin: TopicAdmin | None = None
-        self._own = Ownership({}, {}, {}, {})
+        self._own = TopicOwnership({}, {}, {}, {})
         self._identity = ""
         self._reported_within_s = config.task_timeout_ms / 1000
         self._absent_since_s: float | None = None
@@ -95,13 +95,13 @@ class LiveVersions:
         before = self._deployed.before
         if before is not None:
             known = (
-                Ownership.of(before, self._group)
+                TopicOwnership.of(before, self._group)
                 if before.subs
                 else self._older(before, GroupState("", {})).known
             )
             self.plans = keep_subscribed(self.plans, known)
         self._deployed.describe_subscriptions(self.plans, partitions)
-        self._own = Ownership.of(self._deployed.present, self._group)
+        self._own = TopicOwnership.of(self._deployed.present, self._group)
         while found := self._conflicts(state := self._state()):
             self._wait_once(self._error(state, found), self._at_most_s(found))
         self._waits_since_s = None
@@ -217,7 +217,7 @@ class LiveVersions:
             if state.state != "stable":
                 return [_UNSETTLED]
             return self._older(described, state).conflicts(self._own)
-        other = Ownership.of(described, self._group)
+        other = TopicOwnership.of(described, self._group)
         if other.version == version:
             return self._own.conflicts(other)
         is_known = other.version == self.version and version in described.alongside

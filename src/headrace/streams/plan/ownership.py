@@ -24,7 +24,7 @@ OLDER_RELEASE = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ownership:
+class TopicOwnership:
     """Topics, changelogs and external sinks that a version owns, by subscribed topic.
 
     Args:
@@ -40,7 +40,7 @@ class Ownership:
     settings: Mapping[str, str]
 
     @classmethod
-    def of(cls, deployment: Deployment, application_id: str) -> Ownership:
+    def of(cls, deployment: Deployment, application_id: str) -> TopicOwnership:
         """Read a description, which must have sub-topologies."""
         by_id = {sub.id: sub.subscribed for sub in deployment.subs}
         by_topic = {topic: sub.subscribed for sub in deployment.subs for topic in sub.reads}
@@ -64,7 +64,7 @@ class Ownership:
         text = json.dumps(both, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
-    def conflicts(self, other: Ownership) -> list[str]:
+    def conflicts(self, other: TopicOwnership) -> list[str]:
         kinds = (
             ("topic", self.subscribed, other.subscribed),
             ("changelog", self.stores, other.stores),
@@ -89,7 +89,7 @@ def _kept_by(store: DeployedStore, subscribed: str) -> str:
     return "its source topic" if store.source else subscribed
 
 
-def keep_subscribed(plans: Sequence[SubPlan], deployed: Ownership) -> tuple[SubPlan, ...]:
+def keep_subscribed(plans: Sequence[SubPlan], deployed: TopicOwnership) -> tuple[SubPlan, ...]:
     """Keep the deployed version's subscribed topic in each sub-topology that still reads it."""
 
     def kept(plan: SubPlan) -> str | None:
@@ -110,7 +110,7 @@ class OlderOwnership:
         partitions: the partition counts of topics.
     """
 
-    known: Ownership
+    known: TopicOwnership
     assigned: AbstractSet[str]
     partitions: Mapping[str, int]
 
@@ -134,9 +134,9 @@ class OlderOwnership:
             reads = _full(store.reads, deployment, application_id)
             lead = next((subscribed[topic] for topic in reads if topic in subscribed), "nothing")
             stores[f"{application_id}-{store.name}-changelog"] = _kept_by(store, lead)
-        return cls(Ownership(subscribed, stores, {}, {}), assigned, partitions)
+        return cls(TopicOwnership(subscribed, stores, {}, {}), assigned, partitions)
 
-    def conflicts(self, own: Ownership) -> list[str]:
+    def conflicts(self, own: TopicOwnership) -> list[str]:
         found = own.conflicts(self.known)
         for topic, lead in sorted(own.subscribed.items()):
             others = set(self._may_be_assigned_by(topic)) - {lead}

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row(Generic[K, V]):
+class StoreRow(Generic[K, V]):
     """Committed row of a store.
 
     Args:
@@ -28,7 +28,7 @@ class Row(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PartitionPosition:
     """Partition of a store on this host, with the position of its rows.
 
     Args:
@@ -59,7 +59,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[K, V]):
+class RowPage(Generic[K, V]):
     """Page of the rows of a range.
 
     Args:
@@ -68,14 +68,14 @@ class Page(Generic[K, V]):
         places: the partitions that the rows were read from.
     """
 
-    rows: tuple[Row[K, V], ...]
+    rows: tuple[StoreRow[K, V], ...]
     after: str | None
-    places: tuple[Place, ...]
+    places: tuple[PartitionPosition, ...]
     cursors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Generic[K, V]):
+class KeyResult(Generic[K, V]):
     """Result of a query for a key.
 
     Args:
@@ -83,5 +83,5 @@ class Found(Generic[K, V]):
         places: the partition of the row, or all partitions that were searched.
     """
 
-    row: Row[K, V] | None
-    places: tuple[Place, ...]
+    row: StoreRow[K, V] | None
+    places: tuple[PartitionPosition, ...]

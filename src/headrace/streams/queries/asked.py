@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.state.codec import prefix_end
-from headrace.streams.queries.answers import Place, Row
+from headrace.streams.queries.answers import PartitionPosition, StoreRow
 from headrace.streams.queries.errors import QueryError, WrongQueryError
 from headrace.streams.queries.readers import LAST_MS, SessionReader, StoreReader, WindowReader
 from headrace.streams.queries.walk import Scan
@@ -187,7 +187,7 @@ class MinPosition:
         return f"{where}{self.partition}:{self.offset}"
 
     @property
-    def is_reached(self) -> Callable[[Place], bool]:
+    def is_reached(self) -> Callable[[PartitionPosition], bool]:
         if self.topic is None:
             return lambda place: place.offset >= self.offset
         name = f"{self.topic}-{self.partition}"
@@ -195,7 +195,7 @@ class MinPosition:
         return lambda place: place.inputs.get(name, -1) > self.offset
 
 
-def row_document(row: Row[Any, Any]) -> dict[str, Any]:
+def row_document(row: StoreRow[Any, Any]) -> dict[str, Any]:
     """Convert a row to a JSON document; raise QueryError if it is nested too deeply."""
     try:
         key, value = to_document(row.key), to_document(row.value)

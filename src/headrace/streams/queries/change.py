@@ -51,7 +51,7 @@ def positions_of(text: str) -> dict[int, int]:
     return found
 
 
-class Change:
+class DecodedChange:
     """Record of a changelog, decoded by its origin."""
 
     __slots__ = ("_data", "_error", "_origin", "key", "offset", "partition", "timestamp", "value")

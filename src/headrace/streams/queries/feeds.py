@@ -19,7 +19,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import OffsetLostError, StreamsError
 from headrace.streams.kafka.protocols import Consumer, ReceivedMessage, TopicPartition
 from headrace.streams.plan.topics import TopicAdmin
-from headrace.streams.queries.change import Change
+from headrace.streams.queries.change import DecodedChange
 from headrace.streams.queries.errors import (
     NotReadableError,
     PositionGoneError,
@@ -30,8 +30,8 @@ from headrace.streams.queries.errors import (
 from headrace.streams.queries.kept import store_of
 from headrace.streams.queries.origin import Origin, origin_of
 from headrace.streams.queries.queries import Queries
-from headrace.streams.queries.rows_first import Rows, RowsFirst, RowsHere
-from headrace.streams.queries.subscription import Subscription, Turns, shares
+from headrace.streams.queries.rows_first import RowsFirst, RowsHere, SnapshotRows
+from headrace.streams.queries.subscription import ChangeSubscription, Turns, shares
 from headrace.streams.queries.walk import Scan
 
 # The single reader of a store's changes, shared by all followers.
@@ -65,7 +65,7 @@ class Tail:
         self._make_consumer = make_consumer
         self._lock = threading.Lock()
         self._reached = dict(begins)
-        self._members: dict[int, list[Subscription]] = {partition: [] for partition in begins}
+        self._members: dict[int, list[ChangeSubscription]] = {partition: [] for partition in begins}
         self._ended: str | None = None
         self._log = get_logger().bind(store=origin.store.name, topic=origin.topic)
         self._thread = threading.Thread(
@@ -81,7 +81,7 @@ class Tail:
     def has_ended(self) -> bool:
         return self._ended is not None
 
-    def join_now(self, follower: Subscription) -> None:
+    def join_now(self, follower: ChangeSubscription) -> None:
         """Send a follower the new changes of all partitions; raise StreamsError after the end."""
         with self._lock:
             if self._ended is not None:
@@ -90,7 +90,7 @@ class Tail:
             for members in self._members.values():
                 members.append(follower)
 
-    def join(self, follower: Subscription, partition: int) -> bool:
+    def join(self, follower: ChangeSubscription, partition: int) -> bool:
         """Send a follower the new changes of a partition, if it has received all earlier changes.
 
         Return whether the follower has joined; raise StreamsError after the end.
@@ -103,7 +103,7 @@ class Tail:
             self._members[partition].append(follower)
             return True
 
-    def leave(self, follower: Subscription) -> None:
+    def leave(self, follower: ChangeSubscription) -> None:
         with self._lock:
             for members in self._members.values():
                 if follower in members:
@@ -148,7 +148,7 @@ class Tail:
             for place, records in batches.items():
                 members = self._members[place.partition]
                 for record in records if members else ():
-                    change = Change(self.origin, record)
+                    change = DecodedChange(self.origin, record)
                     members[:] = [one for one in members if one.offer(change)]
             for place, offset in positions.items():
                 if offset > self._reached[place.partition]:
@@ -166,7 +166,7 @@ offset, and several markers can be adjacent if workers were killed before they w
 """
 
 
-class Cluster(Protocol):
+class FeedCluster(Protocol):
     """Access to the cluster that has the changes."""
 
     @property
@@ -196,8 +196,8 @@ class CatchUp:
     def __init__(
         self,
         tail: Tail,
-        follower: Subscription,
-        cluster: Cluster,
+        follower: ChangeSubscription,
+        cluster: FeedCluster,
         turns: Turns,
         *,
         rows: RowsFirst | None = None,
@@ -267,11 +267,11 @@ class CatchUp:
             if not self._follower.offer(change, can_wait=True):
                 return
 
-    def _made(self, records: Sequence[ReceivedMessage]) -> Iterator[Change]:
+    def _made(self, records: Sequence[ReceivedMessage]) -> Iterator[DecodedChange]:
         """Decode records, and encode wanted changes as JSON within a turn."""
         for some in shares(records):
             with self._turns.one():
-                made = [Change(self._tail.origin, record) for record in some]
+                made = [DecodedChange(self._tail.origin, record) for record in some]
                 for change in made:
                     if self._follower.wants(change):
                         _ = change.data  # encode and cache it
@@ -337,7 +337,7 @@ CATCHING_UP_MAX = 8
 
 
 class LiveCluster:
-    """Cluster of an application's settings; see `Cluster`."""
+    """Cluster of an application's settings; see `FeedCluster`."""
 
     def __init__(self, config: StreamsConfig) -> None:
         from headrace.streams.kafka.admin import LiveAdmin
@@ -378,17 +378,17 @@ class Feeds:
         self,
         queries: Queries,
         *,
-        connect: Callable[[StreamsConfig], Cluster] | None = None,
+        connect: Callable[[StreamsConfig], FeedCluster] | None = None,
         followers_max: int = FOLLOWERS_MAX,
     ) -> None:
         self._queries = queries
         self._connect = connect or LiveCluster
         self._followers_max = followers_max
         self._lock = threading.Lock()
-        self._cluster: Cluster | None = None
+        self._cluster: FeedCluster | None = None
         self._closed: str | None = None
         self._tails: dict[str, Tail] = {}
-        self._followers: dict[Subscription, Tail | None] = {}
+        self._followers: dict[ChangeSubscription, Tail | None] = {}
         self._catching_up = threading.Semaphore(CATCHING_UP_MAX)
         self._turns = Turns()
 
@@ -399,8 +399,8 @@ class Feeds:
         key: bytes | None = None,
         start: Start = Start(),
         wake: Callable[[], None],
-        rows: Rows | None = None,
-    ) -> Subscription:
+        rows: SnapshotRows | None = None,
+    ) -> ChangeSubscription:
         """Follow the changes of a store, or of an encoded key.
 
         Args:
@@ -416,7 +416,7 @@ class Feeds:
         """
         store = store_of(self._queries.stores, self._queries.application, name)
         origin = origin_of(store, self._queries.plans, self._queries.global_plans)
-        follower = Subscription(key, wake)
+        follower = ChangeSubscription(key, wake)
         with self._lock:
             if self._closed is not None:
                 raise StreamsError(self._closed)
@@ -437,7 +437,7 @@ class Feeds:
         """Check that the cluster responds, so that a command fails early instead of waiting."""
         self._reached().reach()
 
-    def leave(self, follower: Subscription) -> None:
+    def leave(self, follower: ChangeSubscription) -> None:
         """Remove a follower; the reader of a store ends with its last follower."""
         follower.close("it was left")
         with self._lock:
@@ -474,10 +474,10 @@ class Feeds:
     def _begin(
         self,
         origin: Origin,
-        follower: Subscription,
+        follower: ChangeSubscription,
         start: Start,
         key: bytes | None,
-        there: Rows | None,
+        there: SnapshotRows | None,
     ) -> None:
         cluster = self._reached()
         places = self._places(cluster, origin)
@@ -507,13 +507,13 @@ class Feeds:
             done=self._catching_up.release,
         ).start()
 
-    def _reached(self) -> Cluster:
+    def _reached(self) -> FeedCluster:
         with self._lock:
             if self._cluster is None:
                 self._cluster = self._connect(self._queries.config)
             return self._cluster
 
-    def _places(self, cluster: Cluster, origin: Origin) -> list[TopicPartition]:
+    def _places(self, cluster: FeedCluster, origin: Origin) -> list[TopicPartition]:
         facts = cluster.admin.describe([origin.topic]).get(origin.topic)
         if facts is None:
             raise NotReadableError(
@@ -524,10 +524,10 @@ class Feeds:
 
     def _tail_of(
         self,
-        cluster: Cluster,
+        cluster: FeedCluster,
         origin: Origin,
         places: list[TopicPartition],
-        follower: Subscription,
+        follower: ChangeSubscription,
     ) -> Tail:
         name = origin.store.name
         ends: dict[TopicPartition, int] | None = None
@@ -544,7 +544,7 @@ class Feeds:
             ends = cluster.admin.stable_offsets(places)
 
     def _rows(
-        self, origin: Origin, key: bytes | None, partitions: set[int], there: Rows | None
+        self, origin: Origin, key: bytes | None, partitions: set[int], there: SnapshotRows | None
     ) -> RowsFirst:
         store = origin.store
         if store.is_global:

@@ -23,11 +23,11 @@ from headrace.streams.queries.followers import Followers
 from headrace.streams.queries.kept import StoreDescriptor, kept_stores, store_of
 from headrace.streams.queries.query_queue import Workers
 from headrace.streams.queries.readers import READERS, StoreReader
-from headrace.streams.queries.source import AgeLimit, Source, Told, told_of
+from headrace.streams.queries.source import AgeLimit, CommittedRows, TaskReport, told_of
 from headrace.streams.queries.whereabouts import ASK_S, AskedCluster, PartitionLocator
 
 if TYPE_CHECKING:
-    from headrace.streams.queries.answers import Place
+    from headrace.streams.queries.answers import PartitionPosition
 
 TOLD_KEPT_S = 0.05
 _LOOK_AGAIN_S = 0.01
@@ -77,9 +77,9 @@ class Queries:
         self._followers = Followers(
             config.state_dir / config.application_id, monotonic_s=monotonic_s
         )
-        self._told: tuple[float, Mapping[str, Told]] = (float("-inf"), {})
+        self._told: tuple[float, Mapping[str, TaskReport]] = (float("-inf"), {})
 
-    def _tasks(self) -> Mapping[str, Told]:
+    def _tasks(self) -> Mapping[str, TaskReport]:
         if self._facts is None:
             return {}
         now_s = self._monotonic_s()
@@ -120,8 +120,8 @@ class Queries:
         only: frozenset[int] | None = None,
         partitions: int | None = None,
         age: AgeLimit | None = None,
-    ) -> Source:
-        return Source(
+    ) -> CommittedRows:
+        return CommittedRows(
             store,
             self._followers,
             self._tasks,
@@ -134,7 +134,7 @@ class Queries:
             self._require_working,
         )
 
-    def told(self, store: StoreDescriptor) -> dict[int, Told]:
+    def told(self, store: StoreDescriptor) -> dict[int, TaskReport]:
         sub = store.sub_topology
         return {
             one.task.partition: one
@@ -166,7 +166,7 @@ class Queries:
     def wait(
         self,
         name: str,
-        is_there: Callable[[Place], bool],
+        is_there: Callable[[PartitionPosition], bool],
         *,
         partition: int,
         timeout_s: float,

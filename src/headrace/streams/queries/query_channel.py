@@ -25,7 +25,7 @@ from headrace.streams.queries.query_queue import (
     Awaited,
     Outcome,
     QueryQueue,
-    Refused,
+    QueryRefusal,
     StateQueryRequest,
     StateQueryResponse,
 )
@@ -35,21 +35,21 @@ FRAME_MAX = 64 << 20
 """Maximum size of a frame, as large as a record can be; a larger frame closes the channel."""
 UNSENT_MAX = 64
 """Maximum number of queries in the queue for a worker that does not read."""
-_ENDED = Refused("its worker has ended; ask again later")
-_FULL = Refused("its worker reads no questions now; ask again later")
+_ENDED = QueryRefusal("its worker has ended; ask again later")
+_FULL = QueryRefusal("its worker reads no questions now; ask again later")
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class _Asked(msgspec.Struct, frozen=True, array_like=True):
+class _Request(msgspec.Struct, frozen=True, array_like=True):
     number: int
     question: StateQueryRequest
 
 
-class _Said(msgspec.Struct, frozen=True, array_like=True):
+class _Response(msgspec.Struct, frozen=True, array_like=True):
     number: int
     told: StateQueryResponse | None = None
-    refused: Refused | None = None
+    refused: QueryRefusal | None = None
 
 
 def question_channel() -> tuple[socket.socket, socket.socket]:
@@ -141,12 +141,12 @@ class QueryChannel:
             if not self._has_begun:
                 self._has_begun = True
                 threading.Thread(target=self._read, name="headrace-answers", daemon=True).start()
-        if not self._writer.send(_Asked(number, question)):
+        if not self._writer.send(_Request(number, question)):
             done(_FULL)
         return number
 
     def _read(self) -> None:
-        decode = msgspec.msgpack.Decoder(_Said).decode
+        decode = msgspec.msgpack.Decoder(_Response).decode
         while (frame := _frame(self._socket)) is not None:
             try:
                 said = decode(frame)
@@ -181,12 +181,12 @@ def serve_questions(desk: QueryQueue, theirs: socket.socket) -> None:
 
     def answer(number: int, outcome: Outcome) -> None:
         if isinstance(outcome, StateQueryResponse):
-            writer.send(_Said(number, told=outcome))
+            writer.send(_Response(number, told=outcome))
         else:
-            writer.send(_Said(number, refused=outcome))
+            writer.send(_Response(number, refused=outcome))
 
     def read() -> None:
-        decode = msgspec.msgpack.Decoder(_Asked).decode
+        decode = msgspec.msgpack.Decoder(_Request).decode
         while (frame := _frame(theirs)) is not None:
             try:
                 asked = decode(frame)

@@ -79,7 +79,7 @@ class StateQueryResponse(msgspec.Struct, frozen=True, array_like=True):
     count: int = 0
 
 
-class Refused(msgspec.Struct, frozen=True, array_like=True):
+class QueryRefusal(msgspec.Struct, frozen=True, array_like=True):
     """Reason why a worker does not answer a query.
 
     Args:
@@ -92,13 +92,13 @@ class Refused(msgspec.Struct, frozen=True, array_like=True):
     remaining: int | None = None
 
 
-Outcome = StateQueryResponse | Refused
+Outcome = StateQueryResponse | QueryRefusal
 
 
 class UnansweredError(StreamsError):
     """Raised if a worker does not answer a query; try again later."""
 
-    def __init__(self, refused: Refused) -> None:
+    def __init__(self, refused: QueryRefusal) -> None:
         super().__init__(refused.reason)
         self.refused = refused
 
@@ -109,8 +109,8 @@ Workers = Callable[[], "dict[int, Ask] | None"]
 """Returns the workers that can be queried now, by number; None if no worker runs here."""
 
 
-def silent(within_s: float) -> Refused:
-    return Refused(
+def silent(within_s: float) -> QueryRefusal:
+    return QueryRefusal(
         f"its worker did not answer within {within_s:g} s: a batch, a commit or a function takes "
         "that long, or the worker stands still; ask again later"
     )
@@ -133,7 +133,7 @@ class Awaited:
         """Raise UnansweredError after `within_s`, or if the query is refused."""
         self._is_there.wait(within_s)
         outcome = self._outcome or silent(within_s)
-        if isinstance(outcome, Refused):
+        if isinstance(outcome, QueryRefusal):
             raise UnansweredError(outcome)
         return outcome
 
@@ -154,8 +154,8 @@ ASKED_S = 1.0
 """Seconds after a query during which another query is likely."""
 POLL_S = 0.005
 """Poll time-out in seconds of a worker that receives queries."""
-_CLOSED = Refused("its worker is not at work; ask again later")
-_TOO_MANY = Refused(f"{WAITING_MAX} others wait for this worker's answers; ask again later")
+_CLOSED = QueryRefusal("its worker is not at work; ask again later")
+_TOO_MANY = QueryRefusal(f"{WAITING_MAX} others wait for this worker's answers; ask again later")
 
 Answer = Callable[[StateQueryRequest], Outcome | None]
 """Answers a query in the worker's thread; None if it must be retried."""
@@ -284,7 +284,7 @@ class QueryHandler:
                 return _not_here(question) if found is None else _said(question, *found)
             return self._of_task(question, question.sub_topology)
         except (StateError, KeyError) as error:
-            return Refused(f"its rows cannot be read: {error}; ask again later")
+            return QueryRefusal(f"its rows cannot be read: {error}; ask again later")
 
     def _of_task(self, question: StateQueryRequest, sub_topology: int) -> Outcome | None:
         task_id = TaskId(sub_topology, question.partition)
@@ -293,7 +293,7 @@ class QueryHandler:
             return _not_here(question)
         if task is None or state != "running":
             remaining = self._restorer.remaining().get((task_id, question.store))
-            return Refused(f"the task is {state}; ask again later", remaining=remaining)
+            return QueryRefusal(f"the task is {state}; ask again later", remaining=remaining)
         home = task.state
         return _said(question, home.store(question.store), home.position(question.store))
 
@@ -308,8 +308,8 @@ def _bounded(values: list[bytes | None]) -> tuple[bytes | None, ...]:
     return tuple(values)
 
 
-def _not_here(question: StateQueryRequest) -> Refused:
-    return Refused(f"this worker has no task with store {question.store!r}", is_elsewhere=True)
+def _not_here(question: StateQueryRequest) -> QueryRefusal:
+    return QueryRefusal(f"this worker has no task with store {question.store!r}", is_elsewhere=True)
 
 
 def _said(
@@ -323,7 +323,7 @@ def _said(
     if question.what == "count":
         return StateQueryResponse(*at, count=rows.approximate_count())
     if not isinstance(rows, MemoryStore):
-        return Refused(f"store {question.store!r} is on disk, where its rows are read")
+        return QueryRefusal(f"store {question.store!r} is on disk, where its rows are read")
     page = rows.page(
         question.start,
         question.end,

@@ -17,12 +17,12 @@ from typing import Any, Generic, TypeVar
 from headrace.state.codec import TIMESTAMP, decode_timestamped, prefix_end
 from headrace.state.store import CommittedStore
 from headrace.state.versions import is_deletion, key_and_time, prefix
-from headrace.streams.queries.answers import Found, Page, Place, Row
+from headrace.streams.queries.answers import KeyResult, PartitionPosition, RowPage, StoreRow
 from headrace.streams.queries.errors import NotReadableError, QueryError, WrongQueryError
 from headrace.streams.queries.kept import StoreDescriptor
 from headrace.streams.queries.kinds import OfOneKind
-from headrace.streams.queries.source import Source
-from headrace.streams.queries.walk import Cursor, Scan, Step
+from headrace.streams.queries.source import CommittedRows
+from headrace.streams.queries.walk import Cursor, Scan, ScannedRow
 from headrace.topology.errors import SerdeError
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
@@ -95,7 +95,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
     Each query calls `source`, so that any thread may query.
     """
 
-    def __init__(self, store: StoreDescriptor, source: Callable[[], Source]) -> None:
+    def __init__(self, store: StoreDescriptor, source: Callable[[], CommittedRows]) -> None:
         super().__init__(store)
         self._source = source
 
@@ -111,7 +111,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
         """The serde of keys in queries; in a windowed store the serde of keys without windows."""
         return self.store.key
 
-    def all(self, *, reverse: bool = False, limit: int | None = None) -> Iterator[Row[K, V]]:
+    def all(self, *, reverse: bool = False, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
         """Return all rows, in the order of the encoded keys."""
         return self.rows(Scan(reverse=reverse), limit)
 
@@ -126,7 +126,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
         """
         return self.counted(exact=False)[0]
 
-    def counted(self, *, exact: bool) -> tuple[int, tuple[Place, ...]]:
+    def counted(self, *, exact: bool) -> tuple[int, tuple[PartitionPosition, ...]]:
         """Return the number of rows, and their partitions; an exact count reads all rows."""
         found, source = 0, self._source()
         if exact:
@@ -137,7 +137,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
                     found += _roughly(self.store.layout.view(look.rows))
         return found, source.shown_places()
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[PartitionPosition, ...]:
         """Return the readable partitions on this host with their positions."""
         source = self._source()
         for part in source.parts():
@@ -150,7 +150,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
 
     def page(
         self, scan: Scan, *, limit: int, after: str | None = None, with_cursors: bool = False
-    ) -> Page[K, V]:
+    ) -> RowPage[K, V]:
         """Return a page of a scan, with the cursor of the next page, and of each row if wanted."""
         source = self._source()
         walk = source.walk(scan, None if after is None else Cursor.of(after))
@@ -158,9 +158,9 @@ class StoreReader(OfOneKind, Generic[K, V]):
         rows = tuple(self._row(step) for step in steps[:limit])
         more = steps[limit - 1].cursor if len(steps) > limit else None
         cursors = tuple(step.cursor for step in steps[:limit]) if with_cursors else ()
-        return Page(rows=rows, after=more, places=source.shown_places(), cursors=cursors)
+        return RowPage(rows=rows, after=more, places=source.shown_places(), cursors=cursors)
 
-    def rows(self, scan: Scan, limit: int | None = None) -> Iterator[Row[K, V]]:
+    def rows(self, scan: Scan, limit: int | None = None) -> Iterator[StoreRow[K, V]]:
         if limit is not None and limit < 0:
             raise WrongQueryError(f"limit is how many rows at most, or None, and not {limit}")
         return (self._row(step) for step in islice(self._source().walk(scan), limit))
@@ -181,7 +181,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
             with source.read(part):
                 pass
 
-    def pieces(self, scan: Scan, partitions: AbstractSet[int]) -> Iterator[Piece[Row[K, V]]]:
+    def pieces(self, scan: Scan, partitions: AbstractSet[int]) -> Iterator[Piece[StoreRow[K, V]]]:
         """Yield rows partition by partition; see `require_all`."""
         self.require_all(partitions)
         source = self._source()
@@ -190,7 +190,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
                 rows = [self._row(step) for step in steps]
                 yield Piece(part.partition, place.offset, rows, last)
 
-    def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[Row[K, V]], str | None]:
+    def next_piece(self, scan: Scan, after: str | None) -> tuple[Piece[StoreRow[K, V]], str | None]:
         """Return the next piece of the only selected partition, and the cursor of the next.
 
         `after` is the cursor returned with the previous piece.
@@ -200,17 +200,17 @@ class StoreReader(OfOneKind, Generic[K, V]):
         left = scan if after is None else scan.behind(Cursor.of(after), part.partition)
         place, steps, last = next(source.pieces(part, left, is_exact=True))
         piece = Piece(part.partition, place.offset, [self._row(step) for step in steps], last)
-        more = None if last is None else Step(last, part.partition, b"", b"").cursor
+        more = None if last is None else ScannedRow(last, part.partition, b"", b"").cursor
         return piece, more
 
-    def _row(self, step: Step) -> Row[K, V]:
+    def _row(self, step: ScannedRow) -> StoreRow[K, V]:
         return self._decoded(step.row_key, step.row, step.partition)
 
-    def _decoded(self, row_key: bytes, row: bytes, partition: int) -> Row[K, V]:
+    def _decoded(self, row_key: bytes, row: bytes, partition: int) -> StoreRow[K, V]:
         timestamp, data = decode_timestamped(row)
         return self._shown(row_key, data, timestamp, partition)
 
-    def _shown(self, row_key: bytes, data: bytes, timestamp: int, partition: int) -> Row[K, V]:
+    def _shown(self, row_key: bytes, data: bytes, timestamp: int, partition: int) -> StoreRow[K, V]:
         try:
             key = self.store.key.deserialize(row_key)
             value = self.store.value.deserialize(data)
@@ -220,7 +220,7 @@ class StoreReader(OfOneKind, Generic[K, V]):
                 f"another version of it wrote it perhaps: {error}"
             ) from error
         shown = None if partition == _NO_PARTITION else partition
-        return Row(key=key, value=value, timestamp=timestamp, partition=shown)
+        return StoreRow(key=key, value=value, timestamp=timestamp, partition=shown)
 
     def encoded(self, key: object, serde: Serde[Any] | None = None) -> bytes:
         serde = serde or self.key_serde
@@ -237,13 +237,13 @@ class StoreReader(OfOneKind, Generic[K, V]):
 class KeyValueReader(StoreReader[K, V]):
     """Reader of a key-value store, a table, or a global table."""
 
-    def find(self, key: K | bytes, *, is_encoded: bool = False) -> Found[K, V]:
+    def find(self, key: K | bytes, *, is_encoded: bool = False) -> KeyResult[K, V]:
         """Return the row of a key with its partition; `is_encoded` if the key is bytes."""
         data = key if is_encoded and isinstance(key, bytes) else self.encoded(key)
         source = self._source()
         found = source.get(data)
         row = None if found is None else self._decoded(data, found[1], found[0])
-        return Found(row=row, places=source.shown_places())
+        return KeyResult(row=row, places=source.shown_places())
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
         """Return the value of a key, or None; `as_of` is only for versioned stores."""
@@ -266,7 +266,9 @@ class KeyValueReader(StoreReader[K, V]):
         found, _ = self.find_many([self.encoded(key) for key in keys])
         return [None if row is None else row.value for row in found]
 
-    def find_many(self, keys: Sequence[bytes]) -> tuple[list[Row[K, V] | None], tuple[Place, ...]]:
+    def find_many(
+        self, keys: Sequence[bytes]
+    ) -> tuple[list[StoreRow[K, V] | None], tuple[PartitionPosition, ...]]:
         source = self._source()
         rows = [
             None if found is None else self._decoded(key, found[1], found[0])
@@ -276,7 +278,7 @@ class KeyValueReader(StoreReader[K, V]):
 
     def range(
         self, start: K | None, end: K | None, *, reverse: bool = False, limit: int | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return the rows between two keys, both inclusive, in the order of encoded keys.
 
         None is the first or the last key of the store.
@@ -291,7 +293,7 @@ class KeyValueReader(StoreReader[K, V]):
 
     def prefix_scan(
         self, prefix: P, serde: Serde[P] | None = None, *, limit: int | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return the rows whose encoded key starts with an encoded prefix.
 
         `serdes.list_of` encodes the length first, and JSON a quote last, so their encoded keys
@@ -344,14 +346,14 @@ class WindowReader(_TimedReader[K, V]):
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return the key's windows that start between two times, both inclusive, by start."""
         bounds = ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return all windows that start between two times, both inclusive, by start and key."""
         scan = self.of_times(ms_of(start, otherwise=0), ms_of(end, otherwise=LAST_MS))
         return self.rows(scan, limit)
@@ -368,26 +370,26 @@ class SessionReader(_TimedReader[K, V]):
 
     def fetch(
         self, key: Any, start: Time | None = None, end: Time | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return the sessions of a key, by end and start; see `find_sessions`."""
         return self.find_sessions(key, start, end)
 
     def fetch_all(
         self, start: Time | None = None, end: Time | None = None, *, limit: int | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return all sessions that end between two times, both inclusive, by end."""
         return self.find_sessions_by_end(start, end, limit=limit)
 
     def find_sessions(
         self, key: Any, earliest_end: Time | None, latest_start: Time | None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return the sessions of a key within both inclusive bounds, by end."""
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_start, otherwise=LAST_MS)
         return self.rows(self.of_key(self.encoded(key), *bounds))
 
     def find_sessions_by_end(
         self, earliest_end: Time | None, latest_end: Time | None, *, limit: int | None = None
-    ) -> Iterator[Row[K, V]]:
+    ) -> Iterator[StoreRow[K, V]]:
         """Return the sessions of all keys that end between two times, both inclusive, by end."""
         bounds = ms_of(earliest_end, otherwise=0), ms_of(latest_end, otherwise=LAST_MS)
         return self.rows(self.of_times(*bounds), limit)
@@ -407,7 +409,9 @@ class SessionReader(_TimedReader[K, V]):
 class VersionedReader(KeyValueReader[K, V]):
     """Reader of a versioned store: `get` and ranges return the last version of each key."""
 
-    def find_as_of(self, key: K | bytes, as_of: int, *, is_encoded: bool = False) -> Found[K, V]:
+    def find_as_of(
+        self, key: K | bytes, as_of: int, *, is_encoded: bool = False
+    ) -> KeyResult[K, V]:
         """Return the version of a key that was valid at a time, with its partition.
 
         For times before the store's history, old versions may be missing.
@@ -428,7 +432,7 @@ class VersionedReader(KeyValueReader[K, V]):
         if found is not None and len(found[1]) > TIMESTAMP.size:
             since = TIMESTAMP.unpack_from(found[1])[0]
             row = self._shown(data, found[1][TIMESTAMP.size + 1 :], since, found[0])
-        return Found(row=row, places=source.shown_places())
+        return KeyResult(row=row, places=source.shown_places())
 
     def get(self, key: K, *, as_of: Time | None = None) -> V | None:
         """Return the value of a key that is valid now or was valid at a time, or None."""

@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.streams.queries.asked import row_document
-from headrace.streams.queries.change import Change
+from headrace.streams.queries.change import DecodedChange
 from headrace.streams.queries.readers import Piece, StoreReader
-from headrace.streams.queries.subscription import Subscription, Turns, shares
+from headrace.streams.queries.subscription import ChangeSubscription, Turns, shares
 from headrace.streams.queries.walk import Scan
 
 
 @dataclass(slots=True)
-class _Held:
+class _BufferedRows:
     """Pieces of a partition's rows: the last key and the changelog offset of each piece."""
 
     lasts: list[bytes] = field(default_factory=list)
@@ -35,12 +35,12 @@ class _Held:
         self.lasts.append(b"\xff" * 1024 if last is None else last)
         self.offsets.append(offset)
 
-    def has(self, change: Change) -> bool:
+    def has(self, change: DecodedChange) -> bool:
         piece = min(bisect_left(self.lasts, change.key or b""), len(self.offsets) - 1)
         return change.offset < self.offsets[piece]
 
 
-class Rows(Protocol):
+class SnapshotRows(Protocol):
     """Source of the rows of all partitions, on any host."""
 
     def document(self, row: Any) -> Mapping[str, Any]:
@@ -73,17 +73,17 @@ class RowsHere:
 class RowsFirst:
     """Rows of a store before its changes, and the changes that they already contain."""
 
-    def __init__(self, rows: Rows, partitions: Iterable[int], turns: Turns) -> None:
+    def __init__(self, rows: SnapshotRows, partitions: Iterable[int], turns: Turns) -> None:
         self._rows = rows
         self._partitions = frozenset(partitions)
         self._turns = turns
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _BufferedRows] = {}
 
-    def tell(self, follower: Subscription) -> bool:
+    def tell(self, follower: ChangeSubscription) -> bool:
         """Send the rows, and set the start of the changes; return whether the follower is open."""
         document = self._rows.document
         for piece in self._rows.pieces(self._partitions):
-            held = self._held.setdefault(piece.partition, _Held())
+            held = self._held.setdefault(piece.partition, _BufferedRows())
             held.add(piece.last, piece.offset)
             for some in shares(piece.rows):
                 with self._turns.one():

@@ -15,7 +15,7 @@ from headrace.streams.metrics.snapshots import (
     TaskSnapshot,
     without_taken,
 )
-from headrace.streams.queries.answers import Place
+from headrace.streams.queries.answers import PartitionPosition
 from headrace.streams.queries.errors import (
     NotReadableError,
     StoreInMemoryError,
@@ -28,13 +28,13 @@ from headrace.streams.queries.query_queue import (
     BYTES_MAX,
     KEYS_MAX,
     NO_PARTITION,
-    Refused,
+    QueryRefusal,
     StateQueryRequest,
     StateQueryResponse,
     UnansweredError,
     Workers,
 )
-from headrace.streams.queries.walk import Cursor, Scan, Step
+from headrace.streams.queries.walk import Cursor, Scan, ScannedRow
 
 # Maximum age of rows: files that a task has left behind are not current.
 #
@@ -57,7 +57,7 @@ class AgeLimit:
     most_ms: int | None = None
     advice: str = "take them as they are with max_age="
 
-    def require(self, store: str, place: Place, is_left: Callable[[], bool]) -> None:
+    def require(self, store: str, place: PartitionPosition, is_left: Callable[[], bool]) -> None:
         """Raise TooOldError if the rows of a partition are too old.
 
         `is_left` returns whether workers run on this host, but none of them holds the files.
@@ -68,7 +68,7 @@ class AgeLimit:
         raise too_old(store, place, most_ms, then=f"ask all hosts over HTTP, or {self.advice}")
 
 
-def too_old(store: str, place: Place, most_ms: float, *, then: str) -> TooOldError:
+def too_old(store: str, place: PartitionPosition, most_ms: float, *, then: str) -> TooOldError:
     """Return the error for rows that are older than the caller accepts, with advice."""
     which = f"store {store!r}"
     if place.partition is not None:
@@ -87,7 +87,7 @@ def too_old(store: str, place: Place, most_ms: float, *, then: str) -> TooOldErr
     return TooOldError(f"{said}; {then}")
 
 
-def _why(place: Place) -> str:
+def _why(place: PartitionPosition) -> str:
     if place.partition is None:
         return "no worker of this host follows it now"
     if place.state is None:
@@ -179,7 +179,7 @@ class AskedRows:
     def _told(self, question: StateQueryRequest) -> StateQueryResponse:
         workers = self._workers() or {}
         likely = self._likely()
-        refused: Refused | None = None
+        refused: QueryRefusal | None = None
         for _, ask in sorted(workers.items(), key=lambda one: one[0] != likely):
             try:
                 return ask(question, ANSWER_WITHIN_S)
@@ -188,9 +188,9 @@ class AskedRows:
                     raise
                 refused = error.refused
         if refused is None:
-            refused = Refused("its worker starts again; ask again later")
+            refused = QueryRefusal("its worker starts again; ask again later")
         elif question.sub_topology is not None:
-            refused = Refused("no worker of this host has the task now; ask again later")
+            refused = QueryRefusal("no worker of this host has the task now; ask again later")
         raise UnansweredError(refused)
 
 
@@ -208,7 +208,7 @@ def _divided(keys: Sequence[bytes]) -> Iterator[tuple[bytes, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TaskReport:
     """Task as last reported by its worker on this host, `age_s` ago."""
 
     task: TaskSnapshot
@@ -225,9 +225,9 @@ class Told:
         return {f"{one.topic}-{one.partition}": one.committed for one in self.task.inputs}
 
 
-def told_of(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, Told]:
+def told_of(facts: ApplicationSnapshot, now_s: float) -> Mapping[str, TaskReport]:
     return {
-        task.id: Told(task, view.facts.age_s(now_s), view.index)
+        task.id: TaskReport(task, view.facts.age_s(now_s), view.index)
         for view in without_taken(facts).workers
         if view.facts is not None and view.pid is not None
         for task in view.facts.tasks
@@ -239,12 +239,12 @@ _MOVED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StorePartition:
     """Partition of a store on this host."""
 
     partition: int
     follower: Follower | None
-    told: Told | None
+    told: TaskReport | None
 
     @property
     def shown_partition(self) -> int | None:
@@ -252,7 +252,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Look:
+class ReadAccess:
     """Read access to the rows of a partition.
 
     Args:
@@ -260,11 +260,11 @@ class Look:
     """
 
     rows: CommittedStore
-    place: Place | None = None
+    place: PartitionPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CommittedRows:
     """Source of a store's committed rows: files of this host or memory of a worker.
 
     Args:
@@ -279,7 +279,7 @@ class Source:
 
     store: StoreDescriptor
     followers: Followers
-    told: Callable[[], Mapping[str, Told]]
+    told: Callable[[], Mapping[str, TaskReport]]
     now_ms: Callable[[], int]
     workers: Workers = lambda: None
     host: str | None = None
@@ -287,10 +287,10 @@ class Source:
     partitions: int | None = None
     age: AgeLimit | None = None
     require_working: Callable[[], None] = lambda: None
-    places: dict[int, Place] = field(default_factory=dict, init=False)
+    places: dict[int, PartitionPosition] = field(default_factory=dict, init=False)
     """The positions of everything that was read, by partition."""
 
-    def parts(self, first: bytes | None = None) -> list[Part]:
+    def parts(self, first: bytes | None = None) -> list[StorePartition]:
         """Return the partitions on this host; the likely partition of the key `first` comes first.
 
         Raises:
@@ -306,7 +306,7 @@ class Source:
                 'that serves its stores; or keep it in RocksDB (kind="rocksdb")'
             )
         if self.store.is_global:
-            return [Part(NO_PARTITION, None, None) if in_memory else self._newest_table()]
+            return [StorePartition(NO_PARTITION, None, None) if in_memory else self._newest_table()]
         sub = self.store.sub_topology
         assert sub is not None, self.store.name
         here = {} if in_memory else self.followers.of_tasks(sub, self.store.together)
@@ -314,7 +314,7 @@ class Source:
             one.task.partition: one for one in self.told().values() if one.task.sub_topology == sub
         }
         wanted = {*here, *told} if self.only is None else self.only
-        found = [Part(n, here.get(n), told.get(n)) for n in sorted(wanted)]
+        found = [StorePartition(n, here.get(n), told.get(n)) for n in sorted(wanted)]
         if not found:
             where = (
                 f"no worker has begun here with a task that keeps it, below {self.followers.base}"
@@ -327,16 +327,16 @@ class Source:
             found.sort(key=lambda part: part.partition != guess)
         return found
 
-    def _spread(self, parts: Sequence[Part]) -> int:
+    def _spread(self, parts: Sequence[StorePartition]) -> int:
         return likely_count((part.partition for part in parts), self.partitions)
 
-    def _newest_table(self) -> Part:
-        newest: tuple[int, Part] | None = None
+    def _newest_table(self) -> StorePartition:
+        newest: tuple[int, StorePartition] | None = None
         for follower in self.followers.of_tables(self.store.together):
             try:
                 with follower.read(self.store.family, self.store.kind) as (_, position, _):
                     if newest is None or position.wall_ms > newest[0]:
-                        newest = position.wall_ms, Part(NO_PARTITION, follower, None)
+                        newest = position.wall_ms, StorePartition(NO_PARTITION, follower, None)
             except NotReadableError:
                 continue
         if newest is None:
@@ -347,7 +347,9 @@ class Source:
         return newest[1]
 
     @contextmanager
-    def read(self, part: Part, *, fresh: bool = False, any_age: bool = False) -> Iterator[Look]:
+    def read(
+        self, part: StorePartition, *, fresh: bool = False, any_age: bool = False
+    ) -> Iterator[ReadAccess]:
         """Read a partition: its rows in stored form, and their position.
 
         Raises NotReadableError, also as TooOldError or ApplicationFailedError.
@@ -356,7 +358,7 @@ class Source:
         try:
             if self.store.in_memory:
                 asked = self._asked(part)
-                look = Look(asked)
+                look = ReadAccess(asked)
                 yield look
                 look.place = self._place(part, asked.position, None, asked.max_offset)
                 self._note(part, look.place)
@@ -375,7 +377,7 @@ class Source:
                         self.store.name, place, lambda: self.followers.is_left(follower)
                     )
                 self._note(part, place)
-                yield Look(rows, place)
+                yield ReadAccess(rows, place)
         except TooOldError:
             raise
         except (NotReadableError, UnansweredError) as error:
@@ -394,7 +396,7 @@ class Source:
                 remaining=remaining,
             ) from error
 
-    def _unfinished(self, part: Part) -> str:
+    def _unfinished(self, part: StorePartition) -> str:
         if part.told is not None or (part.follower and self.followers.is_held(part.follower)):
             return "; ask again later"
         return (
@@ -402,7 +404,7 @@ class Source:
             "that has it, or start a worker here"
         )
 
-    def _asked(self, part: Part) -> AskedRows:
+    def _asked(self, part: StorePartition) -> AskedRows:
         told, store = part.told, self.store
         return AskedRows(
             self.workers,
@@ -410,15 +412,19 @@ class Source:
             StateQueryRequest(store.family, store.sub_topology, part.partition),
         )
 
-    def _note(self, part: Part, place: Place) -> None:
+    def _note(self, part: StorePartition, place: PartitionPosition) -> None:
         """Record a read: all rows have at least the first offset, and at most the last."""
         first = self.places.setdefault(part.partition, place)
         if place.max_offset > first.max_offset:
             self.places[part.partition] = replace(first, max_offset=place.max_offset)
 
     def _place(
-        self, part: Part, position: Position, age_s: float | None, max_offset: int | None = None
-    ) -> Place:
+        self,
+        part: StorePartition,
+        position: Position,
+        age_s: float | None,
+        max_offset: int | None = None,
+    ) -> PartitionPosition:
         """Return the position of rows that were read.
 
         If `age_s` is None, the worker has answered; if `max_offset` is, all rows are of one moment.
@@ -433,7 +439,7 @@ class Source:
         elif self.store.is_global and part.follower is not None:
             # The worker that holds the files applies changes immediately, without a report.
             age_ms = round(1000 * age_s) if self.followers.is_held(part.follower) else age_ms
-        return Place(
+        return PartitionPosition(
             partition=part.shown_partition,
             offset=position.offset,
             commit_id=position.commit_id,
@@ -445,7 +451,7 @@ class Source:
             max_offset=position.offset if max_offset is None else max_offset,
         )
 
-    def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[Step]:
+    def walk(self, scan: Scan, cursor: Cursor | None = None) -> Iterator[ScannedRow]:
         """Iterate over all partitions in key order (`headrace.streams.queries.walk`)."""
         walks = [
             self._walk_part(part, scan if cursor is None else scan.behind(cursor, part.partition))
@@ -455,13 +461,13 @@ class Source:
             return walks[0]
         return heapq.merge(*walks, reverse=scan.reverse)
 
-    def _walk_part(self, part: Part, scan: Scan) -> Iterator[Step]:
+    def _walk_part(self, part: StorePartition, scan: Scan) -> Iterator[ScannedRow]:
         for _, steps, _ in self.pieces(part, scan):
             yield from steps
 
     def pieces(
-        self, part: Part, scan: Scan, *, is_exact: bool = False
-    ) -> Iterator[tuple[Place, list[Step], bytes | None]]:
+        self, part: StorePartition, scan: Scan, *, is_exact: bool = False
+    ) -> Iterator[tuple[PartitionPosition, list[ScannedRow], bytes | None]]:
         """Yield pieces: their position, their rows, and their last key, None at the end.
 
         If `is_exact`, all rows of a piece are from the same moment.
@@ -485,7 +491,7 @@ class Source:
     def _view(self, rows: CommittedStore) -> CommittedStore:
         return self.store.layout.view(rows)
 
-    def shown_places(self) -> tuple[Place, ...]:
+    def shown_places(self) -> tuple[PartitionPosition, ...]:
         return tuple(place for _, place in sorted(self.places.items()))
 
     def get(self, key: bytes) -> tuple[int, bytes] | None:

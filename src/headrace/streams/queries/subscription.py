@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from headrace.streams.queries.change import Change, text_of
+from headrace.streams.queries.change import DecodedChange, text_of
 
 # Threads that catch up encode JSON one at a time, with pauses.
 #
@@ -75,7 +75,7 @@ class Event:
     position: str | None
 
 
-class Subscription:
+class ChangeSubscription:
     """Follower of a change feed, with its buffer of changes. Thread-safe.
 
     Args:
@@ -104,7 +104,7 @@ class Subscription:
         self._next: dict[int, int] = {}
         self._untold: dict[int, int] = {}
         """A follower cannot resume before these offsets: its rows contain some of the changes."""
-        self._is_in_rows: Callable[[Change], bool] | None = None
+        self._is_in_rows: Callable[[DecodedChange], bool] | None = None
         self._reason: str | None = None
 
     @property
@@ -120,7 +120,7 @@ class Subscription:
         positions: Mapping[int, int],
         *,
         untold: Mapping[int, int] | None = None,
-        is_in_rows: Callable[[Change], bool] | None = None,
+        is_in_rows: Callable[[DecodedChange], bool] | None = None,
     ) -> None:
         """Set the start positions of the changes, by partition.
 
@@ -140,12 +140,12 @@ class Subscription:
     def next_of(self, partition: int) -> int:
         return self._next[partition]
 
-    def wants(self, change: Change) -> bool:
+    def wants(self, change: DecodedChange) -> bool:
         """Return whether it would be sent now; this may differ when it is offered."""
         with self._changed:
             return change.offset >= self._next[change.partition] and self._is_wanted(change)
 
-    def offer(self, change: Change, *, can_wait: bool = False) -> bool:
+    def offer(self, change: DecodedChange, *, can_wait: bool = False) -> bool:
         """Enqueue a change if it is wanted and new; return whether the subscription is open.
 
         Without `can_wait`, a full queue closes the follower.
@@ -203,7 +203,7 @@ class Subscription:
 
     # -- with the lock held ----------------------------------------------------------------------
 
-    def _is_wanted(self, change: Change) -> bool:
+    def _is_wanted(self, change: DecodedChange) -> bool:
         if change.key is None or (self._key is not None and change.bare_key != self._key):
             return False
         return self._is_in_rows is None or not self._is_in_rows(change)

@@ -22,7 +22,7 @@ PIECE_ROWS = 500
 """Number of rows read at a time, while other queries of the task's files wait."""
 
 
-class Step(NamedTuple):
+class ScannedRow(NamedTuple):
     """Row of an iteration; rows are ordered by `sort`, then by partition."""
 
     sort: bytes
@@ -90,13 +90,13 @@ class Scan:
             low = first if low is None else max(low, first)
         return Scan(low, high, self.reverse, self.times, self.keep)
 
-    def piece(self, rows: CommittedStore, partition: int) -> tuple[list[Step], bytes | None]:
+    def piece(self, rows: CommittedStore, partition: int) -> tuple[list[ScannedRow], bytes | None]:
         """Return selected rows, and the sort key to continue after, or None at the end."""
         found = list(islice(self._rows(rows), PIECE_ROWS))
         last = found[-1][0] if len(found) == PIECE_ROWS else None
         keep = self.keep
         steps = [
-            Step(sort, partition, key, row)
+            ScannedRow(sort, partition, key, row)
             for sort, key, row in found
             if row is not None and (keep is None or keep(key))
         ]

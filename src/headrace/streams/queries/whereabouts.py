@@ -58,7 +58,7 @@ class GroupAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class GroupDescription:
     """Description of the group at a certain time.
 
     Args:
@@ -106,11 +106,11 @@ class PartitionLocator:
         self._cluster: AskedCluster | None = None
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
-        self._heard: Heard | None = None
+        self._heard: GroupDescription | None = None
         self._asked_s = float("-inf")
         self._is_looking = False
 
-    def heard(self, *, at_most_s: float | None = None) -> Heard:
+    def heard(self, *, at_most_s: float | None = None) -> GroupDescription:
         """Return the last known description of the group.
 
         If it has turned out to be wrong, `at_most_s` is its maximum age, and this waits for the
@@ -133,7 +133,7 @@ class PartitionLocator:
         finally:
             self._is_looking = False
 
-    def _look(self, at_most_s: float) -> Heard:
+    def _look(self, at_most_s: float) -> GroupDescription:
         with self._lock:
             now_s = self._monotonic_s()
             if self._heard is not None and now_s - self._asked_s <= max(at_most_s, AGAIN_S):
@@ -150,7 +150,7 @@ class PartitionLocator:
                 ) from error
             return self._heard
 
-    def _ask(self, now_s: float) -> Heard:
+    def _ask(self, now_s: float) -> GroupDescription:
         if self._cluster is None:
             self._cluster = self._make_cluster()
         before = self._heard
@@ -169,7 +169,7 @@ class PartitionLocator:
         if not owners and before is not None and group.members:
             owners = dict(before.owners)  # the group is rebalancing
         endpoints = (endpoint_of(member.client_id) for member in group.members)
-        return Heard(
+        return GroupDescription(
             {plan.id: counts[plan.lead(counts)] for plan in there},
             owners,
             frozenset(one for one in endpoints if one is not None),

@@ -14,13 +14,13 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.global_plan import plan_global_tables
 from headrace.streams.plan.plan import SubPlan, plan_application
-from headrace.streams.simulation.run import Run
+from headrace.streams.simulation.run import SimulatedRun
 from headrace.streams.simulation.setup import Outcome, Row, Setup
-from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.coverage import Coverage
 from headrace.streams.simulation.world.faults import CALM, FaultPlan
 from headrace.streams.simulation.world.tables import Tables
-from headrace.streams.testing.driver_names import Names
+from headrace.streams.testing.driver_names import DriverNames
 from headrace.topology.external_sink import SinkRow
 from headrace.topology.graph.graph import AnySerde
 from headrace.topology.topology import Topology
@@ -77,7 +77,7 @@ class SimulationResult:
     coverage: Coverage
     virtual_seconds: float
     _simulation: Simulation = field(repr=False)
-    _cluster: Cluster = field(repr=False)
+    _cluster: SimulatedCluster = field(repr=False)
     _outcome: Outcome = field(repr=False)
     _tables: Tables = field(repr=False)
 
@@ -211,7 +211,7 @@ class Simulation:
         upgraded = () if next_version is None else plan_application(next_version, config)
         self.plans = upgraded or first
         global_plans = plan_global_tables(topology, config)
-        self.names = Names((*first, *upgraded), config, global_plans)
+        self.names = DriverNames((*first, *upgraded), config, global_plans)
         self._config = config
         plan = faults or FaultPlan()
         if not config.exactly_once:
@@ -251,7 +251,7 @@ class Simulation:
         return self._reference
 
     def _run(self, setup: Setup, seed: int, state_dir: str | Path | None) -> SimulationResult:
-        run = Run(setup, seed, None if state_dir is None else Path(state_dir))
+        run = SimulatedRun(setup, seed, None if state_dir is None else Path(state_dir))
         outcome = run.go()
         return SimulationResult(
             seed=seed,
@@ -373,7 +373,7 @@ def _decoded(serde: AnySerde, data: bytes | None) -> Any:
     return None if data is None else serde.deserialize(data)
 
 
-def _folded(cluster: Cluster, tp: TopicPartition) -> dict[bytes, tuple[int, bytes]]:
+def _folded(cluster: SimulatedCluster, tp: TopicPartition) -> dict[bytes, tuple[int, bytes]]:
     """Return the last committed timestamp and value of each key of a changelog."""
     rows: dict[bytes, tuple[int, bytes]] = {}
     for message in cluster.log(tp).records():

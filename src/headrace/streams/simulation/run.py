@@ -19,8 +19,8 @@ from headrace.streams.plan.plan import TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError, TopicReplacedError
 from headrace.streams.simulation.setup import Outcome, Row, Setup
 from headrace.streams.simulation.slot import SimulatedWorker
-from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
-from headrace.streams.simulation.world.disk import Files, Host, MemoryFiles, RocksFiles
+from headrace.streams.simulation.world.cluster import SimulatedAdmin, SimulatedCluster
+from headrace.streams.simulation.world.disk import Host, MemoryFiles, RocksFiles, TaskFiles
 from headrace.streams.simulation.world.faults import FaultPlan, Faults
 from headrace.streams.simulation.world.kernel import (
     MS,
@@ -30,9 +30,9 @@ from headrace.streams.simulation.world.kernel import (
     Kernel,
     StuckError,
 )
-from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.tables import Tables
-from headrace.streams.simulation.world.transactions import RefusedError
+from headrace.streams.simulation.world.transactions import BrokerResponseError
 from headrace.streams.tasks.lost_offsets import StateWithoutOffsetsError
 
 # Disasters that may end an application: lost offsets, and lost or replaced topics.
@@ -88,7 +88,7 @@ class Snapshot:
     offsets: Mapping[TopicPartition, CommittedOffset]
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Snapshot:
+    def of(cls, cluster: SimulatedCluster) -> Snapshot:
         logs = {tp: cluster.log(tp) for tp in cluster.all_places()}
         return cls(
             {tp: log.end for tp, log in logs.items()},
@@ -98,7 +98,7 @@ class Snapshot:
             dict(cluster.group.offsets),
         )
 
-    def restore(self, cluster: Cluster) -> str:
+    def restore(self, cluster: SimulatedCluster) -> str:
         """Return a description of the lost records."""
         lost = []
         for tp in cluster.all_places():
@@ -118,7 +118,7 @@ class Disasters:
         inputs: the external source topics.
     """
 
-    cluster: Cluster
+    cluster: SimulatedCluster
     workers: Sequence[SimulatedWorker]
     hosts: Sequence[Host]
     inputs: Sequence[str]
@@ -227,7 +227,7 @@ class Disasters:
 # Input, with random order, batches and transactions.
 
 
-class Feed:
+class InputProducer:
     """Producer that writes the input over some time, partly in transactions.
 
     Args:
@@ -236,7 +236,11 @@ class Feed:
     """
 
     def __init__(
-        self, cluster: Cluster, rows: Mapping[str, Sequence[Row]], plan: FaultPlan, seconds: float
+        self,
+        cluster: SimulatedCluster,
+        rows: Mapping[str, Sequence[Row]],
+        plan: FaultPlan,
+        seconds: float,
     ) -> None:
         self._cluster = cluster
         self._kernel = cluster.kernel
@@ -286,7 +290,7 @@ class Feed:
         def end() -> None:
             try:
                 transactions.end(name, epoch, committed=committed)
-            except RefusedError as refused:  # no other client ends it
+            except BrokerResponseError as refused:  # no other client ends it
                 raise AssertionError(name) from refused
             self.left -= 1
 
@@ -310,7 +314,7 @@ class _Nemesis:
     """Faults of whole workers, disks and clocks, with a method for each kind."""
 
     faults: Faults
-    cluster: Cluster
+    cluster: SimulatedCluster
     slots: Sequence[SimulatedWorker]
     hosts: Sequence[Host]
     changelogs: Sequence[str]
@@ -380,7 +384,7 @@ class _Nemesis:
                 "nemesis", "a worker is started while another with its identity stands"
             )
 
-    def _living(self) -> Process | None:
+    def _living(self) -> SimulatedProcess | None:
         found = [s.process for s in self.slots if s.process is not None and s.process.alive]
         return self.faults.random.choice(found) if found else None
 
@@ -408,7 +412,7 @@ def _has(state: TaskState, store: str) -> bool:
     return True
 
 
-class Run:
+class SimulatedRun:
     """Simulated run, from its seed to its result.
 
     Args:
@@ -420,7 +424,7 @@ class Run:
         self.kernel = Kernel(seed)
         dice = random.Random(f"faults/{seed}")  # noqa: S311 - reproducible on purpose
         self.faults = Faults(setup.plan, dice)
-        self.cluster = Cluster(self.kernel, setup.config.application_id)
+        self.cluster = SimulatedCluster(self.kernel, setup.config.application_id)
         self.cluster.transactions.slow = setup.plan.slow_markers
         self.outcome = Outcome()
         self.disasters: Disasters | None = None
@@ -439,7 +443,7 @@ class Run:
             for number in range(setup.workers)
         ]
 
-    def _make_files(self, state_dir: Path | None, host: int, name: str) -> Files:
+    def _make_files(self, state_dir: Path | None, host: int, name: str) -> TaskFiles:
         if state_dir is None:
             return MemoryFiles(self.kernel.chance)
         return RocksFiles(state_dir / f"host-{host}" / name)
@@ -461,7 +465,7 @@ class Run:
                 tp = self.cluster.route(topic, key, -1)
                 self.cluster.append(tp, key, value, START_MS + at_ms, None, None)
         feed_s = 0.0 if plan.backlog else seconds * 0.8
-        feed = Feed(self.cluster, self.setup.rows, plan, feed_s)
+        feed = InputProducer(self.cluster, self.setup.rows, plan, feed_s)
         changelogs = [t for p in self.setup.plans for t in p.changelogs.values()]
         self._plan_upgrade(seconds)
         chances = random.Random(f"nemesis/{self._seed}")  # noqa: S311 - reproducible on purpose
@@ -545,7 +549,7 @@ class Run:
         self.faults.is_on = False
         self.cluster.transactions.slow = 0.0
 
-    def _drain(self, feed: Feed) -> None:
+    def _drain(self, feed: InputProducer) -> None:
         deadline_us = self.kernel.now_us + int(DRAIN_S * SECOND)
         while not self.outcome.refusals and (feed.left or (left := self._left_over())):
             if self.kernel.now_us > deadline_us:

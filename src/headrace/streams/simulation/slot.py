@@ -33,7 +33,7 @@ from headrace.streams.plan.live_versions import LiveVersions
 from headrace.streams.plan.plan import SubPlan, TaskId
 from headrace.streams.plan.topic_errors import ChangelogLostError
 from headrace.streams.simulation.setup import Incarnation, Outcome, Setup
-from headrace.streams.simulation.world.cluster import Cluster, SimulatedAdmin
+from headrace.streams.simulation.world.cluster import SimulatedAdmin, SimulatedCluster
 from headrace.streams.simulation.world.consumer_client import SimulatedConsumer
 from headrace.streams.simulation.world.coverage import Coverage, PhaseWatch
 from headrace.streams.simulation.world.disk import Host, open_homes
@@ -46,7 +46,7 @@ from headrace.streams.simulation.world.kernel import (
     Kernel,
     VirtualClock,
 )
-from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.simulation.world.producer_client import SimulatedProducer
 from headrace.streams.simulation.world.tables import Tables
 from headrace.streams.tasks.async_io import OneByOne
@@ -77,11 +77,11 @@ _STOPPED_BY_TROUBLE = (
 
 
 class World(Protocol):
-    """Run to which a worker belongs (see `headrace.streams.simulation.run.Run`)."""
+    """Run to which a worker belongs (see `headrace.streams.simulation.run.SimulatedRun`)."""
 
     kernel: Kernel
     faults: Faults
-    cluster: Cluster
+    cluster: SimulatedCluster
     setup: Setup
     outcome: Outcome
     beside: list[Actor]
@@ -97,7 +97,7 @@ class World(Protocol):
 class _Log:
     """Log that writes to the history of the run (see `kafka.protocols.Log`)."""
 
-    def __init__(self, process: Process, hear: Callable[[str], None]) -> None:
+    def __init__(self, process: SimulatedProcess, hear: Callable[[str], None]) -> None:
         self._process = process
         self._hear = hear
 
@@ -120,7 +120,7 @@ class _Log:
 class _Watch(PhaseWatch):
     """Phase watch that counts restored records."""
 
-    def __init__(self, process: Process, coverage: Coverage, life: Incarnation) -> None:
+    def __init__(self, process: SimulatedProcess, coverage: Coverage, life: Incarnation) -> None:
         super().__init__(process, coverage)
         self._life = life
 
@@ -155,7 +155,7 @@ class _Local:
 class _Beside:
     """Runner of background jobs of a process in a separate thread."""
 
-    def __init__(self, run: World, process: Process) -> None:
+    def __init__(self, run: World, process: SimulatedProcess) -> None:
         self._run = run
         self._process = process
         self._actor: Actor | None = None
@@ -190,7 +190,7 @@ class SimulatedWorker:
         self._twin: Actor | None = None
         self.starts_within_us = 500 * MS
         self._plans = run.setup.plans
-        self._workers: dict[Process, Worker | None] = {}
+        self._workers: dict[SimulatedProcess, Worker | None] = {}
         """The worker of each existing process."""
         self.retired = False
         self.is_paused = False
@@ -198,7 +198,7 @@ class SimulatedWorker:
         self._lives = 0
 
     @property
-    def process(self) -> Process | None:
+    def process(self) -> SimulatedProcess | None:
         """The last started process that still exists, or None."""
         return next(reversed(self._workers), None)
 
@@ -263,7 +263,7 @@ class SimulatedWorker:
 
     def _live(self, actor: Actor, host: Host) -> None:
         self._lives += 1
-        process = Process(self._kernel, self.name)
+        process = SimulatedProcess(self._kernel, self.name)
         process.actor = actor
         self._workers[process] = None
         life = Incarnation(self.name)
@@ -311,7 +311,9 @@ class SimulatedWorker:
             process.die_quietly()
             host.process_ended(process)
 
-    def _make(self, process: Process, watch: PhaseWatch, host: Host, life: Incarnation) -> Any:
+    def _make(
+        self, process: SimulatedProcess, watch: PhaseWatch, host: Host, life: Incarnation
+    ) -> Any:
         run = self._run
         cluster, faults = run.cluster, run.faults
 
@@ -365,7 +367,7 @@ class SimulatedWorker:
         )
 
     def _versions(
-        self, process: Process, connections: Connections, log: Log
+        self, process: SimulatedProcess, connections: Connections, log: Log
     ) -> tuple[Deployment | None, LiveVersions | None, GateWatch | None]:
         run = self._run
         if not run.setup.next_plans:
@@ -397,7 +399,7 @@ class SimulatedWorker:
 
     def _start_check(
         self,
-        process: Process,
+        process: SimulatedProcess,
         connections: Connections,
         deployed: Deployment | None,
         log: Log,
@@ -412,7 +414,7 @@ class SimulatedWorker:
         offsets = SimulatedOffsets(self._run.cluster, process)
         return StartCheck(config, plans, offsets, records, deployed, log)
 
-    def _local(self, process: Process, host: Host) -> LocalState:
+    def _local(self, process: SimulatedProcess, host: Host) -> LocalState:
         homes = open_homes(host, process, self._run.faults)
         return _Local(self.name, homes, TaskId(_GLOBAL_TABLES, self._number))
 
@@ -423,7 +425,7 @@ class SimulatedOffsets:
     See `headrace.streams.plan.deployed.DescribedGroups`.
     """
 
-    def __init__(self, cluster: Cluster, process: Process) -> None:
+    def __init__(self, cluster: SimulatedCluster, process: SimulatedProcess) -> None:
         self._cluster = cluster
         self._process = process
 
@@ -451,7 +453,9 @@ class SimulatedOffsets:
 class FaultyAdmin(SimulatedAdmin):
     """Admin client whose calls are delayed, fail or kill the process."""
 
-    def __init__(self, cluster: Cluster, process: Process, faults: Faults) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, process: SimulatedProcess, faults: Faults
+    ) -> None:
         super().__init__(cluster)
         self._process = process
         self._faults = faults

@@ -22,7 +22,7 @@ from pathlib import Path
 from headrace.streams import logs
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.protocols import Log
-from headrace.streams.supervisor.supervisor import RefusedError, Supervisor
+from headrace.streams.supervisor.supervisor import CommandRefusedError, Supervisor
 
 FOLDER = "control"
 ANSWER_WITHIN_S = 5.0
@@ -95,7 +95,7 @@ class ControlServer:
         try:
             wish = _wish(line)
             return {"said": self._ask(wish).result(ANSWER_WITHIN_S)}
-        except (RefusedError, ValueError) as error:
+        except (CommandRefusedError, ValueError) as error:
             return {"refused": str(error)}
         except TimeoutError:
             return {"refused": "the supervisor does not answer; it may be stopping"}

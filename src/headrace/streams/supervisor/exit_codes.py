@@ -62,7 +62,7 @@ _CRASHES = frozenset({ExitCode.CRASHED, ExitCode.CLIENT})
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ExitCause:
     """Row of the table of exit codes.
 
     Args:
@@ -76,71 +76,71 @@ class Ending:
     again: str
 
 
-TABLE: tuple[Ending, ...] = (
-    Ending(ConfigError, "settings are wrong; all of them are named", ExitCode.CONFIGURATION,
+TABLE: tuple[ExitCause, ...] = (
+    ExitCause(ConfigError, "settings are wrong; all of them are named", ExitCode.CONFIGURATION,
            "after correcting them"),
-    Ending(TopologyError, "the topology as written cannot run", ExitCode.CONFIGURATION,
+    ExitCause(TopologyError, "the topology as written cannot run", ExitCode.CONFIGURATION,
            "after correcting the code"),
-    Ending(TopologyChangedError, "the topology would lose or misread state that is deployed",
+    ExitCause(TopologyChangedError, "the topology would lose or misread state that is deployed",
            ExitCode.CONFIGURATION, "after [following the message](#changed-topologies)"),
-    Ending(ApplicationError, "`headrace run` finds no application where it was told to look",
+    ExitCause(ApplicationError, "`headrace run` finds no application where it was told to look",
            ExitCode.CONFIGURATION, "after correcting the name or the code"),
-    Ending(UnusableSinkError, "a table outside of Kafka cannot be used as it is",
+    ExitCause(UnusableSinkError, "a table outside of Kafka cannot be used as it is",
            ExitCode.CONFIGURATION, "after [following the message](beyond.md)"),
-    Ending(MissingTopicError,
+    ExitCause(MissingTopicError,
            "a source or an output topic does not exist, or was deleted; to look at, too",
            ExitCode.TOPICS, "after creating it"),
-    Ending(MisconfiguredTopicError, "topics do not fit the topology or each other",
+    ExitCause(MisconfiguredTopicError, "topics do not fit the topology or each other",
            ExitCode.TOPICS, "after following the message"),
-    Ending(RecordError, "a record cannot be processed", ExitCode.RECORD,
+    ExitCause(RecordError, "a record cannot be processed", ExitCode.RECORD,
            "after [dealing with the record](#bad-records)"),
-    Ending(ProcessorFailedError,
+    ExitCause(ProcessorFailedError,
            "a processor fails outside of any record: when it is made, in `init`, in a punctuator",
            ExitCode.RECORD, "after correcting the code"),
-    Ending(IdentityError, "another live worker has this identity", ExitCode.IDENTITY,
+    ExitCause(IdentityError, "another live worker has this identity", ExitCode.IDENTITY,
            "after giving each its own"),
-    Ending(OffsetLostError, "the next offset is not on the broker any more", ExitCode.OFFSETS,
+    ExitCause(OffsetLostError, "the next offset is not on the broker any more", ExitCode.OFFSETS,
            "after deciding where to go on"),
-    Ending(TopicReplacedError, "an input topic was deleted and created anew", ExitCode.OFFSETS,
+    ExitCause(TopicReplacedError, "an input topic was deleted and created anew", ExitCode.OFFSETS,
            "after deciding where to begin"),
-    Ending(ChangelogLostError, "a changelog is gone, and what it was made from counts as read",
+    ExitCause(ChangelogLostError, "a changelog is gone, and what it was made from counts as read",
            ExitCode.OFFSETS, "after [writing it anew](#a-changelog-that-is-gone)"),
-    Ending(ChangelogUnfinishedError, "changelogs were to be written from local rows, and are not",
+    ExitCause(ChangelogUnfinishedError, "changelogs are incomplete: their restore ended early",
            ExitCode.OFFSETS, "after `headrace changelog restore-from-local`, again"),
-    Ending(StateWithoutOffsetsError, "there is state, but the group lacks offsets of inputs",
+    ExitCause(StateWithoutOffsetsError, "there is state, but the group lacks offsets of inputs",
            ExitCode.OFFSETS, "after following the message"),
-    Ending(ResetUnfinishedError, "a reset of the application was begun and not finished",
+    ExitCause(ResetUnfinishedError, "a reset of the application was begun and not finished",
            ExitCode.OFFSETS, "after `headrace reset`, again"),
-    Ending(BackfillOpenError, "a backfill is being handed over, or was left half way",
+    ExitCause(BackfillOpenError, "a backfill is being handed over, or was left half way",
            ExitCode.BACKFILL, "after finishing or dropping it"),
-    Ending(VersionConflictError,
+    ExitCause(VersionConflictError,
            "live workers run another version, which cannot share tasks with this one",
            ExitCode.VERSIONS, "after [stopping all workers](#rolling-upgrades)"),
-    Ending(AccessError,
+    ExitCause(AccessError,
            "the cluster does not let this client in, denies it a right, or is not trusted by it",
            ExitCode.ACCESS, "after correcting password, certificate or [rights](#rights)"),
-    Ending(ShutDownError, "another process had the application shut down everywhere",
+    ExitCause(ShutDownError, "another process had the application shut down everywhere",
            ExitCode.SHUT_DOWN, "after putting right what that process says"),
-    Ending(LocalStateError,
+    ExitCause(LocalStateError,
            "the state directory cannot be used, or its files are of another format",
            ExitCode.LOCAL_STATE, "after following the message"),
-    Ending(FatalClientError, "a Kafka client cannot go on, or the brokers do not answer",
+    ExitCause(FatalClientError, "a Kafka client cannot go on, or the brokers do not answer",
            ExitCode.CLIENT, "yes, by the supervisor"),
-    Ending(None, "any other error, or a signal or `os._exit` ended a worker", ExitCode.CRASHED,
+    ExitCause(None, "any other error, or a signal or `os._exit` ended a worker", ExitCode.CRASHED,
            "yes, by the supervisor"),
-    Ending(None, "a crash to which the `uncaught_error_handler` has answered to shut down",
+    ExitCause(None, "a crash to which the `uncaught_error_handler` has answered to shut down",
            ExitCode.SHUT_DOWN, "after finding out why"),
-    Ending(None, "stopped cleanly: SIGTERM, SIGHUP, Ctrl-C or `close`", ExitCode.STOPPED, "no"),
-    Ending(None, "the command line is wrong", ExitCode.USAGE, "after correcting it"),
-    Ending(None, "a worker crashed too often within ten minutes", ExitCode.RESTARTS,
+    ExitCause(None, "stopped cleanly: SIGTERM, SIGHUP, Ctrl-C or `close`", ExitCode.STOPPED, "no"),
+    ExitCause(None, "the command line is wrong", ExitCode.USAGE, "after correcting it"),
+    ExitCause(None, "a worker crashed too often within ten minutes", ExitCode.RESTARTS,
            "after finding out why"),
-    Ending(None, "a worker did not stop within `shutdown.timeout.ms` and was killed",
+    ExitCause(None, "a worker did not stop within `shutdown.timeout.ms` and was killed",
            ExitCode.STOP_TIMEOUT, "no"),
-    Ending(None, "a second Ctrl-C killed the workers", ExitCode.INTERRUPTED, "no"),
+    ExitCause(None, "a second Ctrl-C killed the workers", ExitCode.INTERRUPTED, "no"),
 )  # fmt: skip
 
 
-def exit_code_of(error: BaseException, table: Sequence[Ending] = TABLE) -> ExitCode:
+def exit_code_of(error: BaseException, table: Sequence[ExitCause] = TABLE) -> ExitCode:
     """Return the exit code of a process that was stopped by `error`.
 
     >>> from headrace.streams.errors import ConfigError

@@ -28,8 +28,8 @@ from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.metrics.snapshots import SILENT, SILENT_S, ApplicationSnapshot, HealthSnapshot
 from headrace.streams.supervisor.exit_codes import TABLE, ExitCode, is_crash
 from headrace.streams.supervisor.status_line import WorkerStatus
-from headrace.streams.supervisor.worker_reports import Ended, Loaded, Report, Told
-from headrace.streams.tasks.failures import Failure, log_failure
+from headrace.streams.supervisor.worker_reports import Ended, Loaded, MetricsReport, Report
+from headrace.streams.tasks.failures import FailureReport, log_failure
 from headrace.streams.worker.restarts import RestartLimits, Restarts
 from headrace.topology.describe.picture import Picture
 
@@ -176,7 +176,7 @@ class _Slot:
         return self.process is None and self.start_at_s is None
 
 
-class RefusedError(Exception):
+class CommandRefusedError(Exception):
     """Rejected command; the message contains the reason."""
 
 
@@ -318,13 +318,13 @@ class Supervisor:
                 self._shutdown_timeout_s = report.shutdown_timeout_ms / 1000
                 self._application, self._topology = report.application, report.topology
                 self._picture = report.picture
-            elif isinstance(report, Failure):
+            elif isinstance(report, FailureReport):
                 self._failed(slot, report)
             elif isinstance(report, Unreached):
                 self._unreached(slot, report)
             elif isinstance(report, Ended):
                 slot.reported_end = report.code
-            elif isinstance(report, Told):
+            elif isinstance(report, MetricsReport):
                 slot.status.facts = report.facts
             else:
                 if report.state in REACHED:
@@ -363,7 +363,7 @@ class Supervisor:
                 self._why = "the application was shut down after an error"
             self._stop_all(_as_exit_code(code), f"worker {slot.index} failed")
 
-    def _failed(self, slot: _Slot, failure: Failure) -> None:
+    def _failed(self, slot: _Slot, failure: FailureReport) -> None:
         """Log a failure, unless another worker has failed at the same place in the same way."""
         if failure.kind not in self._said:
             self._said.add(failure.kind)
@@ -458,15 +458,17 @@ class Supervisor:
                 return
             try:
                 answer.set_result(wish(self))
-            except (RefusedError, ValueError) as error:
+            except (CommandRefusedError, ValueError) as error:
                 answer.set_exception(error)
 
     def scale(self, workers: int) -> str:
         """Change the number of workers; the highest numbers leave. Return a message about it."""
         if self._code is not None:
-            raise RefusedError("all workers are being stopped")
+            raise CommandRefusedError("all workers are being stopped")
         if not 1 <= workers <= WORKERS_MAX:
-            raise RefusedError(f"there are 1 to {WORKERS_MAX} workers; SIGTERM stops all of them")
+            raise CommandRefusedError(
+                f"there are 1 to {WORKERS_MAX} workers; SIGTERM stops all of them"
+            )
         staying = [slot for slot in self._slots if slot.leave_by_s is None]
         now_s = self.monotonic()
         taken = {slot.index for slot in self._slots}

@@ -18,7 +18,7 @@ from headrace.streams.kafka.protocols import Clock, TopicPartition
 from headrace.streams.kafka.unreached import Unreached
 from headrace.streams.metrics.snapshots import WorkerSnapshot, to_json, worker_of
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.tasks.failures import Failure
+from headrace.streams.tasks.failures import FailureReport
 from headrace.topology.describe.picture import Picture
 
 
@@ -63,7 +63,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class MetricsReport:
     """Metrics snapshot of a worker."""
 
     facts: WorkerSnapshot
@@ -80,11 +80,11 @@ class Ended:
     code: int
 
 
-Report = Loaded | Status | Failure | Unreached | Told | Ended
+Report = Loaded | Status | FailureReport | Unreached | MetricsReport | Ended
 _KINDS: dict[str, type[Report]] = {
     "loaded": Loaded,
     "status": Status,
-    "failed": Failure,
+    "failed": FailureReport,
     "unreached": Unreached,
     "ended": Ended,
 }
@@ -92,13 +92,13 @@ _TOLD = b'{"told": '
 
 
 def encode(report: Report) -> bytes:
-    if isinstance(report, Told):
+    if isinstance(report, MetricsReport):
         return b"%s%s}\n" % (_TOLD, to_json(report.facts))
     kind = next(name for name, kind in _KINDS.items() if isinstance(report, kind))
     return json.dumps({kind: asdict(report)}).encode() + b"\n"
 
 
-def fitted(failure: Failure) -> Failure:
+def fitted(failure: FailureReport) -> FailureReport:
     """Shorten a failure to a report that fits into a pipe's buffer, outermost frames first."""
     while len(encode(failure)) > select.PIPE_BUF:
         parts = asdict(failure)
@@ -108,7 +108,7 @@ def fitted(failure: Failure) -> Failure:
             parts[longest] = _half(part)
         else:
             parts[longest] = part[1:] if len(part) > 1 else [_half(part[0])]
-        failure = Failure(**parts)
+        failure = FailureReport(**parts)
     return failure
 
 
@@ -124,7 +124,7 @@ def decode(line: bytes) -> Report:
     """
     if line.startswith(_TOLD):
         # Decoded by msgspec because it is long with many tasks and sent several times per second.
-        return Told(worker_of(line[len(_TOLD) :].rstrip()[:-1]))
+        return MetricsReport(worker_of(line[len(_TOLD) :].rstrip()[:-1]))
     ((kind, fields),) = json.loads(line).items()
     if kind == "loaded":
         return msgspec.convert(fields, Loaded, str_keys=True)
@@ -287,6 +287,6 @@ class Reporter:
 
     def _report(self) -> bool:
         facts = self._facts()
-        told = facts is None or self._sender.send(Told(facts))
+        told = facts is None or self._sender.send(MetricsReport(facts))
         # Last, so that a supervisor that has the status has the snapshot, too.
         return told and self._sender.send(self._status())

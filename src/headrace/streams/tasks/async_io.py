@@ -17,7 +17,7 @@ from typing import ClassVar
 from typing_extensions import TypeVar, TypeVarTuple, Unpack
 
 from headrace.streams.errors import AbortableError, TaskMigratedError
-from headrace.topology.context.calls import CallPlan, Job
+from headrace.topology.context.calls import CallPlan, ExternalCall
 from headrace.topology.errors import CallCancelledError, CallsStuckError, CallTimeoutError
 from headrace.topology.functions import refuse_never_run
 
@@ -78,7 +78,7 @@ class Attempts:
 
     __slots__ = ("_job", "_plan", "made")
 
-    def __init__(self, job: Job, plan: CallPlan) -> None:
+    def __init__(self, job: ExternalCall, plan: CallPlan) -> None:
         self._job = job
         self._plan = plan
         self.made = 0
@@ -150,7 +150,7 @@ class OneByOne:
     def watch(self, look: Callable[[], None], /) -> None:
         """Ignore the check, because calls take no time."""
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
         for number, job in enumerate(jobs):
             job.ended = number
         if not plan.is_async:
@@ -163,7 +163,7 @@ class OneByOne:
             beside.start()
             beside.join()
 
-    def _run_async(self, jobs: Sequence[Job], plan: CallPlan) -> None:
+    def _run_async(self, jobs: Sequence[ExternalCall], plan: CallPlan) -> None:
         if self._loop is None:
             self._loop = JumpingLoop()
         for job in jobs:
@@ -247,7 +247,7 @@ class Threads:
         self._stuck = 0
         self._is_closed = False
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, look: Look = unwatched) -> None:
         """Make the calls until all of them have ended or timed out."""
         if self._stuck > STUCK_FACTOR * plan.concurrency:
             for job in jobs:
@@ -312,13 +312,13 @@ class _Wave:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], plan: CallPlan, monotonic_s: Callable[[], float]
+        self, jobs: Sequence[ExternalCall], plan: CallPlan, monotonic_s: Callable[[], float]
     ) -> None:
         self._plan = plan
         self._monotonic_s = monotonic_s
         self._changed = threading.Condition()
         self._waiting = deque(jobs)
-        self._running: dict[Job, tuple[float, Attempts]] = {}
+        self._running: dict[ExternalCall, tuple[float, Attempts]] = {}
         self._left = len(jobs)
         self._ended = 0
 
@@ -330,7 +330,7 @@ class _Wave:
                     return True
                 job = self._waiting.popleft()
                 # The waiting thread sets the error of a late job, so use a private job here.
-                own = Job(job.attempt)
+                own = ExternalCall(job.attempt)
                 attempts = Attempts(own, self._plan)
                 due_s = self._monotonic_s() + self._plan.timeout_ms / 1000
                 self._running[job] = (due_s, attempts)
@@ -345,7 +345,7 @@ class _Wave:
                 job.value, job.error = own.value, own.error
                 self._end(job)
 
-    def _pause(self, job: Job, pause_s: float) -> None:
+    def _pause(self, job: ExternalCall, pause_s: float) -> None:
         with self._changed:
             ends_s = self._monotonic_s() + pause_s
             while (rest_s := ends_s - self._monotonic_s()) > 0 and job in self._running:
@@ -353,7 +353,7 @@ class _Wave:
             if job not in self._running:
                 raise _LateError
 
-    def _end(self, job: Job) -> None:
+    def _end(self, job: ExternalCall) -> None:
         job.ended = self._ended
         self._ended += 1
         self._left -= 1
@@ -418,7 +418,7 @@ class LiveCalls:
     def watch(self, look: Look, /) -> None:
         self._look = look
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
         if plan.is_async:
             if self._loop is None:
                 self._loop = SharedLoop.taken()
@@ -464,7 +464,7 @@ class SharedLoop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan, look: Look = unwatched) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, look: Look = unwatched) -> None:
         future = asyncio.run_coroutine_threadsafe(_run_all(jobs, plan), self._loop)
         try:
             while not wait([future], LOOK_S).done:
@@ -501,10 +501,10 @@ async def _settled() -> bool:
     return not late
 
 
-async def _run_all(jobs: Sequence[Job], plan: CallPlan) -> None:
+async def _run_all(jobs: Sequence[ExternalCall], plan: CallPlan) -> None:
     waiting, ended = iter(jobs), iter(range(len(jobs)))
 
-    async def lane(waiting: Iterator[Job]) -> None:
+    async def lane(waiting: Iterator[ExternalCall]) -> None:
         for job in waiting:
             await Attempts(job, plan).run_async()
             job.ended, job.has_ended = next(ended), True

@@ -24,7 +24,7 @@ from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import StreamsError
 from headrace.streams.kafka.clocks import Background
 from headrace.streams.kafka.protocols import Clock, Consumer, Log, TopicPartition
-from headrace.streams.plan.flow import Flow
+from headrace.streams.plan.flow import RepartitionFlow
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.tasks.inquiry import Inquiry
 from headrace.streams.tasks.task import Task
@@ -50,7 +50,7 @@ Answer = Mapping[TopicPartition, "tuple[int, int | None]"]
 
 
 @dataclass(slots=True)
-class _Reader:
+class _ReaderProgress:
     """Progress of the reader of a partition."""
 
     stands_at: int
@@ -70,7 +70,7 @@ class RepartitionBackpressure:
     def __init__(
         self,
         config: StreamsConfig,
-        flow: Flow,
+        flow: RepartitionFlow,
         consumer: Consumer,
         tasks: Tasks,
         *,
@@ -109,7 +109,7 @@ class RepartitionBackpressure:
         self._looked_at: dict[str, Sequence[TopicPartition]] = {}
         self._unknown: dict[str, Sequence[TopicPartition]] = {}
         """By topic: the partitions that no running task of this worker reads."""
-        self._readers: dict[TopicPartition, _Reader] = {}
+        self._readers: dict[TopicPartition, _ReaderProgress] = {}
         self._held: set[TaskId] = set()
         self._unseen_max = max(1, self._limit // UNSEEN_PER_LAG)
         self._read = 0
@@ -230,7 +230,7 @@ class RepartitionBackpressure:
         now_s = self._clock.monotonic_s()
         reader = self._readers.get(tp)
         if reader is None or reader.stands_at != stands_at or lag <= limit:
-            reader = self._readers[tp] = _Reader(stands_at, now_s)
+            reader = self._readers[tp] = _ReaderProgress(stands_at, now_s)
         elif lag > limit + reader.more and now_s - reader.since_s >= PATIENCE_S:
             reader.since_s, reader.more = now_s, lag
             self._log.info("reader_stands_still", partition=str(tp), lag=lag)

@@ -28,7 +28,7 @@ from headrace.streams.config.handlers import (
     Stage,
 )
 from headrace.streams.config.handlers import (
-    Failure as _record_errors_Failure,
+    Failure as RecordFailure,
 )
 from headrace.streams.errors import LetterTooLargeError, RecordTooLargeError, StreamsError
 from headrace.streams.kafka.protocols import Log
@@ -68,7 +68,7 @@ _TEXT_MAX = 800
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureReport:
     """Error that stopped an application, small enough for a worker's report.
 
     Args:
@@ -91,14 +91,14 @@ class Failure:
         return self.error, self.cause, where
 
 
-def describe_failure(error: BaseException, *, full: bool) -> Failure:
+def describe_failure(error: BaseException, *, full: bool) -> FailureReport:
     """Describe an error; `full` includes texts that may quote a record."""
     chain = list(_chain(error))
     cause = chain[-1]
     told = is_ours(error) or full
     name = type(error).__name__
     reason = str(error) if told else f"{name}; set log.errors=full to have its text in the log"
-    return Failure(
+    return FailureReport(
         error=name,
         reason=reason[: 2 * _TEXT_MAX],
         cause=type(cause).__name__,
@@ -107,7 +107,7 @@ def describe_failure(error: BaseException, *, full: bool) -> Failure:
     )
 
 
-def log_failure(log: Log, failure: Failure, **fields: object) -> None:
+def log_failure(log: Log, failure: FailureReport, **fields: object) -> None:
     log.error("application_failed", error=failure.error, reason=failure.reason, **fields)
     if failure.places or failure.traceback:
         shown: dict[str, Any] = {"traceback": failure.traceback} if failure.traceback else {}
@@ -300,7 +300,7 @@ class RecordErrors:
             raise cause
         at_punctuation = {"timestamp": self.facts.timestamp}
         origin = at_punctuation if self.facts.is_punctuating else origin_of(message)
-        failure = _record_errors_Failure(
+        failure = RecordFailure(
             cause,
             stage=stage,
             node=node,
@@ -320,13 +320,13 @@ class RecordErrors:
             self._send(letter, failure, message)
         self._note(failure, answered)
 
-    def _answer(self, failure: _record_errors_Failure, message: Any) -> object:
+    def _answer(self, failure: RecordFailure, message: Any) -> object:
         try:
             return self.handlers.answer(failure)
         except HandlerFailedError as error:
             self.refuse(error, failure.node, message)
 
-    def _send(self, letter: DeadLetter, failure: _record_errors_Failure, message: Any) -> None:
+    def _send(self, letter: DeadLetter, failure: RecordFailure, message: Any) -> None:
         limit, headers = self.record_limit(letter.topic), letter.headers
         if limit is not None:
             headers = fitted(headers, limit - letter_size(letter.key, letter.value, ()))
@@ -343,7 +343,7 @@ class RecordErrors:
             too_large.__cause__ = failure.error
             self.refuse(too_large, failure.node, message)
 
-    def _note(self, failure: _record_errors_Failure, answer: Continue) -> None:
+    def _note(self, failure: RecordFailure, answer: Continue) -> None:
         reason = _REASONS[failure.stage]
         if isinstance(failure.error, DeadLetterRequested):
             reason = _ASKED_FOR
@@ -379,7 +379,7 @@ def _is_about_a_record(error: Exception) -> bool:
 
 
 def origin_of(message: Any) -> dict[str, Any]:
-    """Return the fields of a `Failure` that describe the record it is about, if any."""
+    """Return the fields of a `FailureReport` that describe the record it is about, if any."""
     if message is None:
         return {}
     return {

@@ -123,7 +123,7 @@ RUN_MS = 50
 """Maximum milliseconds of a run with async calls, because its other operators may be slow, too."""
 
 
-class Run:
+class RecordRun:
     """Records of a run, until the task has to wait."""
 
     __slots__ = ("_batch", "_count", "_facts", "_gathers")

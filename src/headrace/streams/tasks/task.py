@@ -43,7 +43,7 @@ from headrace.streams.tasks.committed_numbers import (
     committed_rows,
 )
 from headrace.streams.tasks.failures import RecordErrors
-from headrace.streams.tasks.input_queue import InputQueue, Run, in_order
+from headrace.streams.tasks.input_queue import InputQueue, RecordRun, in_order
 from headrace.streams.tasks.task_failures import InputRange, corruption_of, raise_for, range_error
 from headrace.topology.compile.compiler import BoundProgram
 from headrace.topology.context.context import Operator, TableView
@@ -338,14 +338,14 @@ class Task:
     def _run(self, tp: TopicPartition, batch: Sequence[ReceivedMessage]) -> int:
         gathers = self.gathers
         may_end = gathers or (self._emitting and self.facts.emission.is_bounded)
-        run = Run(batch, self.facts, gathers=gathers) if may_end else batch
+        run = RecordRun(batch, self.facts, gathers=gathers) if may_end else batch
         try:
             stream_time = self._bound.process[tp.topic](run)
         except BaseException as error:  # also SystemExit: it would recur after a restart
             self._tried[tp] = batch[-1].offset() + 1
             self._note_far(tp, batch)
             self._raise(error)
-        if isinstance(run, Run):
+        if isinstance(run, RecordRun):
             batch = run.ended(self._queues[tp])
         self.moved = True
         self.last_read[tp] = batch[-1]

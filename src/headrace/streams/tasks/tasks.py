@@ -305,7 +305,7 @@ class OwnedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StartFacts:
     """Facts of the cluster for the start of tasks."""
 
     slots: Sequence[OwnedTask]
@@ -322,7 +322,7 @@ def look_up(
     slots: Sequence[OwnedTask],
     committed: Mapping[TopicPartition, CommittedOffset | None],
     sinks: SinkConnections,
-) -> Found:
+) -> StartFacts:
     """Request the facts that a start needs besides committed offsets; runs in the background."""
     topics = dict.fromkeys(tp.topic for slot in slots for tp in slot.inputs)
     logs = dict.fromkeys(t for slot in slots for t in slot.plan.changelogs.values())
@@ -336,7 +336,7 @@ def look_up(
     ]
     # The log describes the records that are read again because of a missing offset.
     changelogs += [tp for slot in slots for tp in slot.lost]
-    return Found(
+    return StartFacts(
         slots,
         committed,
         facts.first_offsets(unknown) if unknown else {},
@@ -486,7 +486,7 @@ class Tasks:
         self._slots: dict[TaskId, OwnedTask] = {}
         self._readers: dict[TopicPartition, Task] = {}
         self._patience = Backoff(clock, log)
-        self._inquiry = Inquiry[Found](background)
+        self._inquiry = Inquiry[StartFacts](background)
         self._log = log
         self.key_sample = KeySample(plans, partitions, log)
         self.dropped: dict[tuple[str, str], int] = {}
@@ -674,7 +674,7 @@ class Tasks:
             if self._slots.get(slot.id) is slot:
                 self._begin_at(slot, found)
 
-    def _begin_at(self, slot: OwnedTask, found: Found) -> None:
+    def _begin_at(self, slot: OwnedTask, found: StartFacts) -> None:
         committed = {tp: found.committed[tp] for tp in slot.inputs}
         start: Offsets = {p: c or CommittedOffset(found.first[p]) for p, c in committed.items()}
         # Check for a re-created topic first: it explains a sink without a position.

@@ -89,7 +89,7 @@ class InputTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UpstreamSnapshot:
     """Times of upstream inputs, and the end offsets that were read after them.
 
     Args:
@@ -223,7 +223,7 @@ class UpstreamTimes:
         self._interval_s = interval_s
         self._clock = clock
         self._log = log
-        self._inquiry = Inquiry[Answer | None](background)
+        self._inquiry = Inquiry[UpstreamSnapshot | None](background)
         self._followed: dict[TaskId, _Followed] = {}
         self._asked_s = -math.inf
         self._quiet = 0
@@ -362,7 +362,7 @@ class UpstreamTimes:
             times = {str(tp): self.inputs[tp].time for tp in inputs if tp in self.inputs}
             self._tasks.skews[topic] = skew_of(times, idle_names)
 
-    def _mark(self, topic: str, answer: Answer, idle: Collection[TopicPartition]) -> Mark:
+    def _mark(self, topic: str, answer: UpstreamSnapshot, idle: Collection[TopicPartition]) -> Mark:
         writers = self._upstream.writers[topic]
         inputs = writers.inputs(self._partitions)
         known = {tp: answer.inputs[tp] for tp in inputs if tp in answer.inputs}
@@ -380,7 +380,7 @@ class UpstreamTimes:
         inputs: Sequence[TopicPartition],
         own: Sequence[TopicPartition],
         alike: Sequence[TopicPartition],
-    ) -> Answer | None:
+    ) -> UpstreamSnapshot | None:
         """Request times and ends in the background; `alike` are all partitions of `own` topics."""
         try:
             committed = self._committed(dict.fromkeys((*inputs, *alike)))
@@ -401,7 +401,7 @@ class UpstreamTimes:
             else:
                 found[tp] = InputTime(-1, has_more=starts[tp] < ends[tp])
         unfollowed = [p for p in alike if p in committed and _is_unfollowed(committed[p])]
-        return Answer(found, {tp: ends[tp] for tp in own}, unfollowed)
+        return UpstreamSnapshot(found, {tp: ends[tp] for tp in own}, unfollowed)
 
 
 def _input_time(committed: CommittedOffset, end: int) -> InputTime:

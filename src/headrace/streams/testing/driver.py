@@ -21,17 +21,17 @@ from headrace.streams.plan.key_sample import warn_of_keys
 from headrace.streams.plan.plan import plan_application, refuse_other_than_topology
 from headrace.streams.tasks.driver_disk import MemoryDisk, RocksDisk
 from headrace.streams.tasks.sink_connections import RETRY_MAX_S, SinkFailedError, open_sink
-from headrace.streams.testing.driver_names import Names
+from headrace.streams.testing.driver_names import DriverNames
 from headrace.streams.testing.driver_store import (
     CrashPoint,
+    DriverStores,
     DriverWorker,
     SinkPoint,
-    Stores,
     StoreView,
 )
 from headrace.streams.testing.driver_topics import (
     Isolation,
-    Record,
+    OutputRecord,
     TestInput,
     TestOutput,
     Time,
@@ -52,7 +52,7 @@ from headrace.topology.operators.outbox import MemorySink
 from headrace.topology.serdes import Serde
 from headrace.topology.topology import Topology
 
-__all__ = ["CrashPoint", "Record", "TestInput", "TestOutput", "TopologyTestDriver"]
+__all__ = ["CrashPoint", "OutputRecord", "TestInput", "TestOutput", "TopologyTestDriver"]
 
 K = TypeVar("K", default=Any)
 V = TypeVar("V", default=Any)
@@ -169,7 +169,7 @@ class TopologyTestDriver:
         self._plans = plan_application(topology, self._config)
         warn_of_keys(topology, self._config, above=1)
         self._global_plans = plan_global_tables(topology, self._config)
-        self._names = Names(self._plans, self._config, self._global_plans)
+        self._names = DriverNames(self._plans, self._config, self._global_plans)
         outside = [plan.outside for plan in self._plans if plan.outside is not None]
         self._sinks = {node.name: _in_memory(node) for node in outside}
         counts = default_partitions(self._plans) if partitions is None else partitions
@@ -191,7 +191,7 @@ class TopologyTestDriver:
             log=self._log,
             open_sink=open_sink if real_sinks else self._open_sink,
         )
-        self._stores = Stores(self._names, self._worker, self._global_plans, self._config)
+        self._stores = DriverStores(self._names, self._worker, self._global_plans, self._config)
 
     def __repr__(self) -> str:
         return f"<TopologyTestDriver at {self._clock.now_ms()} ms of {self._topology}>"

@@ -9,7 +9,7 @@ from headrace.streams.plan.global_plan import GlobalPlan
 from headrace.streams.plan.plan import SubPlan
 from headrace.topology import serdes
 from headrace.topology.compile.source import partial_taker
-from headrace.topology.graph.graph import AnySerde, Sink, Source
+from headrace.topology.graph.graph import AnySerde, Sink, SourceNode
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes.partials import Take
 
@@ -17,7 +17,7 @@ Serdes = tuple[AnySerde, AnySerde]
 """Key serde and value serde."""
 
 
-class Names:
+class DriverNames:
     """Topics and stores of an application, by the names that its users know."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Names:
                 writers[plan.changelogs[store.name]] = store
         return writers
 
-    def _serdes(self, node: Source | Sink | Store) -> Serdes:
+    def _serdes(self, node: SourceNode | Sink | Store) -> Serdes:
         return (
             node.key or self._config.default_key_serde,
             node.value or self._config.default_value_serde,

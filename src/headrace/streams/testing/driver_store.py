@@ -16,10 +16,15 @@ from headrace.streams.tasks.committed_numbers import committed_rows
 from headrace.streams.tasks.driver_disk import Disk
 from headrace.streams.tasks.global_state import GlobalState, stores_of_tables
 from headrace.streams.tasks.sink_connections import OpenSink
-from headrace.streams.testing.driver_names import Names
+from headrace.streams.testing.driver_names import DriverNames
 from headrace.streams.testing.memory_clients import MemoryConsumer
 from headrace.streams.testing.memory_cluster import MemoryCluster
-from headrace.streams.testing.memory_worker import Counts, EventLog, ManualClock, make_memory_worker
+from headrace.streams.testing.memory_worker import (
+    EventLog,
+    ManualClock,
+    WorkerCounts,
+    make_memory_worker,
+)
 from headrace.streams.worker.worker import Worker
 from headrace.topology.processors.store import Store
 from headrace.topology.serdes import Serde
@@ -70,7 +75,7 @@ class DriverWorker:
         self._keep = True
         self.cluster = cluster
         self.disk = disk
-        self.counts = Counts()
+        self.counts = WorkerCounts()
         self.crashes = 0
         self.deployed: Deployment | None = None
         """The previously deployed topology, if another driver has used the cluster."""
@@ -251,12 +256,12 @@ class StoreView(Mapping[K, V], Generic[K, V]):
         return self._value.deserialize(self._value.serialize(value))
 
 
-class Stores:
+class DriverStores:
     """Stores by name: of running tasks, or on disk if the task does not run."""
 
     def __init__(
         self,
-        names: Names,
+        names: DriverNames,
         worker: DriverWorker,
         global_plans: Sequence[GlobalPlan],
         config: StreamsConfig,

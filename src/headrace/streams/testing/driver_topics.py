@@ -45,7 +45,7 @@ def to_ms(time: Time, name: str = "timestamp") -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Record(Generic[K, V]):
+class OutputRecord(Generic[K, V]):
     """Output record of a topology; the timestamp is in milliseconds since 1970."""
 
     key: K | None
@@ -231,7 +231,7 @@ class TestOutput(Generic[K, V]):
         """The serde with which values are read."""
         return self._value
 
-    def read(self) -> Record[K, V]:
+    def read(self) -> OutputRecord[K, V]:
         """Return the next record.
 
         Raises:
@@ -246,7 +246,7 @@ class TestOutput(Generic[K, V]):
         self._next[found[0].place] = found[0].offset() + 1
         return self._record(found[0])
 
-    def read_all(self) -> list[Record[K, V]]:
+    def read_all(self) -> list[OutputRecord[K, V]]:
         """Return all unread records."""
         found = self._after(self._next)
         for message in found:
@@ -283,7 +283,7 @@ class TestOutput(Generic[K, V]):
             found += log.read(begin, limit, committed=self._committed)[0]
         return sorted(found, key=lambda message: message.number)
 
-    def _record(self, message: MemoryMessage) -> Record[K, V]:
+    def _record(self, message: MemoryMessage) -> OutputRecord[K, V]:
         key_bytes, value_bytes = message.key(), message.value()
         headers = message.headers() or ()
         # Show a partial aggregate by its value: a number for a count.
@@ -297,7 +297,7 @@ class TestOutput(Generic[K, V]):
                     value = self._value.deserialize(value_bytes) if result is None else result
         except SerdeError as error:
             raise SerdeError(f"{error} ({_read_at(message)}){_of_letter(headers)}") from error
-        return Record(
+        return OutputRecord(
             key,
             value,
             message.timestamp()[1],

@@ -159,7 +159,7 @@ class MemoryConsumer:
         return "member"
 
     def group_metadata(self) -> GroupMetadata:
-        return _Member(self._group)
+        return _GroupMetadata(self._group)
 
     def commit(self, offsets: Offsets) -> None:
         assert self._group is not None, "a consumer without a group has no offsets"
@@ -173,7 +173,7 @@ class MemoryConsumer:
         self._joining = None
 
 
-class _Member:
+class _GroupMetadata:
     """Group metadata of an in-memory cluster."""
 
     def __init__(self, group: str | None) -> None:
@@ -295,7 +295,7 @@ class MemoryTransactionalProducer(_MemoryProducer):
     def send_offsets(self, offsets: Offsets, metadata: GroupMetadata) -> None:
         self._check()
         assert self._transaction is not None
-        assert isinstance(metadata, _Member)
+        assert isinstance(metadata, _GroupMetadata)
         assert metadata.group is not None, "offsets of a consumer without a group"
         self._transaction.offsets[metadata.group] = dict(offsets)
 

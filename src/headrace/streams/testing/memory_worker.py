@@ -78,7 +78,7 @@ class EventLog:
 
 
 @dataclass(slots=True)
-class Counts:
+class WorkerCounts:
     """Counters of a worker, across restarts."""
 
     processed: int = 0
@@ -150,7 +150,7 @@ def make_memory_worker(
     consumer: MemoryConsumer,
     disk: Disk,
     clock: ManualClock,
-    counts: Counts,
+    counts: WorkerCounts,
     probe: Probe,
     log: EventLog,
     global_plans: Sequence[GlobalPlan] = (),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from headrace.state.directory import Identity, StateDirectory
+from headrace.state.directory import StateDirectory, WorkerIdentity
 from headrace.state.errors import StateError, StateLockedError
 from headrace.state.open_files import raise_open_files
 from headrace.streams.admin.start_check import CommittedRecords
@@ -82,7 +82,7 @@ class HostState:
         self._identity.release()
 
 
-def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, Identity]:
+def _local_identity(config: StreamsConfig) -> tuple[StateDirectory, WorkerIdentity]:
     try:
         directory = StateDirectory(config.state_dir, config.application_id)
         return directory, directory.acquire_identity(config.worker_id)

@@ -34,7 +34,7 @@ from headrace.streams.worker.transactions import Transactions
 
 
 @dataclass(frozen=True, slots=True)
-class Ownership:
+class AssignmentNotifier:
     """Release of tasks, and notification about the owned tasks."""
 
     tasks: Tasks
@@ -94,7 +94,7 @@ class Reactions:
         transactions: Transactions,
         membership: Membership,
         *,
-        ownership: Ownership,
+        ownership: AssignmentNotifier,
         processing: Processing,
         intake: FetchController,
         inputs: InputIdentity,

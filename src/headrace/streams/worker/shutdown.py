@@ -86,7 +86,7 @@ class ShutdownNote:
             return None
 
 
-class Notes(Protocol):
+class ShutdownGroup(Protocol):
     """Group of the shutdown request; see `headrace.streams.kafka.group_offsets.OpenGroup`."""
 
     def committed(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, CommittedOffset]:
@@ -121,7 +121,7 @@ class ShutdownWatch:
     def __init__(
         self,
         application_id: str,
-        make_notes: Callable[[], Notes],
+        make_notes: Callable[[], ShutdownGroup],
         tps: Iterable[TopicPartition],
         *,
         ended: Callable[[ShutDownError], None],
@@ -163,7 +163,7 @@ class ShutdownWatch:
         finally:
             notes.close()
 
-    def _look_on(self, notes: Notes) -> None:
+    def _look_on(self, notes: ShutdownGroup) -> None:
         last: int | None = None
         while True:
             found = self._latest(notes)
@@ -176,7 +176,7 @@ class ShutdownWatch:
             if self._wait(LOOK_EVERY_S):
                 return
 
-    def _latest(self, notes: Notes) -> tuple[int, ShutdownNote | None] | None:
+    def _latest(self, notes: ShutdownGroup) -> tuple[int, ShutdownNote | None] | None:
         """Return the latest shutdown request, or None if the coordinator did not answer."""
         try:
             found = notes.committed(self._places).values()

@@ -37,7 +37,7 @@ from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.progress_guard import ProgressGuard
 from headrace.streams.worker.protocols import Application, Seams
-from headrace.streams.worker.reactions import Ownership, Reactions
+from headrace.streams.worker.reactions import AssignmentNotifier, Reactions
 from headrace.streams.worker.retention import RetentionGuard, window_topics
 from headrace.streams.worker.sink_writes import LINGER_S, DeadLetterProducer, SinkWrites
 from headrace.streams.worker.snapshot_collector import SnapshotCollector
@@ -479,8 +479,8 @@ class _Wiring:
         )
 
     @cached_property
-    def ownership(self) -> Ownership:
-        return Ownership(self.tasks, self.intake, self._seams.gate, self._seams.listener)
+    def ownership(self) -> AssignmentNotifier:
+        return AssignmentNotifier(self.tasks, self.intake, self._seams.gate, self._seams.listener)
 
     # -- group and topics ----------------------------------------------------------------------
 

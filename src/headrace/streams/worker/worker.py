@@ -33,7 +33,7 @@ from headrace.streams.worker.membership import Membership
 from headrace.streams.worker.processing import Processing
 from headrace.streams.worker.progress_guard import ProgressGuard
 from headrace.streams.worker.protocols import WorkerListener
-from headrace.streams.worker.reactions import Ownership, Reactions
+from headrace.streams.worker.reactions import AssignmentNotifier, Reactions
 from headrace.streams.worker.snapshot_collector import SnapshotCollector
 from headrace.streams.worker.topic_watch import TopicWatch
 from headrace.streams.worker.transactions import Transactions
@@ -103,7 +103,7 @@ class Worker:
         commits: Commits,
         timing: CommitTiming,
         reactions: Reactions,
-        ownership: Ownership,
+        ownership: AssignmentNotifier,
         topic_watch: TopicWatch,
         contact: Contact,
         gate: Gate,

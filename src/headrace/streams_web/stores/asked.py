@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from headrace.streams.client.asker import EARLIER, PATIENCE
 from headrace.streams.config.settings import span_of
-from headrace.streams.queries.answers import Place
+from headrace.streams.queries.answers import PartitionPosition
 from headrace.streams.queries.asked import (
     MinPosition,
     ReadKey,
@@ -170,7 +170,7 @@ class Asked:
                 f"store {self.name!r} has one row of a key; leave out {', '.join(others)}"
             )
 
-    def require_young(self, places: tuple[Place, ...]) -> None:
+    def require_young(self, places: tuple[PartitionPosition, ...]) -> None:
         most_s = self._span("max_age", AGE_MAX_S)
         old = [place for place in places if place.age_ms / 1000 > most_s]
         if old:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from headrace.streams.metrics.snapshots import to_plain
-from headrace.streams.queries.answers import Page, Place
+from headrace.streams.queries.answers import PartitionPosition, RowPage
 from headrace.streams.queries.asked import (
     MinPosition,
     key_of_document,
@@ -147,7 +147,7 @@ class LocalStores:
 
     def _rows(self, reader: StoreReader[Any, Any], scan: Scan, asked: Asked) -> Answer:
         is_part = asked.only is not None  # another host merges the parts
-        page: Page[Any, Any] = reader.page(
+        page: RowPage[Any, Any] = reader.page(
             scan, limit=asked.limit(), after=asked.text("after"), with_cursors=is_part
         )
         asked.require_young(page.places)
@@ -240,5 +240,5 @@ def described(queries: Queries, name: str) -> dict[str, Any]:
     }
 
 
-def _places(places: tuple[Place, ...]) -> Any:
+def _places(places: tuple[PartitionPosition, ...]) -> Any:
     return to_plain(places)

@@ -37,8 +37,8 @@ from headrace.streams.queries.errors import (
 )
 from headrace.streams.queries.feeds import Feeds, Start
 from headrace.streams.queries.queries import Queries
-from headrace.streams.queries.rows_first import Rows
-from headrace.streams.queries.subscription import Event, Subscription
+from headrace.streams.queries.rows_first import SnapshotRows
+from headrace.streams.queries.subscription import ChangeSubscription, Event
 from headrace.streams_web.stores import parameters
 from headrace.streams_web.stores.asked import BODY_MAX_BYTES, Asked
 from headrace.streams_web.stores.local import Answer, LocalStores
@@ -84,7 +84,7 @@ class ChangePages:
         self,
         queries: Callable[[], object],
         refused: Callable[[Exception], Response],
-        rows: Callable[[Queries, Asked, bytes | None], Rows | None],
+        rows: Callable[[Queries, Asked, bytes | None], SnapshotRows | None],
         *,
         make_feeds: MakeFeeds = Feeds,
     ) -> None:
@@ -117,7 +117,9 @@ class ChangePages:
             if self._feeds is not None:
                 self._feeds.close()
 
-    def _follow(self, request: Request, wake: Callable[[], None]) -> tuple[Feeds, Subscription]:
+    def _follow(
+        self, request: Request, wake: Callable[[], None]
+    ) -> tuple[Feeds, ChangeSubscription]:
         of_one = "key" in request.path_params
         known = parameters.CHANGES if of_one else parameters.CHANGES_OF_ALL
         require_known((name for name, _ in request.query_params.multi_items()), known)
@@ -164,7 +166,7 @@ class _Changes(StreamingResponse):
     """Event stream of a subscription."""
 
     def __init__(
-        self, feeds: Feeds, follower: Subscription, woken: asyncio.Event, store: str
+        self, feeds: Feeds, follower: ChangeSubscription, woken: asyncio.Event, store: str
     ) -> None:
         self._feeds = feeds
         self._follower = follower

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.streams.queries.answers import Place
+from headrace.streams.queries.answers import PartitionPosition
 from headrace.streams.queries.errors import WrongQueryError
 
 _TIME = "Milliseconds since 1970, or a time such as 2026-01-31T09:00:00Z."
@@ -91,7 +91,7 @@ def require_known(given: Iterable[str], known: Mapping[str, str]) -> None:
 def store_paths() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the paths, and the schemas that they refer to."""
     (place,), schemas = msgspec.json.schema_components(
-        [Place], ref_template="#/components/schemas/{name}"
+        [PartitionPosition], ref_template="#/components/schemas/{name}"
     )
     places = {"type": "array", "items": place}
     row: dict[str, Any] = {

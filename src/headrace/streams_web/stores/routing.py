@@ -41,7 +41,7 @@ from headrace.streams.queries.kept import StoreDescriptor
 from headrace.streams.queries.queries import Queries
 from headrace.streams.queries.readers import Piece, StoreReader
 from headrace.streams.queries.walk import Cursor
-from headrace.streams.queries.whereabouts import AGAIN_S, Heard
+from headrace.streams.queries.whereabouts import AGAIN_S, GroupDescription
 from headrace.streams_web.stores.asked import Asked
 from headrace.streams_web.stores.local import Answer, LocalStores, keys_of, require_read
 
@@ -79,7 +79,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartialAnswer:
     """An answer of a host for some of the partitions.
 
     `left` is whether its rows were left there by a task that has moved.
@@ -125,7 +125,7 @@ class Hosts:
         asked: Asked,
         partitions: Iterable[int],
         make: Make,
-    ) -> tuple[list[Part], list[Missing]]:
+    ) -> tuple[list[PartialAnswer], list[Missing]]:
         """Query partitions of a store on the hosts that have them; `make` creates the queries.
 
         QueryError is raised if partitions have no answer, unless ``partial=true`` accepts the rest.
@@ -175,11 +175,11 @@ class Hosts:
         self,
         queries: Queries,
         word: Word,
-        heard: Heard,
+        heard: GroupDescription,
         store: StoreDescriptor,
         partitions: Iterable[int],
         make: Make,
-    ) -> tuple[list[Part], list[Missing]]:
+    ) -> tuple[list[PartialAnswer], list[Missing]]:
         by_owner: dict[str | None, set[int]] = {}
         for one in partitions:
             by_owner.setdefault(heard.host_of(store, one), set()).add(one)
@@ -189,7 +189,7 @@ class Hosts:
         ]
         found = self.side_by_side(calls)
         return (
-            [one for one in found if isinstance(one, Part)],
+            [one for one in found if isinstance(one, PartialAnswer)],
             [one for one in found if isinstance(one, Missing)],
         )
 
@@ -197,13 +197,13 @@ class Hosts:
         self,
         queries: Queries,
         word: Word,
-        heard: Heard,
+        heard: GroupDescription,
         owner: str | None,
         only: frozenset[int],
         make: Make,
         *,
         left: bool = False,
-    ) -> Part | Missing:
+    ) -> PartialAnswer | Missing:
         try:
             if owner is None:
                 raise _nobody(queries, heard, only)
@@ -215,10 +215,10 @@ class Hosts:
         self,
         queries: Queries,
         word: Word,
-        heard: Heard,
+        heard: GroupDescription,
         missing: list[Missing],
         make: Make,
-        parts: list[Part],
+        parts: list[PartialAnswer],
     ) -> list[Missing]:
         """Query rows that tasks have left on any host, and return the partitions without any."""
         hosts = sorted(heard.endpoints | ({queries.host} if queries.host else set()))
@@ -232,7 +232,7 @@ class Hosts:
                         for host in hosts
                     ]
                 )
-                given = [part for part in found if isinstance(part, Part)]
+                given = [part for part in found if isinstance(part, PartialAnswer)]
                 if given:
                     parts.append(max(given, key=_offset))
                 else:
@@ -248,11 +248,11 @@ class Hosts:
         only: frozenset[int],
         *,
         left: bool,
-    ) -> Part:
+    ) -> PartialAnswer:
         """Query a single host; raise QueryError if it returns an error, or does not answer."""
         if host == queries.host:
             found, code = word.here(queries, asked)
-            return Part(only, host, left, found, code)
+            return PartialAnswer(only, host, left, found, code)
         assert queries.host is not None
         waits_s = asked.wait_s() if asked.min_positions() else 0.0
         try:
@@ -272,7 +272,7 @@ class Hosts:
                 is_silent=error.is_silent,
             ) from error
         _require_answer(reply, asked.name, host, only)
-        return Part(only, host, left, reply.document, reply.code)
+        return PartialAnswer(only, host, left, reply.document, reply.code)
 
     def _host(self, endpoint: str) -> HttpHost:
         with self._lock:
@@ -294,7 +294,7 @@ class Hosts:
             host.close()
 
 
-def _nobody(queries: Queries, heard: Heard, only: frozenset[int]) -> NotReadableError:
+def _nobody(queries: Queries, heard: GroupDescription, only: frozenset[int]) -> NotReadableError:
     which = f"partition {_listed(only)}"
     if not heard.endpoints:
         return NotReadableError(
@@ -328,14 +328,14 @@ def _require_answer(reply: Reply, store: str, host: str, only: frozenset[int]) -
     raise NotReadableError(f"host {host}: {said}", remaining=found.get("restore_remaining"))
 
 
-def _is_silent_still(heard: Heard, store: StoreDescriptor, one: Missing) -> bool:
+def _is_silent_still(heard: GroupDescription, store: StoreDescriptor, one: Missing) -> bool:
     """Return whether an unresponsive host still has all the partitions, so as not to wait twice."""
     owners = {heard.host_of(store, partition) for partition in one.only}
     is_silent = isinstance(one.error, UnreachedHostError) and one.error.is_silent
     return is_silent and owners == {one.host}
 
 
-def _offset(part: Part) -> int:
+def _offset(part: PartialAnswer) -> int:
     return sum(place["offset"] for place in part.found.get("places", ()))
 
 
@@ -412,7 +412,7 @@ class RowsOfHosts:
                 if after is None:
                     break
 
-    def _piece(self, partition: int, after: str | None) -> Part:
+    def _piece(self, partition: int, after: str | None) -> PartialAnswer:
         of = None if self._key is None else self._key.hex()
 
         def make(only: frozenset[int], left: bool) -> Asked:
@@ -573,7 +573,7 @@ class RoutedStores:
         documents: list[Any],
         rows: list[Any],
         wanted: Mapping[int, list[int]],
-    ) -> tuple[list[Part], list[Missing]]:
+    ) -> tuple[list[PartialAnswer], list[Missing]]:
         """Insert the rows that are found; `wanted` has the indexes to query in each partition."""
 
         def meant(only: frozenset[int]) -> list[int]:
@@ -623,7 +623,7 @@ class RoutedStores:
 
         parts, missing = self._hosts.ask(queries, word, asked, spread.others(()), make)
 
-        def rows_of(part: Part) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
+        def rows_of(part: PartialAnswer) -> Iterator[tuple[bytes, int, dict[str, Any]]]:
             while True:
                 for row in part.found["rows"]:
                     cursor = Cursor.of(row["after"])
@@ -692,7 +692,7 @@ class RoutedStores:
 
     def _everywhere(
         self, queries: Queries, word: Word, asked: Asked, spread: _Spread
-    ) -> tuple[list[Part], list[Missing]]:
+    ) -> tuple[list[PartialAnswer], list[Missing]]:
         make = partial(_sent, asked, spread)
         return self._hosts.ask(queries, word, asked, spread.others(()), make)
 
@@ -718,7 +718,7 @@ def _without_cursors(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _whole(parts: list[Part], missing: list[Missing]) -> dict[str, Any]:
+def _whole(parts: list[PartialAnswer], missing: list[Missing]) -> dict[str, Any]:
     """Return the positions of all parts, merged by partition, and the missing partitions."""
     places: dict[int, dict[str, Any]] = {}
     for part in parts:

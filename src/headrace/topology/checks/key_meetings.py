@@ -17,7 +17,7 @@ from itertools import combinations
 
 from headrace.topology.checks.key_forms import partitioned_by, same_bytes, written_as
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopology
+from headrace.topology.graph.graph import AnySerde, Graph, Node, SourceNode, SubTopology
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class KeyMeeting:
 
     store: str
     node: str
-    sources: tuple[Source, Source]
+    sources: tuple[SourceNode, SourceNode]
     serdes: tuple[AnySerde, AnySerde]
     certain: bool
     refused: bool
@@ -160,12 +160,12 @@ def _inputs(node: Node, found: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]
     return tuple(dict.fromkeys(name for parent in node.parents for name in found[parent]))
 
 
-def _read_with(source: Source, serde: AnySerde) -> str:
+def _read_with(source: SourceNode, serde: AnySerde) -> str:
     default = "" if source.key is not None else " (the default, as none is named)"
     return f"{source.name} reads {', '.join(source.topics)} with serde {serde.name!r}{default}"
 
 
-def _advice(sources: tuple[Source, Source], serdes: tuple[AnySerde, AnySerde]) -> str:
+def _advice(sources: tuple[SourceNode, SourceNode], serdes: tuple[AnySerde, AnySerde]) -> str:
     unnamed = [n for n, source in enumerate(sources) if source.key is None]
     if len(unnamed) != 1:
         return (

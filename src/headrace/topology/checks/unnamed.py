@@ -16,7 +16,15 @@ from headrace.topology import serdes
 from headrace.topology.checks.key_forms import same_bytes, written_as
 from headrace.topology.compile.meeting import meets_others
 from headrace.topology.functions import functions_in
-from headrace.topology.graph.graph import AnySerde, Graph, Node, Sink, Source, SubTopology, by_name
+from headrace.topology.graph.graph import (
+    AnySerde,
+    Graph,
+    Node,
+    Sink,
+    SourceNode,
+    SubTopology,
+    by_name,
+)
 
 # Finds async operators whose calls run one at a time, although many could be in flight.
 
@@ -69,7 +77,7 @@ class UnnamedKey:
     """
 
     changed: str
-    source: Source
+    source: SourceNode
     named: AnySerde
     sink: Sink
     default: AnySerde
@@ -109,8 +117,8 @@ with the default serde 'json', as none is named, while orders is read with the k
 'string': name the serde of the new keys at the step that writes them: key=serdes.json, which they \
 have now, or key=serdes.string, if they are of the type of the old ones
     """
-    named: dict[str, Source | None] = {}
-    changed: dict[str, tuple[Node, Source] | None] = {}
+    named: dict[str, SourceNode | None] = {}
+    changed: dict[str, tuple[Node, SourceNode] | None] = {}
     for node in topology.nodes:
         parents = node.parents
         reader, sink = node.as_source, node.as_sink

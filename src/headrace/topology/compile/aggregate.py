@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.topology.compile.codegen import Flow, Generator, attempt, otherwise
+from headrace.topology.compile.codegen import Generator, RecordVariables, attempt, otherwise
 from headrace.topology.compile.stateless import guard_key
 from headrace.topology.compile.update import emit_kept, emit_update, held, read_row
 from headrace.topology.graph.graph import Aggregate
 
-Descend = Callable[[Flow], None]
+Descend = Callable[[RecordVariables], None]
 
 
-def emit(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
+def emit(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Descend) -> None:
     guard_key(gen, node, flow, lambda kept: _with_value(gen, node, kept, descend), store=node.store)
 
 
-def _with_value(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
+def _with_value(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Descend) -> None:
     if flow.value_is_set:
         _fold(gen, node, flow, descend)
         return
@@ -30,11 +30,11 @@ def _with_value(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -
         _fold(gen, node, flow, descend)
 
 
-def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None:
+def _fold(gen: Generator, node: Aggregate, flow: RecordVariables, descend: Descend) -> None:
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(node.store)
     row_key, new, timestamp, kept = f"row_key_{i}", f"new_{i}", f"timestamp_{i}", None
-    result = Flow(
+    result = RecordVariables(
         key=flow.key,
         key_bytes=row_key,
         key_serde=key_serde,
@@ -69,7 +69,7 @@ def _fold(gen: Generator, node: Aggregate, flow: Flow, descend: Descend) -> None
             emit_update(gen, node, node.store, result, descend, kept=kept)
 
 
-def _new_value(gen: Generator, node: Aggregate, flow: Flow, old: str) -> str:
+def _new_value(gen: Generator, node: Aggregate, flow: RecordVariables, old: str) -> str:
     fold, i = node.fold, gen.ordinal(node)
     return fold.source_of(flow.partial).format(
         key=flow.key_object if fold.reads_key else None,

@@ -1,9 +1,9 @@
-"""Parts of the compiler: a writer of source lines, and `Flow`, the variables of a record.
+"""Parts of the compiler: a writer of source lines, and the variables of a record.
 
-A `Flow` describes how the generated function holds the record at one edge of the graph: which
-variables have its key and value, decoded or as bytes, and which of them cannot be None. Operators
-take a flow, write lines and pass the changed flow to their children. Bytes that are already known
-are never encoded again.
+`RecordVariables` describes how the generated function holds the record at one edge of the graph:
+which variables have its key and value, decoded or as bytes, and which of them cannot be None.
+Operators take them, write lines and pass the changed variables to their children. Bytes that are
+already known are never encoded again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.topology.graph.graph import (
     Aggregate,
     AnySerde,
     Node,
-    Operator,
+    OperatorNode,
     SubTopology,
     TableSource,
     by_name,
@@ -58,7 +58,7 @@ class CompileOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class RecordVariables:
     """The variables that hold the parts of a record at an edge of the graph.
 
     `key` and `value` are None while only the bytes are known; `key_bytes` and `value_bytes` are
@@ -82,7 +82,7 @@ class Flow:
     partial: str | None = None
     """Variable of the partial aggregate that the record may be, or None for ordinary records."""
 
-    def with_key(self, variable: str, *, is_set: bool = False) -> Flow:
+    def with_key(self, variable: str, *, is_set: bool = False) -> RecordVariables:
         return replace(
             self,
             key=variable,
@@ -92,7 +92,7 @@ class Flow:
             key_is_own=False,
         )
 
-    def with_value(self, variable: str, *, is_set: bool = False) -> Flow:
+    def with_value(self, variable: str, *, is_set: bool = False) -> RecordVariables:
         return replace(
             self, value=variable, value_bytes=None, value_serde=None, value_is_set=is_set
         )
@@ -192,7 +192,7 @@ class Generator:
             store.value or self.options.default_value,
         )
 
-    def encoded_key(self, flow: Flow, serde: AnySerde, node: Node) -> str:
+    def encoded_key(self, flow: RecordVariables, serde: AnySerde, node: Node) -> str:
         """Return a variable or expression of the key's bytes in `serde`."""
         if flow.key_bytes is not None and flow.key is not None and flow.key_serde is serde:
             if flow.key_is_own:
@@ -206,7 +206,7 @@ class Generator:
             flow.key, flow.key_bytes, flow.key_serde, serde, flow.key_is_set, "key", node
         )
 
-    def encoded_value(self, flow: Flow, serde: AnySerde, node: Node) -> str:
+    def encoded_value(self, flow: RecordVariables, serde: AnySerde, node: Node) -> str:
         return self._encoded(
             flow.value, flow.value_bytes, flow.value_serde, serde, flow.value_is_set, "value", node
         )
@@ -244,7 +244,12 @@ def _reusable(known: AnySerde | None, wanted: AnySerde) -> bool:
 
 @contextmanager
 def attempt(
-    gen: Generator, node: Node, flow: Flow, *, part: str = "None", instead: str | None = None
+    gen: Generator,
+    node: Node,
+    flow: RecordVariables,
+    *,
+    part: str = "None",
+    instead: str | None = None,
 ) -> Iterator[None]:
     """Write the lines of a node in a ``try`` block that reports failures to the handler.
 
@@ -274,7 +279,9 @@ def otherwise(gen: Generator) -> Iterator[None]:
         yield
 
 
-def tell(gen: Generator, node: Node, flow: Flow, error: str, *, part: str = "None") -> None:
+def tell(
+    gen: Generator, node: Node, flow: RecordVariables, error: str, *, part: str = "None"
+) -> None:
     """Write the call of the error handler; it raises if the application must stop."""
     record = f"{flow.key_or_bytes}, {flow.value_or_bytes}, {flow.timestamp}, {flow.headers}"
     gen.writer.line(f"failed({node.name!r}, {error}, {record}, {part})")
@@ -301,7 +308,7 @@ def hold_of(
         return "bytes"
     if immutable:
         return "objects"
-    if any(isinstance(node, Operator) for node in users):
+    if any(isinstance(node, OperatorNode) for node in users):
         return "bytes"
     if all(_is_alone_above(sub, node) and _is_unseen_below(sub, node) for node in users):
         return "objects"

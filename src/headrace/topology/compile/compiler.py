@@ -24,9 +24,9 @@ from headrace.topology import functions
 from headrace.topology.compile import aggregate, blame, codegen, sink, source, stateless, update
 from headrace.topology.compile.codegen import (
     CompileOptions,
-    Flow,
     Generator,
     Hold,
+    RecordVariables,
     Writer,
     attempt,
     has_its_own,
@@ -45,16 +45,16 @@ from headrace.topology.errors import (
     NullKeyError,
     SerdeError,
 )
-from headrace.topology.functions import Place, looked_at, place_of
+from headrace.topology.functions import SourceLocation, looked_at, place_of
 from headrace.topology.graph.graph import (
     Aggregate,
     AnySerde,
     Branch,
     Fused,
     Node,
-    Operator,
+    OperatorNode,
     Sink,
-    Source,
+    SourceNode,
     Stateless,
     SubTopology,
     TableSource,
@@ -72,16 +72,16 @@ from headrace.topology.serdes.kept import as_pair, exact_types, keeper
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
 from headrace.topology.timestamps import TimestampAssigner
 
-Descend = Callable[[Flow], None]
+Descend = Callable[[RecordVariables], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _FusedRecord:
     """See `headrace.topology.context.operator_spec.FusedRecord`."""
 
     gen: Generator
     node: Fused
-    flow: Flow
+    flow: RecordVariables
 
     @property
     def key(self) -> str:
@@ -103,8 +103,8 @@ class _Record:
         return self.gen.constant(f"{name}_{self.gen.ordinal(self.node)}", value)
 
 
-def emit_fused(gen: Generator, node: Fused, flow: Flow, descend: Descend) -> None:
-    condition = node.spec.condition(_Record(gen, node, flow))
+def emit_fused(gen: Generator, node: Fused, flow: RecordVariables, descend: Descend) -> None:
+    condition = node.spec.condition(_FusedRecord(gen, node, flow))
     if gen.options.handles_errors:
         kept = f"kept_{gen.ordinal(node)}"
         with attempt(gen, node, flow):
@@ -123,17 +123,17 @@ def emit_fused(gen: Generator, node: Fused, flow: Flow, descend: Descend) -> Non
 # failure downstream is reported with the right record.
 
 
-Children = Callable[[Node, Flow], None]
+Children = Callable[[Node, RecordVariables], None]
 
 
-def gathering(nodes: Iterable[Node]) -> list[Operator]:
+def gathering(nodes: Iterable[Node]) -> list[OperatorNode]:
     """Return the nodes that batch records, parents first."""
-    return [node for node in nodes if isinstance(node, Operator) and node.gathers]
+    return [node for node in nodes if isinstance(node, OperatorNode) and node.gathers]
 
 
-def emit_release(gen: Generator, node: Operator, children: Children) -> None:
+def emit_release(gen: Generator, node: OperatorNode, children: Children) -> None:
     w, i = gen.writer, gen.ordinal(node)
-    given = Flow("key", None, None, "value", None, None)
+    given = RecordVariables("key", None, None, "value", None, None)
     each = w.block(f"for one in operator_{i}.joined():")
     with w.block(f"def release_{i}():"), w.of(node), each:
         w.line("m = one.message")
@@ -145,7 +145,7 @@ def emit_release(gen: Generator, node: Operator, children: Children) -> None:
 
 
 @contextmanager
-def _answering(gen: Generator, node: Operator, flow: Flow) -> Iterator[None]:
+def _answering(gen: Generator, node: OperatorNode, flow: RecordVariables) -> Iterator[None]:
     """Write the reaction to a failed call: the node's own, else that of the handler."""
     answer = node.answer
     if answer is None:
@@ -173,12 +173,12 @@ def emit_run_ended(gen: Generator) -> None:
 # Elsewhere, such as after a merge, the operator's `process` is called.
 
 
-def is_kept(gen: Generator, node: Operator) -> bool:
+def is_kept(gen: Generator, node: OperatorNode) -> bool:
     """Whether the sink's operator may keep the record's objects without copying them."""
     return node.writes_outside is not None and has_its_own(gen.sub, node)
 
 
-def emit_keeping(gen: Generator, node: Operator, flow: Flow) -> None:
+def emit_keeping(gen: Generator, node: OperatorNode, flow: RecordVariables) -> None:
     """Write the line that keeps the record; `m` is the message that is processed."""
     record = f"{flow.key_object}, {flow.value_object}, {flow.timestamp}, m"
     gen.writer.line(f"keep_{gen.ordinal(node)}(({record}))")
@@ -191,7 +191,9 @@ def emit_keeping(gen: Generator, node: Operator, flow: Flow) -> None:
 # immediately would have 1, and a result that is read from the store 1.0.
 
 
-def emit_row_keys(gen: Generator, node: Node, flow: Flow, descend: Callable[[Flow], None]) -> None:
+def emit_row_keys(
+    gen: Generator, node: Node, flow: RecordVariables, descend: Callable[[RecordVariables], None]
+) -> None:
     serde = _row_key_serde(gen, node)
     if serde is None or flow.key is None or _has_read(serde, flow):
         descend(flow)
@@ -212,7 +214,7 @@ def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
     """Return the serde of the row keys, or None if rows do not have the record's key."""
     if isinstance(node, (Aggregate, TableSource)):
         return None if node.store is None else gen.store_serdes(node.store)[0]
-    if not isinstance(node, Operator) or not node.needs_key or not node.uses:
+    if not isinstance(node, OperatorNode) or not node.needs_key or not node.uses:
         return None
     serde = gen.store_serdes(node.uses[0])[0]
     if isinstance(serde, KeptKeySerde):
@@ -226,7 +228,7 @@ def _row_key_serde(gen: Generator, node: Node) -> AnySerde | None:
     return serde  # a session may be the key of a row that is not a session
 
 
-def _has_read(serde: AnySerde, flow: Flow) -> bool:
+def _has_read(serde: AnySerde, flow: RecordVariables) -> bool:
     """Whether the key was decoded with this serde, which may be bound to another topic."""
     read = flow.key_serde
     if read is None or flow.key_bytes is None:
@@ -240,11 +242,11 @@ def _has_read(serde: AnySerde, flow: Flow) -> bool:
 # that does not change the row is not forwarded, nor is the deletion of a missing row (KIP-557).
 
 
-def emit_table(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> None:
+def emit_table(gen: Generator, node: TableSource, flow: RecordVariables, descend: Descend) -> None:
     guard_key(gen, node, flow, lambda kept: _upsert(gen, node, kept, descend), store=node.store)
 
 
-def _upsert(gen: Generator, node: TableSource, flow: Flow, descend: Descend) -> None:
+def _upsert(gen: Generator, node: TableSource, flow: RecordVariables, descend: Descend) -> None:
     if node.store is None:
         descend(flow)
         return
@@ -375,7 +377,7 @@ class Program:
 
     def called(
         self, error: BaseException | None, node: str | None, *, likely: bool
-    ) -> tuple[Place, ...]:
+    ) -> tuple[SourceLocation, ...]:
         """Return the user function that failed, or if `likely` the node's functions if unknown."""
         lines = self.source_code.splitlines()
         traceback = None if error is None else error.__traceback__
@@ -435,22 +437,22 @@ _ROW_BY_ROW = (StoredMapping, TransformValues, CogroupMerge)
 """Operators whose table has the keys and timestamps of the table upstream."""
 
 
-def _followers(sub: SubTopology, node: Node) -> Iterator[Operator]:
+def _followers(sub: SubTopology, node: Node) -> Iterator[OperatorNode]:
     """Yield the operators that follow the stream time of a node's windows."""
-    if isinstance(node, Operator) and node.makes_windows:
+    if isinstance(node, OperatorNode) and node.makes_windows:
         yield from _followers_below(sub, node)
 
 
-def _followers_below(sub: SubTopology, node: Node) -> Iterator[Operator]:
+def _followers_below(sub: SubTopology, node: Node) -> Iterator[OperatorNode]:
     for child in sub.children(node.name):
-        if isinstance(child, Operator) and child.follows_windows:
+        if isinstance(child, OperatorNode) and child.follows_windows:
             yield child
         elif _is_row_by_row(child):
             yield from _followers_below(sub, child)
 
 
 def _is_row_by_row(node: Node) -> bool:
-    if isinstance(node, Operator):
+    if isinstance(node, OperatorNode):
         return isinstance(node.spec, _ROW_BY_ROW)
     return isinstance(node, Stateless) and not node.stream
 
@@ -482,7 +484,7 @@ class _Assembler:
         sources = gen.sub.sources
         bodies = [self._in_own_writer(partial(self._process, s)) for s in sources]
         for node in gen.sub.nodes:
-            if isinstance(node, Operator) and not node.gathers:
+            if isinstance(node, OperatorNode) and not node.gathers:
                 for child in gen.sub.children(node.name):
                     self._shared(child)
         bodies += [
@@ -516,7 +518,7 @@ class _Assembler:
             topics += [f"{prefix + t!r}: process_{gen.ordinal(one)}" for t in one.topics]
         pending = [f"pending_{gen.ordinal(n)}" for n in gen.sub.nodes if n.name in gen.cached]
         for node in gen.sub.nodes:
-            if isinstance(node, Operator):
+            if isinstance(node, OperatorNode):
                 self._make_operator(whole, node)
                 pending.append(f"operator_{gen.ordinal(node)}.pending")
             elif isinstance(node, Sink) and node.combines is not None:
@@ -524,7 +526,7 @@ class _Assembler:
         whole.line(f"return {{{', '.join(topics)}}}, flush, [{', '.join(pending)}]")
         return whole
 
-    def _make_operator(self, w: Writer, node: Operator) -> None:
+    def _make_operator(self, w: Writer, node: OperatorNode) -> None:
         i = self._gen.ordinal(node)
         children = () if node.gathers else self._gen.sub.children(node.name)
         receivers = ", ".join(f"{c.name!r}: node_{self._gen.ordinal(c)}" for c in children)
@@ -545,7 +547,7 @@ class _Assembler:
         self._gen.writer = outer
         return own
 
-    def _process(self, node: Source) -> None:
+    def _process(self, node: SourceNode) -> None:
         gen = self._gen
         w = self._loop = gen.writer
         asking = [one for one in gen.sub.nodes if one.needs_record]
@@ -576,7 +578,7 @@ class _Assembler:
                     assert node.store is not None
                     with w.of(node):
                         update.emit_flush(gen, node, node.store, partial(self._children, node))
-                elif isinstance(node, Operator):
+                elif isinstance(node, OperatorNode):
                     with w.of(node):
                         w.line(f"operator_{gen.ordinal(node)}.flush()")
                 elif isinstance(node, Sink) and node.combines is not None:
@@ -584,11 +586,11 @@ class _Assembler:
                         w.line(f"partials_{gen.ordinal(node)}.send()")
             w.line("return None")
 
-    def _children(self, node: Node, flow: Flow) -> None:
+    def _children(self, node: Node, flow: RecordVariables) -> None:
         for child in self._gen.sub.children(node.name):
             self._descend(child, flow)
 
-    def _descend(self, node: Node, flow: Flow) -> None:
+    def _descend(self, node: Node, flow: RecordVariables) -> None:
         w = self._gen.writer
         if len(node.parents) > 1:
             self._call_shared(node, flow)
@@ -598,7 +600,7 @@ class _Assembler:
             with w.of(node):
                 self._inline(node, flow)
 
-    def _inline(self, node: Node, flow: Flow) -> None:
+    def _inline(self, node: Node, flow: RecordVariables) -> None:
         nodes = by_name(self._gen.sub.nodes)
         if isinstance(node, Stateless) or not any(is_versioned(nodes, p) for p in node.parents):
             self._emit(node, flow)
@@ -607,7 +609,7 @@ class _Assembler:
         with self._gen.writer.block(f"if {flow.old}.__class__ is not OutOfOrder:"):
             self._emit(node, flow)
 
-    def _emit(self, node: Node, flow: Flow) -> None:
+    def _emit(self, node: Node, flow: RecordVariables) -> None:
         gen = self._gen
         if isinstance(node, Stateless):
             stateless.emit(gen, node, flow, self._descend)
@@ -623,18 +625,18 @@ class _Assembler:
             emit_row_keys(gen, node, flow, emit)
         elif isinstance(node, Sink):
             sink.emit(gen, node, flow)
-        elif isinstance(node, Operator):
+        elif isinstance(node, OperatorNode):
             emit_row_keys(gen, node, flow, partial(self._operator, node))
         else:
             raise AssertionError(f"no operator for {node!r}")
 
-    def _operator(self, node: Operator, flow: Flow) -> None:
+    def _operator(self, node: OperatorNode, flow: RecordVariables) -> None:
         gen = self._gen
         if is_kept(gen, node) and gen.writer is self._loop:
             emit_keeping(gen, node, flow)
             return
 
-        def call(flow: Flow) -> None:
+        def call(flow: RecordVariables) -> None:
             value = flow.value_object if node.reads_value else flow.value_or_bytes
             record = f"{flow.key_object}, {value}, {flow.old or 'None'}"
             line = f"process_{gen.ordinal(node)}({record}, {flow.timestamp}, {flow.headers})"
@@ -653,7 +655,7 @@ class _Assembler:
         else:
             call(flow)
 
-    def _call_shared(self, node: Node, flow: Flow) -> None:
+    def _call_shared(self, node: Node, flow: RecordVariables) -> None:
         record = (flow.key_object, flow.value_object, flow.old or "None")
         arguments = ", ".join((*record, flow.timestamp, flow.headers))
         self._gen.writer.line(f"node_{self._gen.ordinal(node)}({arguments})")
@@ -665,10 +667,10 @@ class _Assembler:
             return
         nodes = by_name(self._gen.sub.nodes)
         old = "old" if any(tells_old(nodes, parent) for parent in node.parents) else None
-        inner = Flow("key", None, None, "value", None, None, old=old)
+        inner = RecordVariables("key", None, None, "value", None, None, old=old)
         self._function(node, inner, "key, value, old, timestamp, headers")
 
-    def _call_nested(self, node: Node, flow: Flow) -> None:
+    def _call_nested(self, node: Node, flow: RecordVariables) -> None:
         """Write a node that is too deep to inline as a function of its flow's variables."""
         names = (
             flow.key, flow.key_bytes, flow.value, flow.value_bytes, flow.old,
@@ -678,7 +680,7 @@ class _Assembler:
         self._gen.writer.line(f"node_{self._gen.ordinal(node)}({parameters})")
         self._function(node, flow, parameters)
 
-    def _function(self, node: Node, flow: Flow, parameters: str) -> None:
+    def _function(self, node: Node, flow: RecordVariables, parameters: str) -> None:
         def write() -> None:
             w = self._gen.writer
             with w.block(f"def node_{self._gen.ordinal(node)}({parameters}):"), w.of(node):

@@ -26,14 +26,19 @@ from headrace.topology.graph.graph import (
     Aggregate,
     AnySerde,
     Function,
-    Operator,
+    OperatorNode,
     Stateless,
     SubTopology,
     TableSource,
     by_name,
 )
 from headrace.topology.operators.stored_rows import StoredRows, to_all
-from headrace.topology.processors.store_faces import GlobalView, ReadOnlyStore, Rows, store_key
+from headrace.topology.processors.store_faces import (
+    GlobalView,
+    ReadOnlyStore,
+    WrappedStore,
+    store_key,
+)
 from headrace.topology.processors.stores import open_store
 
 
@@ -76,11 +81,11 @@ class OperatorMaker:
 
     def make(self, name: str, children: Mapping[str, Receive]) -> RunningOperator:
         node = self._nodes[name]
-        assert isinstance(node, Operator), name
+        assert isinstance(node, OperatorNode), name
         self.made[name] = made = node.spec.make(self._context(node, children))
         return made
 
-    def _context(self, node: Operator, children: Mapping[str, Receive]) -> OperatorContext:
+    def _context(self, node: OperatorNode, children: Mapping[str, Receive]) -> OperatorContext:
         environment = self._environment
         cached = [self._stores[name].spec.cached for name in node.uses[:1]]
         return OperatorContext(
@@ -150,7 +155,7 @@ class OperatorMaker:
         found = self._stores[store]
         return found.key or self._options.default_key, found.value or self._options.default_value
 
-    def _open_store(self, node: Operator, name: str) -> Any:
+    def _open_store(self, node: OperatorNode, name: str) -> Any:
         """Return a store's public object, which is shared within the task."""
         view = self._environment.global_views.get(store_key(name))
         if isinstance(view, GlobalView):
@@ -165,7 +170,7 @@ class OperatorMaker:
         if opened is None:
             environment = self._environment
             key, value = self._serdes(name)
-            rows = Rows(
+            rows = WrappedStore(
                 name=name,
                 buffer=environment.buffers[name],
                 key=key,
@@ -182,7 +187,7 @@ class OperatorMaker:
         if name not in self._nodes:
             return self._global_view(name)
         node = self._nodes[name]
-        if isinstance(node, Operator):
+        if isinstance(node, OperatorNode):
             view = node.spec.view(self._context(node, {}))
             if view is not None:
                 return view

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.state.buffer import ATOMS
 from headrace.state.codec import partition_for_key
-from headrace.topology.compile.codegen import Flow, Generator, Writer, attempt
+from headrace.topology.compile.codegen import Generator, RecordVariables, Writer, attempt
 from headrace.topology.compile.update import other_than
 from headrace.topology.errors import NoPartitionError, NoTopicError, Part, type_of
 from headrace.topology.graph.graph import AnySerde, Function, Node, Sink
@@ -19,14 +19,14 @@ from headrace.topology.serdes.kept import exact_types, is_by_string, own_copy
 from headrace.topology.serdes.partials import unmarked, write_count
 
 
-def emit(gen: Generator, node: Sink, flow: Flow) -> None:
+def emit(gen: Generator, node: Sink, flow: RecordVariables) -> None:
     if node.combines is not None:
         _emit_folded(gen, node, flow)
     else:
         _emit_single(gen, node, flow)
 
 
-def _emit_single(gen: Generator, node: Sink, flow: Flow) -> None:
+def _emit_single(gen: Generator, node: Sink, flow: RecordVariables) -> None:
     w, i = gen.writer, gen.ordinal(node)
     if node.internal:
         # Headers from another topic must not mark the record as a partial aggregate.
@@ -62,7 +62,9 @@ def _emit_single(gen: Generator, node: Sink, flow: Flow) -> None:
     w.line(f"send(sent_topic_{i}, {value}, sent_key_{i}, partition_{i}, {record})")
 
 
-def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, str]) -> None:
+def _emit_guarded(
+    gen: Generator, node: Sink, flow: RecordVariables, sent: tuple[str, str, str]
+) -> None:
     """Write the send in separate lines, so that the failed part is known."""
     w, i = gen.writer, gen.ordinal(node)
     key, value, topic = sent
@@ -89,7 +91,7 @@ def _emit_guarded(gen: Generator, node: Sink, flow: Flow, sent: tuple[str, str, 
             w.line(f"send(sent_topic_{i}, sent_value_{i}, sent_key_{i}, {record})")
 
 
-def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
+def _emit_folded(gen: Generator, node: Sink, flow: RecordVariables) -> None:
     """Write the aggregation into the key's partial aggregate; records with nulls are sent alone."""
     assert node.combines is not None
     if _is_held_by_strings(gen, node, flow):
@@ -117,7 +119,7 @@ def _emit_folded(gen: Generator, node: Sink, flow: Flow) -> None:
             _emit_step(gen, node, known, key, given)
 
 
-def _is_single(gen: Generator, node: Sink, flow: Flow, key: str) -> str:
+def _is_single(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> str:
     """Return the condition under which a record is sent without pre-aggregation."""
     single = [f"partials_{gen.ordinal(node)}.rests"]
     single += [f"{key} is None"] if not flow.key_is_set else []
@@ -125,7 +127,7 @@ def _is_single(gen: Generator, node: Sink, flow: Flow, key: str) -> str:
     return " or ".join(single)
 
 
-def _is_held_by_strings(gen: Generator, node: Sink, flow: Flow) -> bool:
+def _is_held_by_strings(gen: Generator, node: Sink, flow: RecordVariables) -> bool:
     """Whether counts can be looked up by string keys without encoding them."""
     assert node.combines is not None
     serde = node.key or gen.options.default_key
@@ -134,7 +136,7 @@ def _is_held_by_strings(gen: Generator, node: Sink, flow: Flow) -> bool:
     return is_count and has_object and is_by_string(serde) and not gen.options.skips_undecodable
 
 
-def _emit_count_by_string(gen: Generator, node: Sink, flow: Flow) -> None:
+def _emit_count_by_string(gen: Generator, node: Sink, flow: RecordVariables) -> None:
     """Write the count of a record by its string key, which is encoded once per commit."""
     w, i = gen.writer, gen.ordinal(node)
     serde, key = node.key or gen.options.default_key, flow.key_object
@@ -148,7 +150,7 @@ def _emit_count_by_string(gen: Generator, node: Sink, flow: Flow) -> None:
         _emit_count(gen, node, flow, held, encoded)
 
 
-def _all_given(gen: Generator, node: Sink, flow: Flow, key: str) -> tuple[str, str]:
+def _all_given(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> tuple[str, str]:
     """Write the arguments of the aggregation: key and value as the topic's reader decodes them."""
     assert node.combines is not None
     fold = node.combines.fold
@@ -158,7 +160,7 @@ def _all_given(gen: Generator, node: Sink, flow: Flow, key: str) -> tuple[str, s
     )
 
 
-def _check_key(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
+def _check_key(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> None:
     """Write a check that the topic's reader can decode the key, unless it was decoded already."""
     assert node.combines is not None
     if flow.key is None:
@@ -169,13 +171,15 @@ def _check_key(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
         _given(gen, node, flow.key, "key", data=key)
 
 
-def _emit_alone(gen: Generator, node: Sink, flow: Flow, key: str) -> None:
+def _emit_alone(gen: Generator, node: Sink, flow: RecordVariables, key: str) -> None:
     """Write the send of a record as it is, after the partial aggregate of its key."""
     gen.writer.line(f"partials_{gen.ordinal(node)}_send_one({key})")
     _emit_single(gen, node, flow)
 
 
-def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[str, str]) -> None:
+def _emit_step(
+    gen: Generator, node: Sink, flow: RecordVariables, key: str, given: tuple[str, str]
+) -> None:
     """Write the aggregation of a record into the partial aggregate.
 
     If the user's functions return None, the record itself is sent, because a partial aggregate
@@ -224,7 +228,7 @@ def _emit_step(gen: Generator, node: Sink, flow: Flow, key: str, given: tuple[st
         _emit_latest(gen, flow, kept)
 
 
-def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) -> None:
+def _emit_count(gen: Generator, node: Sink, flow: RecordVariables, held: str, data: str) -> None:
     """Write the count under the variable `held`; `data` is the expression of the key's bytes."""
     w, i = gen.writer, gen.ordinal(node)
     kept = f"partial_{i}"
@@ -236,7 +240,7 @@ def _emit_count(gen: Generator, node: Sink, flow: Flow, held: str, data: str) ->
         _emit_latest(gen, flow, kept)
 
 
-def _emit_latest(gen: Generator, flow: Flow, kept: str) -> None:
+def _emit_latest(gen: Generator, flow: RecordVariables, kept: str) -> None:
     with gen.writer.block(f"if {flow.timestamp} > {kept}[2]:"):
         gen.writer.line(f"{kept}[2] = {flow.timestamp}")
     gen.writer.line(f"{kept}[3] = {flow.headers}")

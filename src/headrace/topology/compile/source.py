@@ -10,13 +10,13 @@ from typing import Any
 
 from headrace.topology.compile.codegen import (
     CompileOptions,
-    Flow,
     Generator,
+    RecordVariables,
     needs_key,
     needs_value,
 )
 from headrace.topology.errors import LAST_TIME_MS, Part, SerdeError
-from headrace.topology.graph.graph import AnySerde, Source, SubTopology
+from headrace.topology.graph.graph import AnySerde, SourceNode, SubTopology
 from headrace.topology.serdes.partials import Take, refuse_partial, refuse_unread, take_count, taker
 from headrace.topology.timestamps import TimestampAssigner, TimestampExtractor, needed
 
@@ -24,12 +24,12 @@ CALLED = {"refuse_partial": refuse_partial, "refuse_unread": refuse_unread}
 """Functions that the generated lines use, by name."""
 
 
-def emit(gen: Generator, node: Source) -> Flow:
+def emit(gen: Generator, node: SourceNode) -> RecordVariables:
     """Write the reading of a message `m`; return the flow of its record."""
     w, options = gen.writer, gen.options
     key_serde = node.key or options.default_key
     value_serde = node.value or options.default_value
-    flow = Flow(
+    flow = RecordVariables(
         key=None,
         key_bytes="key_bytes",
         key_serde=key_serde,
@@ -56,7 +56,7 @@ def emit(gen: Generator, node: Source) -> Flow:
     return flow
 
 
-def extractor_of(node: Source, options: CompileOptions) -> TimestampExtractor | None:
+def extractor_of(node: SourceNode, options: CompileOptions) -> TimestampExtractor | None:
     """Return the timestamp extractor of a source, or None if it uses the records' timestamps."""
     # Records of internal topics keep their timestamps, as in Kafka Streams.
     return None if node.internal else needed(node.timestamps, options.timestamps)
@@ -77,7 +77,7 @@ def stampers(
     return found
 
 
-def _take_time(gen: Generator, node: Source) -> None:
+def _take_time(gen: Generator, node: SourceNode) -> None:
     w = gen.writer
     with w.block("if timestamp > stream_time:"):
         with w.block(f"if timestamp > {LAST_TIME_MS}:"):
@@ -92,7 +92,7 @@ def _take_time(gen: Generator, node: Source) -> None:
 
 
 @contextmanager
-def _decoding(gen: Generator, node: Source) -> Iterator[None]:
+def _decoding(gen: Generator, node: SourceNode) -> Iterator[None]:
     """Write the decoding, and the call of the handler if it fails."""
     w = gen.writer
     lets_go = getattr(extractor_of(node, gen.options), "answer", None) is not None
@@ -108,7 +108,7 @@ def _decoding(gen: Generator, node: Source) -> Iterator[None]:
         w.line("continue")
 
 
-def _take_partial(gen: Generator, node: Source, flow: Flow) -> Flow:
+def _take_partial(gen: Generator, node: SourceNode, flow: RecordVariables) -> RecordVariables:
     """Write the handling of a partial aggregate, which sources without a taker reject."""
     w, i = gen.writer, gen.ordinal(node)
     take = partial_taker(gen.sub, node, gen.options.default_value)
@@ -123,7 +123,7 @@ def _take_partial(gen: Generator, node: Source, flow: Flow) -> Flow:
     return replace(flow, partial=f"partial_{i}")
 
 
-def partial_taker(sub: SubTopology, source: Source, default_value: AnySerde) -> Take | None:
+def partial_taker(sub: SubTopology, source: SourceNode, default_value: AnySerde) -> Take | None:
     """Return the reader of partial aggregates, if the single child is a mergeable aggregation."""
     children = sub.children(source.name)
     fold = children[0].combinable if source.internal and len(children) == 1 else None
@@ -135,7 +135,7 @@ def partial_taker(sub: SubTopology, source: Source, default_value: AnySerde) -> 
     return taker(fold.word, (store.value or default_value).deserialize)
 
 
-def _decode(gen: Generator, node: Source, flow: Flow) -> Flow:
+def _decode(gen: Generator, node: SourceNode, flow: RecordVariables) -> RecordVariables:
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = flow.key_serde, flow.value_serde
     assert key_serde is not None
@@ -161,7 +161,7 @@ def decoder_of(serde: AnySerde) -> Callable[[bytes], Any]:
 
 
 def decoding_error(
-    node: Source, defaults: tuple[AnySerde, AnySerde], message: Any
+    node: SourceNode, defaults: tuple[AnySerde, AnySerde], message: Any
 ) -> Exception | None:
     """Decode a message again with the checked methods; return the error."""
     parts: tuple[tuple[Part, AnySerde, bytes | None], ...] = (

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from headrace.topology.compile.codegen import Flow, Generator, attempt, needs_old, otherwise, tell
+from headrace.topology.compile.codegen import (
+    Generator,
+    RecordVariables,
+    attempt,
+    needs_old,
+    otherwise,
+    tell,
+)
 from headrace.topology.graph.graph import Branch, Node, Stateless, by_name, is_versioned
 
-Descend = Callable[[Node, Flow], None]
+Descend = Callable[[Node, RecordVariables], None]
 
 
-def emit(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def emit(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     _EMITTERS[node.op](gen, node, flow, descend)
 
 
-def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> None:
+def emit_branch(gen: Generator, node: Branch, flow: RecordVariables, descend: Descend) -> None:
     w, i = gen.writer, gen.ordinal(node)
     children = {child.name: child for child in gen.sub.children(node.name)}
     if gen.options.handles_errors:
@@ -32,7 +39,9 @@ def emit_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> N
             descend(children[name], flow)
 
 
-def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Descend) -> None:
+def _emit_guarded_branch(
+    gen: Generator, node: Branch, flow: RecordVariables, descend: Descend
+) -> None:
     """Evaluate all predicates first, because only they belong to the node itself."""
     w, i = gen.writer, gen.ordinal(node)
     children = {child.name: child for child in gen.sub.children(node.name)}
@@ -52,7 +61,7 @@ def _emit_guarded_branch(gen: Generator, node: Branch, flow: Flow, descend: Desc
                 descend(children[name], flow)
 
 
-def _filter(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _filter(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     negation = "not " if node.op == "filter_not" else ""
     if gen.options.handles_errors:
         kept = f"kept_{gen.ordinal(node)}"
@@ -66,7 +75,7 @@ def _filter(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> No
         _children(gen, node, flow, descend)
 
 
-def _map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _map(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     i = gen.ordinal(node)
     with attempt(gen, node, flow):
         gen.writer.line(f"pair_{i} = {_call(gen, node, flow)}")
@@ -81,7 +90,7 @@ def _take_apart(gen: Generator, i: int) -> None:
     gen.writer.line(f"key_{i}, value_{i} = pair_{i}")
 
 
-def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _map_values(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     i = gen.ordinal(node)
     result = flow.with_value(f"value_{i}")
     if node.stream:
@@ -100,7 +109,11 @@ def _map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -
 
 
 def _map_change(
-    gen: Generator, node: Stateless, flow: Flow, result: Flow, descend: Descend
+    gen: Generator,
+    node: Stateless,
+    flow: RecordVariables,
+    result: RecordVariables,
+    descend: Descend,
 ) -> None:
     """Write the change of a mapped table, whose previous value is computed in the same way."""
     w, i = gen.writer, gen.ordinal(node)
@@ -129,12 +142,12 @@ def _map_change(
         _children(gen, node, result, descend)
 
 
-def _call_before(gen: Generator, node: Stateless, flow: Flow) -> str:
+def _call_before(gen: Generator, node: Stateless, flow: RecordVariables) -> str:
     assert flow.old is not None
     return _call(gen, node, replace(flow, value=flow.old))
 
 
-def _flat_map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _flat_map(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     i = gen.ordinal(node)
     outputs = _call(gen, node, flow)
     if gen.options.handles_errors:
@@ -148,7 +161,9 @@ def _flat_map(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> 
         _children(gen, node, flow.with_key(f"key_{i}").with_value(f"value_{i}"), descend)
 
 
-def _flat_map_values(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _flat_map_values(
+    gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend
+) -> None:
     i = gen.ordinal(node)
     outputs = _call(gen, node, flow)
     if gen.options.handles_errors:
@@ -159,7 +174,7 @@ def _flat_map_values(gen: Generator, node: Stateless, flow: Flow, descend: Desce
         _children(gen, node, flow.with_value(f"value_{i}"), descend)
 
 
-def _select_key(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _select_key(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     i = gen.ordinal(node)
     with attempt(gen, node, flow):
         gen.writer.line(f"key_{i} = {_call(gen, node, flow)}")
@@ -167,14 +182,14 @@ def _select_key(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -
         _children(gen, node, flow.with_key(f"key_{i}"), descend)
 
 
-def _side_effect(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _side_effect(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     with attempt(gen, node, flow):
         gen.writer.line(_call(gen, node, flow))
     with otherwise(gen):
         _children(gen, node, flow, descend)
 
 
-def _print(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _print(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     text = f'f"[{{label_{gen.ordinal(node)}}}]: {{{flow.key_object}}}, {{{flow.value_object}}}"'
     gen.constant(f"label_{gen.ordinal(node)}", node.label or node.name)
     with attempt(gen, node, flow):
@@ -183,16 +198,22 @@ def _print(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> Non
         _children(gen, node, flow, descend)
 
 
-def _pass(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _pass(gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend) -> None:
     _children(gen, node, flow, descend)
 
 
-def _null_key_filter(gen: Generator, node: Stateless, flow: Flow, descend: Descend) -> None:
+def _null_key_filter(
+    gen: Generator, node: Stateless, flow: RecordVariables, descend: Descend
+) -> None:
     guard_key(gen, node, flow, lambda kept: _children(gen, node, kept, descend))
 
 
 def guard_key(
-    gen: Generator, node: Node, flow: Flow, rest: Callable[[Flow], None], store: str | None = None
+    gen: Generator,
+    node: Node,
+    flow: RecordVariables,
+    rest: Callable[[RecordVariables], None],
+    store: str | None = None,
 ) -> None:
     w = gen.writer
     if flow.key_is_set:
@@ -214,11 +235,11 @@ def guard_key(
         rest(kept)
 
 
-def _set_key(flow: Flow) -> Flow:
+def _set_key(flow: RecordVariables) -> RecordVariables:
     return replace(flow, key_is_set=True)
 
 
-def _call(gen: Generator, node: Stateless, flow: Flow) -> str:
+def _call(gen: Generator, node: Stateless, flow: RecordVariables) -> str:
     looked_at = node.op in ("filter", "filter_not", "peek", "for_each")
     name = f"function_{gen.ordinal(node)}"
     function = gen.function(name, node.function, looked_at=looked_at)
@@ -227,12 +248,12 @@ def _call(gen: Generator, node: Stateless, flow: Flow) -> str:
     return f"{function}({flow.value_object})"
 
 
-def _children(gen: Generator, node: Node, flow: Flow, descend: Descend) -> None:
+def _children(gen: Generator, node: Node, flow: RecordVariables, descend: Descend) -> None:
     for child in gen.sub.children(node.name):
         descend(child, flow)
 
 
-_EMITTERS: dict[str, Callable[[Generator, Stateless, Flow, Descend], None]] = {
+_EMITTERS: dict[str, Callable[[Generator, Stateless, RecordVariables, Descend], None]] = {
     "filter": _filter,
     "filter_not": _filter,
     "map": _map,

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from headrace.topology.compile.codegen import Flow, Generator, needs_key, needs_old, needs_value
+from headrace.topology.compile.codegen import (
+    Generator,
+    RecordVariables,
+    needs_key,
+    needs_old,
+    needs_value,
+)
 from headrace.topology.graph.graph import Aggregate, Node
 from headrace.topology.serdes.kept import exact_types, keeper
 
@@ -51,8 +57,8 @@ def emit_update(
     gen: Generator,
     node: Node,
     store: str,
-    result: Flow,
-    descend: Callable[[Flow], None],
+    result: RecordVariables,
+    descend: Callable[[RecordVariables], None],
     *,
     kept: str | None = None,
 ) -> None:
@@ -76,7 +82,7 @@ def emit_update(
     w.line(f"pending_{i}[{result.key_bytes}] = ({key}, {result.headers}, {first})")
 
 
-def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
+def held(gen: Generator, node: Node, store: str, result: RecordVariables) -> str:
     value = result.value_object
     if gen.holds[store] != "bytes":
         return value
@@ -89,7 +95,7 @@ def held(gen: Generator, node: Node, store: str, result: Flow) -> str:
     return f"{value} if {value}.__class__ in ATOMS else {encode}({value})"
 
 
-def _read_back(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
+def _read_back(gen: Generator, node: Node, store: str, result: RecordVariables) -> RecordVariables:
     """Return the flow with the value as the store decodes it, unless it is only written again."""
     serde = gen.store_serdes(store)[1]
     read = result.value_serde is serde and result.value_bytes is not None
@@ -102,7 +108,7 @@ def _read_back(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
     return replace(result, value=told)
 
 
-def _with_old(gen: Generator, node: Node, store: str, result: Flow) -> Flow:
+def _with_old(gen: Generator, node: Node, store: str, result: RecordVariables) -> RecordVariables:
     """Return the flow with the previous value, as an object that no user function has seen."""
     if not needs_old(gen.sub, node):
         return result
@@ -122,13 +128,15 @@ def _decode_held(gen: Generator, node: Node, store: str, variable: str) -> None:
             gen.writer.line(f"{variable} = {decode}({variable})")
 
 
-def emit_flush(gen: Generator, node: Node, store: str, descend: Callable[[Flow], None]) -> None:
+def emit_flush(
+    gen: Generator, node: Node, store: str, descend: Callable[[RecordVariables], None]
+) -> None:
     w, i = gen.writer, gen.ordinal(node)
     key_serde, value_serde = gen.store_serdes(store)
     with_old, with_key = needs_old(gen.sub, node), needs_key(gen, node, key_serde)
     w.line(f"updates = list(pending_{i}.items())")
     w.line(f"pending_{i}.clear()")
-    flow = Flow(
+    flow = RecordVariables(
         key="key" if with_key else None,
         key_bytes="key_bytes",
         key_serde=key_serde,

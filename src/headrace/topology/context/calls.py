@@ -123,7 +123,7 @@ class CallPlan:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ExternalCall:
     """External call to make, and its result.
 
     Args:
@@ -149,7 +149,7 @@ class Caller(Protocol):
     def watch(self, look: Callable[[], None], /) -> None:
         """Set a function to call while calls are in flight; an exception cancels them."""
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
         """Make calls and return when all of them have ended; each job then has its result."""
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class NoCaller:
 
     def watch(self, look: Callable[[], None], /) -> None: ...
 
-    def run(self, jobs: Sequence[Job], plan: CallPlan, /) -> None:
+    def run(self, jobs: Sequence[ExternalCall], plan: CallPlan, /) -> None:
         del jobs, plan
         raise LookupError("nobody makes calls for the steps of this task")
 

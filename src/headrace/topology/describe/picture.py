@@ -175,7 +175,7 @@ _HEAD: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _BoxPosition:
     """Position of a box: its centre and its width, in pixels."""
 
     x: float
@@ -239,7 +239,7 @@ def _rows(picture: Picture) -> dict[str, int]:
 
 def _places(
     picture: Picture, lanes: dict[str, int], rows: dict[str, int]
-) -> tuple[dict[str, _Place], dict[int, float]]:
+) -> tuple[dict[str, _BoxPosition], dict[int, float]]:
     lines: dict[tuple[int, int], list[Box]] = {}
     for box in picture.boxes:
         lines.setdefault((lanes[box.id], rows[box.id]), []).append(box)
@@ -247,7 +247,7 @@ def _places(
         lane: max([_width(name), *(_line_width(b) for (at, _), b in lines.items() if at == lane)])
         for lane, name in picture.lanes.items()
     }
-    places: dict[str, _Place] = {}
+    places: dict[str, _BoxPosition] = {}
     left = _GAP
     for lane, width in widths.items():
         for (at, row), boxes in lines.items():
@@ -256,7 +256,7 @@ def _places(
                 for box in boxes:
                     own = _width(box.text)
                     y = _TITLE + _ROW * row + _ROW / 2
-                    places[box.id] = _Place(x + _GAP / 2 + own / 2, y, own)
+                    places[box.id] = _BoxPosition(x + _GAP / 2 + own / 2, y, own)
                     x += own + _GAP
         left += width + _GAP
     return places, widths
@@ -281,7 +281,7 @@ def _lane_parts(picture: Picture, widths: dict[int, float], height: float) -> It
         left += width + _GAP
 
 
-def _arrow_parts(picture: Picture, places: dict[str, _Place]) -> Iterator[str]:
+def _arrow_parts(picture: Picture, places: dict[str, _BoxPosition]) -> Iterator[str]:
     for arrow in picture.arrows:
         start, end = places[arrow.start], places[arrow.end]
         if start.y == end.y:
@@ -299,7 +299,7 @@ def _arrow_parts(picture: Picture, places: dict[str, _Place]) -> Iterator[str]:
         )
 
 
-def _box_part(box: Box, place: _Place) -> str:
+def _box_part(box: Box, place: _BoxPosition) -> str:
     round_by = {"topic": 15, "step": 3, "store": 8}[box.kind]
     return (
         f'<rect class="{box.kind}" x="{place.x - place.width / 2:.0f}" '

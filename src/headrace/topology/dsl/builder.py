@@ -14,7 +14,7 @@ from headrace.topology.dsl.kstream import KStream
 from headrace.topology.dsl.ktable import KTable
 from headrace.topology.dsl.steps.table_steps import table_node
 from headrace.topology.graph.draft import Draft, Edge
-from headrace.topology.graph.graph import OffsetReset, Source
+from headrace.topology.graph.graph import OffsetReset, SourceNode
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import legal_topic, legal_topics
 from headrace.topology.processors.stores import StoreBuilder
@@ -84,7 +84,7 @@ class StreamsBuilder:
         Raises:
             TopologyError: a name is not legal, or no topic is given.
         """
-        node = Source(
+        node = SourceNode(
             self._draft.names.node("KSTREAM-SOURCE-", name),
             topics=legal_topics(topics, "stream()"),
             key=key,
@@ -129,7 +129,7 @@ class StreamsBuilder:
         kept = materialized(store)
         reserved = names.store(f"{topic}-") if kept.store is None else kept.store
         source_name = names.node("KSTREAM-SOURCE-", None if name is None else f"{name}-source")
-        source = Source(
+        source = SourceNode(
             source_name,
             topics=(topic,),
             key=key,

@@ -14,7 +14,7 @@ from headrace.topology.dsl.steps.folding import size_ms, storing, windowed_fold
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating
-from headrace.topology.graph.graph import AnySerde, Operator
+from headrace.topology.graph.graph import AnySerde, OperatorNode
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import legal
 from headrace.topology.operators.cogroup import (
@@ -332,7 +332,7 @@ def _cogroup(
         node = storing(names.node(_AGGREGATE, given), edge.node, spec)
         nodes.append(draft.add(node, store=None if nodes else rows))
     given = None if name is None else legal(f"{name}-cogroup-merge")
-    merge = Operator(
+    merge = OperatorNode(
         names.node(_MERGE, given), tuple(nodes), spec=CogroupMerge(fold), view_uses=(store_name,)
     )
     return replace(first, node=draft.add(merge), rekeyed=False)

@@ -12,7 +12,7 @@ from headrace.topology.dsl import ktable
 from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
-from headrace.topology.graph.graph import AnySerde, Sink, Source
+from headrace.topology.graph.graph import AnySerde, Sink, SourceNode
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.table_group import TableFold
 from headrace.topology.processors.store import Store
@@ -218,6 +218,6 @@ class KGroupedTable(Generic[K, V]):
         both: tuple[Any, Any] = edge.key, ChangedSerde(edge.value)
         edge.draft.add(
             Sink(sink, (edge.node,), topic, *both, internal=True),
-            Source(source, topics=(topic,), key=edge.key, value=both[1], internal=True),
+            SourceNode(source, topics=(topic,), key=edge.key, value=both[1], internal=True),
         )
         self._source = source

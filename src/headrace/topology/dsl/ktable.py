@@ -27,7 +27,7 @@ from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.graph import (
     AnySerde,
     Function,
-    Operator,
+    OperatorNode,
     Stateless,
     by_name,
     is_versioned,
@@ -302,7 +302,7 @@ class KTable(Generic[K, V]):
         node_name = draft.names.node("KTABLE-SELECT-", name)
         draft.readable(self._edge.node)
         spec = SelectGroup(mapper, key, node_name)
-        node = draft.add(Operator(node_name, (self._edge.node,), spec=spec))
+        node = draft.add(OperatorNode(node_name, (self._edge.node,), spec=spec))
         grouped = replace(self._edge, node=node, key=key, value=value)
         return grouped_table.KGroupedTable(grouped, name)
 
@@ -362,7 +362,7 @@ class KTable(Generic[K, V]):
             shut_down=buffer.when_full == "shut_down",
         )
         table = edge.draft.readable(edge.node)
-        node = Operator(
+        node = OperatorNode(
             node_name, (edge.node,), spec=spec, uses=(store,), view_uses=(store, *table)
         )
         rows = Store(buffer.spec(store), edge.key, BufferedSerde(edge.value))

@@ -13,7 +13,7 @@ from typing import Literal
 from headrace.state.spec import StoreSpec
 from headrace.topology.arguments import require_word
 from headrace.topology.errors import TopologyError
-from headrace.topology.graph.draft import Draft, Step
+from headrace.topology.graph.draft import Draft, DraftStep
 from headrace.topology.graph.node import Node
 from headrace.topology.java_names import Hinting
 from headrace.topology.windows import duration_ms
@@ -142,7 +142,7 @@ def close_wait_ms(draft: Draft, node: str) -> int:
     return max(_wait(maker, node) for maker in makers)
 
 
-def _windowed(steps: Mapping[str, Step], name: str) -> list[Node]:
+def _windowed(steps: Mapping[str, DraftStep], name: str) -> list[Node]:
     """Return the nearest upstream nodes that create windows; empty if an upstream path has none."""
     step = steps[name]
     node = next(n for n in step.nodes if n.name == name)

@@ -14,7 +14,7 @@ from headrace.topology.dsl.steps.late import Late, add_late
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Aggregating, Counting, Fold, Reducing
-from headrace.topology.graph.graph import AnySerde, Operator
+from headrace.topology.graph.graph import AnySerde, OperatorNode
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.windows.emission import Emit
 from headrace.topology.processors.store import Store
@@ -218,7 +218,7 @@ class TimeWindowedKStream(Generic[K, V]):
         windowed: TimeWindowedSerde[K] = TimeWindowedSerde(rows[0], size_ms(self._windows))
         kept = materialized(store)
 
-        def make(node: str, parent: str, store_name: str) -> tuple[Operator, Store]:
+        def make(node: str, parent: str, store_name: str) -> tuple[OperatorNode, Store]:
             spec, added = windowed_fold(self._windows, fold, store_name, kept, self._emit)
             reads_value = fold.reads_value or self._late is not None
             operator = storing(node, parent, spec, reads_value=reads_value)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from headrace.topology.graph.fold import Combining, Fold
-from headrace.topology.graph.graph import AnySerde, Graph, Node, Source, SubTopology, by_name
+from headrace.topology.graph.graph import AnySerde, Graph, Node, SourceNode, SubTopology, by_name
 
 
 def reaches_time(topology: Graph) -> frozenset[str]:
@@ -104,11 +104,11 @@ def folds_of(topology: Graph) -> Iterator[FoldSeen]:
                 yield FoldSeen(fold, store.name, topic, None, reason)
 
 
-def _is_given_same_keys(fold: Fold, key: AnySerde | None, source: Source | None) -> bool:
+def _is_given_same_keys(fold: Fold, key: AnySerde | None, source: SourceNode | None) -> bool:
     return not fold.adds_with_key or source is None or key == source.key
 
 
-def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: Source | None) -> str | None:
+def _hindrance(sub: SubTopology, node: Node, fold: Fold, source: SourceNode | None) -> str | None:
     if not fold.combines:
         return "no merger= says how two results become one"
     if source is None:
@@ -131,7 +131,7 @@ def _named(node: Node) -> str:
     return f"{node.name} (store {node.stores[0]})" if node.stores else node.name
 
 
-def _repartition_above(sub: SubTopology, node: Node) -> Source | None:
+def _repartition_above(sub: SubTopology, node: Node) -> SourceNode | None:
     nodes = by_name(sub.nodes)
     above, waiting = set[str](), list(node.parents)
     for name in waiting:

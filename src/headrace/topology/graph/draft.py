@@ -1,7 +1,7 @@
 """The topology while it is being built: DSL calls add to it, and `build` reads it.
 
-A draft only grows. A `Step` holds the nodes of one call: mostly one node, for a repartition the
-three nodes around its topic. Steps keep the order of the calls, which decides the ids of
+A draft only grows. A `DraftStep` holds the nodes of one call: mostly one node, for a repartition
+the three nodes around its topic. Steps keep the order of the calls, which decides the ids of
 sub-topologies. A repartition that is used again moves to the position of its last use (both as in
 Kafka Streams).
 """
@@ -21,7 +21,7 @@ from headrace.topology.graph.graph import (
     Function,
     Node,
     Sink,
-    Source,
+    SourceNode,
     Stateless,
 )
 from headrace.topology.naming import Names
@@ -32,7 +32,7 @@ _OF_REPARTITION = re.compile(r"(?<=.)-repartition-(?:sink|filter|source)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DraftStep:
     """The nodes of a DSL call, in order; the last node feeds the following steps."""
 
     nodes: tuple[Node, ...]
@@ -48,7 +48,7 @@ class Step:
         return tuple(p for node in self.nodes for p in node.parents if p not in own)
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> SourceNode | None:
         return next((s for node in self.nodes if (s := node.as_source) is not None), None)
 
 
@@ -71,7 +71,7 @@ class Draft:
     """The steps of a builder by name, in the order of the calls."""
 
     names: Names = field(default_factory=Names)
-    _steps: dict[str, Step] = field(default_factory=dict)
+    _steps: dict[str, DraftStep] = field(default_factory=dict)
     _nodes: set[str] = field(default_factory=set)
     _reserved: dict[str, Store] = field(default_factory=dict)
     state_stores: tuple[Store, ...] = ()
@@ -95,7 +95,7 @@ class Draft:
 
     def add(self, *nodes: Node, store: Store | None = None, stores: tuple[Store, ...] = ()) -> str:
         """Add a step; return the name of the node that feeds the following steps."""
-        step = Step(nodes, stores if store is None else (store, *stores))
+        step = DraftStep(nodes, stores if store is None else (store, *stores))
         self.lines = with_lines(self.lines, "node", (node.name for node in nodes))
         self.lines = with_lines(self.lines, "store", (store.name for store in step.stores))
         for node in nodes:
@@ -124,7 +124,7 @@ class Draft:
         if table in self._reserved:
             store = self._reserved.pop(table)
             nodes = tuple(n.kept_in(store.name) if n is node else n for n in step.nodes)
-            self._steps[step.name] = Step(nodes, (*step.stores, store))
+            self._steps[step.name] = DraftStep(nodes, (*step.stores, store))
             return (store.name,)
         if node.maps_table:
             return self.readable(node.parents[0])
@@ -156,14 +156,14 @@ class Draft:
         node = next(n for n in step.nodes if n.name == name)
         if node.as_source is not None:
             kept = tuple(n.keeping_null_keys() for n in step.nodes)
-            self._steps[step.name] = Step(kept, step.stores)
+            self._steps[step.name] = DraftStep(kept, step.stores)
         elif node.passes_null_keys:
             for parent in node.parents:
                 self.keep_null_keys(parent)
 
-    def again(self, step: Step) -> bool:
+    def again(self, step: DraftStep) -> bool:
         """Move an existing step to the end; return False if the draft does not have it."""
-        unfiltered = Step(tuple(n.keeping_null_keys() for n in step.nodes), step.stores)
+        unfiltered = DraftStep(tuple(n.keeping_null_keys() for n in step.nodes), step.stores)
         if self._steps.get(step.name) not in (step, unfiltered):
             return False
         self._steps[step.name] = self._steps.pop(step.name)
@@ -174,9 +174,9 @@ class Draft:
         node = replace(
             node, predicates=(*node.predicates, predicate), children=(*node.children, child)
         )
-        self._steps[name] = Step((node,))
+        self._steps[name] = DraftStep((node,))
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[DraftStep]:
         """Yield the steps, parents first, with the sources of the same topics merged."""
         waiting = _merge_sources(list(self._steps.values()), self.lines)
         written: set[str] = set()
@@ -225,11 +225,11 @@ class Edge:
             internal=True,
             arguments=arguments,
         )
-        step = Step(
+        step = DraftStep(
             (
                 Stateless(names.filter, (self.node,), op="null_key_filter"),
                 sink,
-                Source(
+                SourceNode(
                     names.source,
                     topics=(names.topic,),
                     key=self.key,
@@ -262,9 +262,9 @@ class Edge:
         return edge
 
 
-def _merge_sources(steps: list[Step], lines: Lines) -> list[Step]:
+def _merge_sources(steps: list[DraftStep], lines: Lines) -> list[DraftStep]:
     """Merge sources of the same topics into the first of them, which keeps its name."""
-    readers: dict[str, Step] = {}
+    readers: dict[str, DraftStep] = {}
     merged: dict[str, str] = {}
     kept = []
     for step in steps:
@@ -282,7 +282,7 @@ def _merge_sources(steps: list[Step], lines: Lines) -> list[Step]:
     return [_fed_by_merged(step, merged) for step in kept]
 
 
-def _check_mergeable(first: Step, second: Step, lines: Lines) -> None:
+def _check_mergeable(first: DraftStep, second: DraftStep, lines: Lines) -> None:
     a, b = first.source, second.source
     assert a is not None
     assert b is not None
@@ -309,7 +309,7 @@ def _check_mergeable(first: Step, second: Step, lines: Lines) -> None:
         )
 
 
-def _fed_by_merged(step: Step, merged: dict[str, str]) -> Step:
+def _fed_by_merged(step: DraftStep, merged: dict[str, str]) -> DraftStep:
     node = step.nodes[0]
     if merged.keys().isdisjoint(node.parents):
         return step

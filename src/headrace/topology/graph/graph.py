@@ -24,7 +24,7 @@ from headrace.topology.graph.node import (
     Node,
     OffsetReset,
     Sink,
-    Source,
+    SourceNode,
 )
 from headrace.topology.processors.store import Store
 
@@ -247,7 +247,7 @@ class TableSource(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class Operator(Node):
+class OperatorNode(Node):
     """Node that runs as an object, made by `spec` for each task; the spec has its properties.
 
     `uses` names the stores that it reads or writes, its own stores first. `view_uses` names the
@@ -342,9 +342,9 @@ __all__ = [
     "Graph",
     "Node",
     "OffsetReset",
-    "Operator",
+    "OperatorNode",
     "Sink",
-    "Source",
+    "SourceNode",
     "Stateless",
     "StatelessOp",
     "SubTopology",
@@ -366,7 +366,7 @@ class SubTopology:
     stores: tuple[Store, ...]
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceNode, ...]:
         return tuple(s for n in self.nodes if (s := n.as_source) is not None)
 
     @property
@@ -403,7 +403,7 @@ class Graph:
     global_stores: tuple[GlobalStore, ...] = field(init=False)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceNode, ...]:
         """Sources that tasks read, in the order in which they were added."""
         return tuple(s for n in self.nodes if (s := n.as_source) is not None)
 

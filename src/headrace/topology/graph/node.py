@@ -45,7 +45,7 @@ class Node(NodeProperties):
     # The edges of the graph.
 
     @property
-    def as_source(self) -> Source | None:
+    def as_source(self) -> SourceNode | None:
         """The node itself if it reads topics for its task, else None."""
         return None
 
@@ -193,7 +193,7 @@ class Node(NodeProperties):
 
 
 @dataclass(frozen=True, slots=True)
-class Source(Node):
+class SourceNode(Node):
     """Source of topics; an `internal` source reads a repartition topic of this topology."""
 
     topics: tuple[str, ...] = ()
@@ -213,7 +213,7 @@ class Source(Node):
     """Records are forwarded as they are."""
 
     @property
-    def as_source(self) -> Source:
+    def as_source(self) -> SourceNode:
         return self
 
     @property
@@ -322,6 +322,6 @@ class Sink(Node):
         return self if same else replace(self, combines=replace(combines, value=value))
 
 
-def _with_serdes(node: Source | GlobalSource | Sink, told: Serdes) -> Node:
+def _with_serdes(node: SourceNode | GlobalSource | Sink, told: Serdes) -> Node:
     same = told == (node.key, node.value)
     return node if same else replace(node, key=told[0], value=told[1])

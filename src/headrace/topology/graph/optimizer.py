@@ -18,7 +18,7 @@ from headrace.topology.graph.graph import (
     Graph,
     Node,
     Sink,
-    Source,
+    SourceNode,
     by_name,
 )
 
@@ -48,7 +48,7 @@ def share_repartitions(topology: G) -> G:
     """
     nodes = by_name(topology.nodes)
     sinks = {sink.topic: sink for sink in topology.sinks if sink.internal}
-    first: dict[Any, Source] = {}
+    first: dict[Any, SourceNode] = {}
     gone: set[str] = set()
     instead: dict[str, str] = {}
     for source in topology.sources:
@@ -147,7 +147,7 @@ def _combining(node: Node, folds: Mapping[str, Combining]) -> Node:
     return node if fold is None else replace(sink, combines=fold)
 
 
-def _can_restore(source: Source) -> bool:
+def _can_restore(source: SourceNode) -> bool:
     plain = source.timestamps is None and source.offset_reset in (None, "earliest")
     return plain and not source.internal and len(source.topics) == 1
 

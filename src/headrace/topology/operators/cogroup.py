@@ -118,17 +118,17 @@ class CogroupInput(OperatorSpec):
 
     store_call: ClassVar[str] = 'aggregate(store="...")'
 
-    def make(self, context: OperatorContext, /) -> _Input:
+    def make(self, context: OperatorContext, /) -> _CogroupInput:
         shared, place = context.shared, ("cogroup", self.store)
         if place not in shared:
             shared[place] = self.fold.make(context)
-        return _Input(shared[place], self, context)
+        return _CogroupInput(shared[place], self, context)
 
     def view(self, context: OperatorContext, /) -> TableView | None:
         return self.fold.view(context)
 
 
-class _Input(Operator):
+class _CogroupInput(Operator):
     __slots__ = (
         "_aggregator",
         "_dropped",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from headrace.topology.context.calls import CallPlan, Job
+from headrace.topology.context.calls import CallPlan, ExternalCall
 from headrace.topology.context.context import Operator, OperatorContext
 from headrace.topology.context.environment import Answered
 from headrace.topology.context.operator_spec import OperatorSpec
@@ -85,7 +85,7 @@ class _Calling(Gathering):
 
     def _called(self, held: list[Gathered]) -> list[Gathered]:
         spec, context = self._spec, self._context
-        jobs = [Job(partial(spec.called.make, one, context)) for one in held]
+        jobs = [ExternalCall(partial(spec.called.make, one, context)) for one in held]
         self._facts.calls.run(jobs, spec.plan)
         for one, job in zip(held, jobs, strict=True):
             one.value, one.error = job.value, job.error

@@ -49,9 +49,9 @@ class MemorySink:
         """All written rows, in order."""
         self._positions: dict[tuple[str, str, int], int] = {}
 
-    def open(self, name: str, /) -> _Connection:
+    def open(self, name: str, /) -> _MemoryConnection:
         """Return a connection with the sink."""
-        return _Connection(self, name)
+        return _MemoryConnection(self, name)
 
     def as_dict(self) -> dict[Any, Any]:
         """Return the last value of each key, without deleted keys."""
@@ -59,7 +59,7 @@ class MemorySink:
         return {key: value for key, value in last.items() if value is not None}
 
 
-class _Connection:
+class _MemoryConnection:
     def __init__(self, sink: MemorySink, name: str) -> None:
         self._sink = sink
         self._name = name

@@ -115,7 +115,7 @@ class _FunctionProcessor:
 
 
 @dataclass(frozen=True, slots=True)
-class Process(OperatorSpec):
+class ProcessorSpec(OperatorSpec):
     """Spec of an operator that runs processors; `fixed_key` is for ``process_values``."""
 
     needs_record: ClassVar[bool] = True
@@ -161,7 +161,7 @@ def add_life_cycle(made: Any, given: Any, context: OperatorContext) -> None:
 class _Running(Uncached):
     __slots__ = ("_facts", "_make_record", "_process")
 
-    def __init__(self, spec: Process, context: OperatorContext) -> None:
+    def __init__(self, spec: ProcessorSpec, context: OperatorContext) -> None:
         super().__init__(context.forward)
         self._facts = context.task
         self._make_record: Any = FixedKeyRecord if spec.fixed_key else Record

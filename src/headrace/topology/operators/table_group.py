@@ -19,7 +19,7 @@ from headrace.topology.graph.graph import AnySerde
 from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.operators.stored_rows import FoldedTable
 from headrace.topology.operators.table_rows import TableRows
-from headrace.topology.serdes.changed import Change
+from headrace.topology.serdes.changed import ValueChange
 from headrace.topology.serdes.kept import as_pair
 
 _NONE = (None, None)
@@ -78,12 +78,12 @@ class _SelectGroup(Uncached):
         joins = gains is not None and gained is not None
         # Compare bytes, because equal keys may be encoded differently.
         if leaves and joins and self._encode(loses) == self._encode(gains):
-            self._forward(gains, Change(gained, lost), None, timestamp, headers)
+            self._forward(gains, ValueChange(gained, lost), None, timestamp, headers)
             return
         if leaves:
-            self._forward(loses, Change(None, lost), None, timestamp, headers)
+            self._forward(loses, ValueChange(None, lost), None, timestamp, headers)
         if joins:
-            self._forward(gains, Change(gained, None), None, timestamp, headers)
+            self._forward(gains, ValueChange(gained, None), None, timestamp, headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class _TableFold(Operator):
         self.flush: Callable[[], None] = self._rows.flush
 
     def process(
-        self, key: Any, value: Change | None, _: Any, timestamp: int, headers: Headers, /
+        self, key: Any, value: ValueChange | None, _: Any, timestamp: int, headers: Headers, /
     ) -> None:
         if value is None:
             self._dropped("null value")

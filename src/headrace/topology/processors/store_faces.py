@@ -39,7 +39,7 @@ class ValueAndTimestamp(NamedTuple, Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WrappedStore:
     """Rows of a store, and the services that its wrapper uses.
 
     Args:
@@ -96,7 +96,7 @@ class Rows:
             yield row_key, value, timestamp
 
 
-Face = Callable[[Rows], Any]
+Face = Callable[[WrappedStore], Any]
 
 
 class _KeyValue(Generic[K, V]):
@@ -104,7 +104,7 @@ class _KeyValue(Generic[K, V]):
 
     __slots__ = ("_rows",)
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: WrappedStore) -> None:
         self._rows = rows
 
     @property
@@ -220,7 +220,7 @@ class KeyValueStore(_KeyValue[K, V]):
 
     __slots__ = ("_encode", "_get", "_put", "_timestamp")
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: WrappedStore) -> None:
         super().__init__(rows)
         self._encode = rows.key.serialize
         self._get = rows.buffer.get

@@ -26,8 +26,8 @@ from headrace.topology.processors.store import Store
 from headrace.topology.processors.store_faces import (
     Face,
     KeyValueStore,
-    Rows,
     TimestampedKeyValueStore,
+    WrappedStore,
 )
 from headrace.topology.processors.timed_store_faces import (
     SessionFace,
@@ -315,7 +315,7 @@ class Stores(metaclass=Hinting):
 class _Custom:
     face: Callable[[Any], Any]
 
-    def __call__(self, rows: Rows) -> Any:
+    def __call__(self, rows: WrappedStore) -> Any:
         return self.face(KeyValueStore(rows))
 
 
@@ -326,7 +326,7 @@ _OF_TABLES: Mapping[LayoutName, Face] = {
 }
 
 
-def open_store(store: Store, rows: Rows) -> Any:
+def open_store(store: Store, rows: WrappedStore) -> Any:
     """Create the wrapper of a store for processors; a table's store has its layout's wrapper."""
     face = store.face or _OF_TABLES.get(store.spec.layout)
     if face is None:
@@ -360,7 +360,7 @@ def in_memory(builder: StoreBuilder[F], *, timestamp: int = 0) -> F:
     )
     buffer = make_buffer(store.spec, committed, coding)
     numbers: dict[str, Number] = {}
-    rows = Rows(
+    rows = WrappedStore(
         name=store.name,
         buffer=buffer,
         key=store.key,

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from headrace.state.codec import TIMESTAMP
 from headrace.state.layout import session_end, window_start
 from headrace.state.timed import TimedBuffer
-from headrace.topology.processors.store_faces import Rows, ValueAndTimestamp
+from headrace.topology.processors.store_faces import ValueAndTimestamp, WrappedStore
 from headrace.topology.serdes.windows_serde import SessionWindowedSerde, WindowStoreSerde
 from headrace.topology.windows import Windowed
 
@@ -29,12 +29,12 @@ _SEQUENCE_MASK = 0x7FFFFFFF
 _LAST_MS = 2**63 - 1
 
 
-class _Timed(Generic[K]):
+class _TimedStore(Generic[K]):
     """Base class of window and session stores, whose rows have a time index and expire by time."""
 
     __slots__ = ("_buffer", "_inner", "_latest", "_retention_ms", "_rows")
 
-    def __init__(self, rows: Rows, inner: Any, retention_ms: int | None) -> None:
+    def __init__(self, rows: WrappedStore, inner: Any, retention_ms: int | None) -> None:
         assert isinstance(rows.buffer, TimedBuffer), rows.name
         self._rows = rows
         self._buffer = rows.buffer
@@ -105,12 +105,14 @@ class _Timed(Generic[K]):
         return None if key is None else self._rows.encoded(key, self._inner)
 
 
-class _WindowRows(_Timed[K], Generic[K, V]):
+class _WindowRows(_TimedStore[K], Generic[K, V]):
     """Base class of window stores; `V` is the type that `put` accepts and `get` returns."""
 
     __slots__ = ("_sequence", "_size_ms")
 
-    def __init__(self, rows: Rows, retention_ms: int | None, *, duplicates: bool = False) -> None:
+    def __init__(
+        self, rows: WrappedStore, retention_ms: int | None, *, duplicates: bool = False
+    ) -> None:
         assert isinstance(rows.key, WindowStoreSerde), rows.name
         super().__init__(rows, rows.key.windowed.inner, retention_ms)
         self._size_ms = rows.key.windowed.size_ms
@@ -264,7 +266,7 @@ class TimestampedWindowStore(_WindowRows[K, ValueAndTimestamp[V]]):
         return kept, self._rows.time(timestamp)
 
 
-class SessionStore(_Timed[K], Generic[K, V]):
+class SessionStore(_TimedStore[K], Generic[K, V]):
     """Store of values by key and by the start and end of a session, both inclusive.
 
     >>> from datetime import timedelta
@@ -289,7 +291,7 @@ class SessionStore(_Timed[K], Generic[K, V]):
 
     __slots__ = ()
 
-    def __init__(self, rows: Rows, retention_ms: int | None) -> None:
+    def __init__(self, rows: WrappedStore, retention_ms: int | None) -> None:
         assert isinstance(rows.key, SessionWindowedSerde), rows.name
         super().__init__(rows, rows.key.inner, retention_ms)
 
@@ -389,7 +391,9 @@ class WindowFace:
     duplicates: bool = False
     timestamped: bool = False
 
-    def __call__(self, rows: Rows) -> WindowStore[Any, Any] | TimestampedWindowStore[Any, Any]:
+    def __call__(
+        self, rows: WrappedStore
+    ) -> WindowStore[Any, Any] | TimestampedWindowStore[Any, Any]:
         kind = TimestampedWindowStore if self.timestamped else WindowStore
         return kind(rows, self.retention_ms, duplicates=self.duplicates)
 
@@ -400,5 +404,5 @@ class SessionFace:
 
     retention_ms: int | None = None
 
-    def __call__(self, rows: Rows) -> SessionStore[Any, Any]:
+    def __call__(self, rows: WrappedStore) -> SessionStore[Any, Any]:
         return SessionStore(rows, self.retention_ms)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from headrace.state.versioned import IS_LATEST, NOT_PUT, VersionedBuffer
-from headrace.topology.processors.store_faces import Rows, ValueAndTimestamp
+from headrace.topology.processors.store_faces import ValueAndTimestamp, WrappedStore
 
 __all__ = ["IS_LATEST", "NOT_PUT", "VersionedFace", "VersionedStore"]
 
@@ -36,7 +36,7 @@ class VersionedStore(Generic[K, V]):
 
     __slots__ = ("_buffer", "_history_ms", "_latest", "_rows")
 
-    def __init__(self, rows: Rows, history_ms: int) -> None:
+    def __init__(self, rows: WrappedStore, history_ms: int) -> None:
         assert isinstance(rows.buffer, VersionedBuffer), rows.name
         self._rows = rows
         self._buffer: VersionedBuffer = rows.buffer
@@ -112,5 +112,5 @@ class VersionedFace:
 
     history_ms: int
 
-    def __call__(self, rows: Rows) -> VersionedStore[Any, Any]:
+    def __call__(self, rows: WrappedStore) -> VersionedStore[Any, Any]:
         return VersionedStore(rows, self.history_ms)

@@ -21,7 +21,7 @@ _WITH_LATEST = 3
 """Offset of the flags of changes with a byte that marks the latest change of a key."""
 
 
-class Change(NamedTuple):
+class ValueChange(NamedTuple):
     """New and previous value of a row in a group.
 
     Args:
@@ -61,7 +61,7 @@ class ChangedSerde(Around[Any]):
         assert self.inner is not None, "the serde of grouped values is filled in by the plan"
         return self.inner
 
-    def serialize(self, value: Change, /) -> bytes:
+    def serialize(self, value: ValueChange, /) -> bytes:
         """Encode a change; at least its new or its old value is not None."""
         encode = self._values.serialize
         if value.old is None:
@@ -71,7 +71,7 @@ class ChangedSerde(Around[Any]):
         new = encode(value.new)
         return _varint(len(new)) + new + encode(value.old) + b"\x02"
 
-    def deserialize(self, data: bytes, /) -> Change:
+    def deserialize(self, data: bytes, /) -> ValueChange:
         decode = self._values.deserialize
         flag, end = (data[-1], len(data) - 1) if data else (-1, 0)
         if _WITH_LATEST <= flag <= _WITH_LATEST + _BOTH:
@@ -79,16 +79,16 @@ class ChangedSerde(Around[Any]):
         if end < 0:
             raise _unreadable(data)
         if flag == _NEW:
-            return Change(decode(data[:end]), None)
+            return ValueChange(decode(data[:end]), None)
         if flag == _OLD:
-            return Change(None, decode(data[:end]))
+            return ValueChange(None, decode(data[:end]))
         if flag != _BOTH:
             raise _unreadable(data)
         length, start = _read_varint(data, end)
         if not 0 <= length <= end - start:
             raise _unreadable(data)
         middle = start + length
-        return Change(decode(data[start:middle]), decode(data[middle:end]))
+        return ValueChange(decode(data[start:middle]), decode(data[middle:end]))
 
 
 def _varint(number: int) -> bytes:

@@ -52,7 +52,7 @@ class Instruction(IntEnum):
 _INSTRUCTIONS = tuple(Instruction)
 
 
-class Subscription(NamedTuple):
+class ForeignKeySubscription(NamedTuple):
     """Subscription of a row to another table's row.
 
     Args:
@@ -121,27 +121,27 @@ class SubscriptionSerde:
     3
     """
 
-    exact: ClassVar[frozenset[type]] = frozenset({Subscription})
+    exact: ClassVar[frozenset[type]] = frozenset({ForeignKeySubscription})
 
     name: str = "subscription"
     immutable: bool = True
     canonical: bool = True
 
-    def serialize(self, value: Subscription, /) -> bytes:
+    def serialize(self, value: ForeignKeySubscription, /) -> bytes:
         """Encode a subscription; without a partition it has version 0."""
         version = 0 if value.partition is None else _WITH_PARTITION
         end = b"" if value.partition is None else _PARTITION.pack(value.partition)
         flags = version | (_NO_HASH if value.hash is None else 0)
         return bytes((flags, value.instruction)) + (value.hash or b"") + value.key + end
 
-    def deserialize(self, data: bytes, /) -> Subscription:
+    def deserialize(self, data: bytes, /) -> ForeignKeySubscription:
         if len(data) < 2 or data[0] & _VERSION > _WITH_PARTITION or data[1] > 3:
             _refuse(self.name, data)
         start = 2 if data[0] & _NO_HASH else 2 + _HASH.size
         end = len(data) - (_PARTITION.size if data[0] & _VERSION else 0)
         if end < start:
             _refuse(self.name, data)
-        return Subscription(
+        return ForeignKeySubscription(
             None if start == 2 else data[2:start],
             _INSTRUCTIONS[data[1]],
             data[start:end],

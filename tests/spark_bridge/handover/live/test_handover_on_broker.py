@@ -16,9 +16,9 @@ from headrace.spark_bridge.errors import BackfillError, CannotBackfillError
 from headrace.spark_bridge.handover.drop import drop_backfill, drop_from
 from headrace.spark_bridge.handover.handover import chosen
 from headrace.spark_bridge.handover.notes import marker_group
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import RowFacts, units_of
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.streams.admin.backfill_gate import backfill_group
 from headrace.streams.errors import OutcomeUnknownError, TopologyChangedError
 from headrace.streams.kafka.group_admin import GroupAdmin
@@ -224,7 +224,7 @@ def test_what_spark_cannot_bring_is_said_and_nothing_after_it_hides_that(
             )
     assert handed.state() == {}
     assert handed.offsets() == {}
-    assert Target.live(handed.application).notes().open_head is None
+    assert HandoverTarget.live(handed.application).notes().open_head is None
 
 
 def test_units_in_one_partition_of_spark_are_written_one_after_the_other(handed: Handed) -> None:
@@ -348,7 +348,7 @@ def test_versions_of_before_cannot_be_replaced_row_by_row(topics: Topics, tmp_pa
     plan = plan_of(topology, settings, "bf-1")
     kafka.write(topics.bootstrap, f"{settings['application.id']}-v-changelog", [(b"k", b"v")])
     with pytest.raises(CannotBackfillError, match="headrace reset first"):
-        check_target(Application.of(topology, settings), plan, reset=True)
+        check_target(CompiledApplication.of(topology, settings), plan, reset=True)
 
 
 def test_a_sink_that_would_delete_the_records_is_refused_with_the_way_out(
@@ -374,7 +374,7 @@ def test_rows_that_take_too_long_for_one_transaction_are_refused(handed: Handed)
 
 
 def test_auto_looks_at_rows_at_bytes_and_at_what_is_replaced(handed: Handed) -> None:
-    plan, target = handed.plan("bf-1"), Target.live(handed.application)
+    plan, target = handed.plan("bf-1"), HandoverTarget.live(handed.application)
 
     def way(facts: RowFacts, **more: Any) -> str:
         return chosen(plan, target, facts, **{"reset": False, **more})
@@ -398,8 +398,8 @@ def test_transactions_of_rows_last_as_long_as_the_brokers_allow(handed: Handed) 
     with pytest.raises(Stopped):
         hand_over(handed, "partitioned", probe=stop_at("handover_opened"))
 
-    def timeout_ms(application: Application, allowed_ms: int | None) -> int:
-        target = Target.live(application)
+    def timeout_ms(application: CompiledApplication, allowed_ms: int | None) -> int:
+        target = HandoverTarget.live(application)
         if allowed_ms is not None:
             target.admin.transaction_timeout_max_ms = lambda: allowed_ms  # type: ignore[method-assign]
         head = target.notes().open_head
@@ -412,7 +412,7 @@ def test_transactions_of_rows_last_as_long_as_the_brokers_allow(handed: Handed) 
     assert timeout_ms(handed.application, None) == 900_000
     assert timeout_ms(handed.application, 3_600_000) == 3_600_000
     settings = {**handed.settings, "producer.transaction.timeout.ms": 1_800_000}
-    own = Application.of(handed.topology, settings)
+    own = CompiledApplication.of(handed.topology, settings)
     assert timeout_ms(own, 900_000) == 1_800_000
     assert timeout_ms(own, 3_600_000) == 3_600_000
 
@@ -469,7 +469,7 @@ def test_a_reset_lets_another_topology_start_with_what_it_was_given(
     changed = builder.build()
     assert isinstance(Live(changed, handed.settings).failure(), TopologyChangedError)
     local: Any = computed(changed, handed.settings, plan_of(changed, handed.settings, "bf-1"))
-    application = Application.of(changed, handed.settings)
+    application = CompiledApplication.of(changed, handed.settings)
     commit, is_last = TransactionalProducer.commit, False
 
     def commit_and_lose(producer: TransactionalProducer) -> None:
@@ -515,7 +515,7 @@ def test_sub_topologies_that_write_to_each_other_are_handed_over_together(
     given = [(f"o{n}".encode(), f"c{1 + n % 2}:{n}".encode()) for n in range(20)]
     kafka.write(topics.bootstrap, orders, given, timestamp=START_MS)
     plan = plan_of(topology, settings, "bf-1")
-    application = Application.of(topology, settings)
+    application = CompiledApplication.of(topology, settings)
     units = units_of(application, plan)
     assert any(len({sub for sub, _ in unit.tasks}) > 1 for unit in units)
     local: Any = computed(topology, settings, plan)
@@ -548,7 +548,9 @@ def test_old_windows_are_kept_until_the_live_application_has_them(
     local: Any = computed(topology, settings, plan_of(topology, settings, "bf-1"))
     changelog = f"{settings['application.id']}-w-changelog"
     assert admin(topics).describe([changelog])[changelog].retention_ms != -1
-    hand_over_by_driver(local, Application.of(topology, settings), facts=local.local.facts())
+    hand_over_by_driver(
+        local, CompiledApplication.of(topology, settings), facts=local.local.facts()
+    )
     assert admin(topics).describe([changelog])[changelog].retention_ms == -1
     kafka.write(topics.bootstrap, source, [(b"k", b"v")], timestamp=START_MS + 10)
     with live(topology, settings) as app:
@@ -593,7 +595,7 @@ def test_each_attempt_commits_again_what_says_that_the_plan_is_open(
 
     with pytest.raises(BackfillError, match=r"stays open.*offsets\.retention\.minutes"):
         hand_over(handed, "partitioned", unit_probe=fail)
-    notes = Target.live(handed.application).notes().found
+    notes = HandoverTarget.live(handed.application).notes().found
     sent: list[Any] = []
     send = TransactionalProducer.send_offsets
 
@@ -645,7 +647,7 @@ def test_a_plan_is_not_gone_on_with_by_another_topology(handed: Handed) -> None:
     builder.stream(handed.source, key=serdes.string, value=serdes.string).to(handed.sink)
     other = builder.build()
     with pytest.raises(CannotBackfillError, match=r"another topology.*--drop --id bf-1"):
-        find(Application.of(other, handed.settings), "bf-1")
+        find(CompiledApplication.of(other, handed.settings), "bf-1")
     assert find(handed.application, "bf-1").plan is not None
     report = drop_backfill(other, handed.settings, id="bf-1")
     assert report.begins_anew
@@ -684,7 +686,7 @@ def test_dropping_parts_lets_the_application_begin_anew(handed: Handed) -> None:
         hand_over_partitioned(
             local, handed.application, facts=local.local.facts(), probe=stop_at("handover_written")
         )
-    target = Target.live(handed.application)
+    target = HandoverTarget.live(handed.application)
     head = target.notes().open_head
     assert head is not None
     units = units_of(handed.application, plan)
@@ -705,7 +707,7 @@ def test_a_drop_that_was_interrupted_is_done_again(handed: Handed) -> None:
     application = handed.application
     for step in ("drop_noted", "drop_deleted"):
         with pytest.raises(Stopped):
-            drop_from(Target.live(application), application, "bf-1", probe=stop_at(step))
+            drop_from(HandoverTarget.live(application), application, "bf-1", probe=stop_at(step))
         with pytest.raises(CannotBackfillError, match="being dropped"):
             find(application, "bf-1")
     assert drop_backfill(handed.topology, handed.settings, id="bf-1").begins_anew

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from headrace.spark_bridge.plan.job import Application
+from headrace.spark_bridge.plan.job import CompiledApplication
 from headrace.state.codec import TIMESTAMP, partition_for_key
 from headrace.streams.kafka.group_admin import GroupAdmin
 from headrace.streams.kafka.protocols import TopicPartition
@@ -89,7 +89,7 @@ class Windowed:
         """Everything that is there."""
         plan = plan_of(self.topology, self.settings, "bf-1")
         local: Any = computed(self.topology, self.settings, plan)
-        application = Application.of(self.topology, self.settings)
+        application = CompiledApplication.of(self.topology, self.settings)
         WAYS[how](local, application, facts=local.local.facts())
         self.unprocessed = 0
 

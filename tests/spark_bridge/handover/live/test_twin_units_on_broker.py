@@ -14,7 +14,7 @@ from headrace.spark_bridge.errors import BackfillError
 from headrace.spark_bridge.handover.clients import make_producer
 from headrace.spark_bridge.handover.lead import HandoverCoordinator
 from headrace.spark_bridge.handover.notes import HandoverOptions, transactional_id
-from headrace.spark_bridge.handover.target import Target
+from headrace.spark_bridge.handover.target import HandoverTarget
 from headrace.spark_bridge.handover.units import units_of
 from headrace.spark_bridge.handover.worker import WriteUnit
 from headrace.streams.errors import ProducerFencedError
@@ -36,7 +36,7 @@ class Twins:
         self.plan = handed.plan("bf-1")
         self.local = handed.computed(self.plan)
         self.units = units_of(handed.application, self.plan)
-        self.target = Target.live(handed.application)
+        self.target = HandoverTarget.live(handed.application)
         lead = HandoverCoordinator(self.target, "bf-1", timeout_ms=60_000, probe=no_probe)
         lead.open(self.plan, HandoverOptions("partitioned"))
         lead.producer.close()

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.spark_bridge.errors import CannotBackfillError, HistoryGapError
 from headrace.spark_bridge.history.archive_cuts import check_cutover, cuts_of
-from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, Part
+from headrace.spark_bridge.history.archive_facts import EVERYWHERE, ArchiveFacts, ArchiveStatistics
 from headrace.spark_bridge.read import consumer_opener, read_range
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.kafka.admin import LiveAdmin
@@ -68,13 +68,13 @@ class Topic:
     def with_offsets(self, first: int, last: int) -> ArchiveFacts:
         """An archive of the records between two."""
         rows = last - first + 1
-        part = Part(0, rows, 0, 0, first, last, time_of(first), time_of(last))
+        part = ArchiveStatistics(0, rows, 0, 0, first, last, time_of(first), time_of(last))
         return ArchiveFacts(self.name, True, {0: part})
 
     def without(self, first: int, last: int, *, partition: int = EVERYWHERE) -> ArchiveFacts:
         """The same, if it does not know its offsets."""
         rows = last - first + 1
-        part = Part(partition, rows, 0, 0, None, None, time_of(first), time_of(last))
+        part = ArchiveStatistics(partition, rows, 0, 0, None, None, time_of(first), time_of(last))
         return ArchiveFacts(self.name, False, {partition: part})
 
     def nothing(self, *, offsets: bool) -> ArchiveFacts:

@@ -24,7 +24,7 @@ from headrace.streams.cli.main import main
 from headrace.streams.config.config import StreamsConfig
 from headrace.streams.errors import ResetRefusedError, ResetUnfinishedError
 from headrace.streams.kafka.group_admin import GroupAdmin
-from headrace.streams.kafka.protocols import CommittedOffset, Target, TopicPartition
+from headrace.streams.kafka.protocols import CommittedOffset, OffsetTarget, TopicPartition
 from headrace.streams.plan.plan import plan_application
 from headrace.streams.supervisor.exit_codes import ExitCode
 from headrace.topology import StreamsBuilder, Topology, serdes
@@ -79,7 +79,7 @@ class Resetting:
 
         reset = _reset(self.counting.topology(), self.counting.settings, probe=die)
         with pytest.raises(_Killed):
-            reset.carry_out(reset.plan(Target()), lambda: reset.plan(Target()))
+            reset.carry_out(reset.plan(OffsetTarget()), lambda: reset.plan(OffsetTarget()))
 
     def check_counts_again(self, written: int) -> None:
         """Run; the input is counted from its beginning, upon nothing."""
@@ -184,7 +184,7 @@ def test_an_open_backfill_is_refused_with_the_way_out(
     assert counting.committed() == {0: 30}
     assert topics.partitions(counting.changelog) == 1
     reset = _reset(counting.topology(), counting.settings)
-    plan = reset.plan(Target())
+    plan = reset.plan(OffsetTarget())
     with pytest.raises(ResetRefusedError, match="bf-1"):
         reset.carry_out(replace(plan, backfill=None), lambda: plan)
     put(BackfillNote("dropped", "bf-1", "0f").encode())
@@ -211,11 +211,11 @@ def test_an_application_that_starts_behind_the_question_is_noticed(
 ) -> None:
     settings = resetting.counting.settings
     reset = _reset(resetting.counting.topology(), {**settings, "state.dir": tmp_path / "other"})
-    plan = reset.plan(Target())
+    plan = reset.plan(OffsetTarget())
     with resetting.counting.run() as app:
         app.wait_running()
         with pytest.raises(ResetRefusedError, match="has the members w"):
-            reset.carry_out(plan, lambda: reset.plan(Target()))
+            reset.carry_out(plan, lambda: reset.plan(OffsetTarget()))
     assert resetting.counting.committed() == {0: 30}
     assert topics.partitions(resetting.counting.changelog) == 1
 
@@ -226,7 +226,7 @@ def test_a_worker_that_joins_at_the_last_moment_is_noticed_by_the_broker(
     """Behind all that the reset itself looks at, the broker refuses its commit."""
     settings = {**resetting.counting.settings, "state.dir": tmp_path / "other"}
     reset = _reset(resetting.counting.topology(), settings)
-    plan = reset.plan(Target())
+    plan = reset.plan(OffsetTarget())
     running: list[Live] = []
     app = resetting.counting.run()
 
@@ -248,11 +248,11 @@ def test_work_done_between_the_plan_and_the_consent_makes_another_plan(
     resetting: Resetting, topics: Topics
 ) -> None:
     reset = _reset(resetting.counting.topology(), resetting.counting.settings)
-    plan = reset.plan(Target())
+    plan = reset.plan(OffsetTarget())
     resetting.counting.write(5)
     resetting.counting.finish()
     with pytest.raises(ResetRefusedError, match="have changed since the plan was made"):
-        reset.carry_out(plan, lambda: reset.plan(Target()))
+        reset.carry_out(plan, lambda: reset.plan(OffsetTarget()))
     assert resetting.counting.committed() == {0: 35}
     assert topics.partitions(resetting.counting.changelog) == 1
 
@@ -335,7 +335,7 @@ def test_a_transaction_that_ends_over_the_mark_is_noticed(
     """Its offsets come back behind the look for open ones: the marks are read back as decided."""
     counting = resetting.counting
     reset = _reset(counting.topology(), counting.settings)
-    plan = reset.plan(Target())
+    plan = reset.plan(OffsetTarget())
     cluster: Any = reset._cluster
 
     class Late:
@@ -411,8 +411,8 @@ def test_repartition_topics_and_their_offsets_go_and_inputs_that_fill_nothing_st
 
     reset = _reset(topology, settings)
     with pytest.raises(ResetRefusedError, match=f"Add --topic {inputs[1]}"):
-        reset.plan(Target(), inputs=[inputs[0]])
-    plan = reset.plan(Target(), inputs=inputs[:2])
+        reset.plan(OffsetTarget(), inputs=[inputs[0]])
+    plan = reset.plan(OffsetTarget(), inputs=inputs[:2])
     reset.carry_out(plan, lambda: plan)
 
     offsets = [kafka.committed(topics.bootstrap, group, name)[0] for name in inputs]
@@ -440,8 +440,8 @@ def test_a_stream_that_is_reset_finds_the_rows_of_its_table(topics: Topics, tmp_
     before = kafka.read(topics.bootstrap, output)
 
     reset = _reset(topology, settings)
-    plan = reset.plan(Target(), inputs=[payments])
-    reset.carry_out(plan, lambda: reset.plan(Target(), inputs=[payments]))
+    plan = reset.plan(OffsetTarget(), inputs=[payments])
+    reset.carry_out(plan, lambda: reset.plan(OffsetTarget(), inputs=[payments]))
     with live(topology, settings) as app:
         app.wait_processed(10)
 

@@ -26,8 +26,8 @@ from headrace.streams.devbroker import (
     PortTakenError,
     cluster,
 )
-from headrace.streams.devbroker.cluster import ClusterRecord, NodeRecord, load, save
-from headrace.streams.devbroker.process import Identity
+from headrace.streams.devbroker.cluster import BrokerNode, ClusterRecord, load, save
+from headrace.streams.devbroker.process import ProcessIdentity
 from tests.support.patience import PATIENCE_S
 
 HEADRACE = [sys.executable, "-c", "from headrace.streams.cli.main import main; main()"]
@@ -245,11 +245,11 @@ def test_status_of_a_directory_without_a_broker_is_3(tmp_path: Path) -> None:
     assert headrace("broker", "stop", "--dir", tmp_path / "none").returncode == 0
 
 
-def stopped_record(nodes: int = 1, process: Identity | None = None) -> ClusterRecord:
+def stopped_record(nodes: int = 1, process: ProcessIdentity | None = None) -> ClusterRecord:
     return ClusterRecord(
         cluster_id="A" * 22,
         nodes=tuple(
-            NodeRecord(id=n, port=20_000 + n, controller_port=21_000 + n, process=process)
+            BrokerNode(id=n, port=20_000 + n, controller_port=21_000 + n, process=process)
             for n in range(1, nodes + 1)
         ),
     )
@@ -311,7 +311,7 @@ def test_a_process_that_we_did_not_start_is_never_signalled(
 ) -> None:
     """The id matches in both cases; what else must match does not."""
     true_start = start_time(stranger.pid)
-    identity = Identity(
+    identity = ProcessIdentity(
         pid=stranger.pid,
         started=true_start if lie == "token" else str(int(true_start) + 1),
         token="token-2" if lie == "token" else "token-1",
@@ -338,7 +338,7 @@ def test_a_process_that_is_provably_ours_is_stopped(
     deadline = time.monotonic() + 30
     while b"token-1" not in command.read_bytes() and time.monotonic() < deadline:
         time.sleep(0.01)
-    identity = Identity(pid=stranger.pid, started=start_time(stranger.pid), token="token-1")
+    identity = ProcessIdentity(pid=stranger.pid, started=start_time(stranger.pid), token="token-1")
     save(tmp_path, stopped_record(process=identity))
     assert DevBroker(tmp_path).stop()
     assert stranger.wait(timeout=30) in (-15, 0)
@@ -359,8 +359,8 @@ def test_help_loads_no_kafka_client() -> None:
 
 
 def test_the_record_is_plain_json(tmp_path: Path) -> None:
-    save(tmp_path, stopped_record(process=Identity(pid=os.getpid(), started="1", token="t")))
+    save(tmp_path, stopped_record(process=ProcessIdentity(pid=os.getpid(), started="1", token="t")))
     assert json.loads(tmp_path.joinpath("broker.json").read_text())["nodes"][0]["port"] == 20_001
     assert record_of(tmp_path) == stopped_record(
-        process=Identity(pid=os.getpid(), started="1", token="t")
+        process=ProcessIdentity(pid=os.getpid(), started="1", token="t")
     )

@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headrace.streams.cli.main import main
 from headrace.streams.devbroker import DevBroker, DevBrokerError, DirectoryRefusedError
-from headrace.streams.devbroker.cluster import ClusterRecord, NodeRecord, save
+from headrace.streams.devbroker.cluster import BrokerNode, ClusterRecord, save
 from headrace.streams.kafka.acls import Right
 from tests.support.patience import PATIENCE_S
 from tests.support.processes import wait_until
@@ -77,13 +77,13 @@ def test_an_unknown_user_is_named_with_the_command_that_makes_it(secured: DevBro
 
 @pytest.mark.parametrize("secure", [True, False])
 def test_a_directory_stays_secured_or_open(tmp_path: Path, secure: bool) -> None:
-    save(tmp_path, ClusterRecord("id", (NodeRecord(1, 29_000, 29_001),), secure=secure))
+    save(tmp_path, ClusterRecord("id", (BrokerNode(1, 29_000, 29_001),), secure=secure))
     with pytest.raises(DirectoryRefusedError, match="with --secure" if secure else "without --s"):
         DevBroker(tmp_path, port=0, secure=not secure).start()
 
 
 def test_an_open_broker_has_no_users(tmp_path: Path) -> None:
-    save(tmp_path, ClusterRecord("id", (NodeRecord(1, 29_000, 29_001),)))
+    save(tmp_path, ClusterRecord("id", (BrokerNode(1, 29_000, 29_001),)))
     assert DevBroker(tmp_path).settings("anybody") == {"bootstrap.servers": "localhost:29000"}
     with pytest.raises(DevBrokerError, match="broker start --secure"):
         DevBroker(tmp_path).grant("anybody")

@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewPartitions
 
 from headrace.streams.kafka.protocols import NewTopic, TopicPartition
 from headrace.streams.kafka.topic_reader import TopicReader
-from headrace.streams.mirror.cluster import Cluster
+from headrace.streams.mirror.cluster import MirrorCluster
 from headrace.streams.mirror.mirror import Mirror, config_of, sides
 from headrace.streams.mirror.move import Mover
 from tests.support import kafka
@@ -114,7 +114,7 @@ def test_settings_partitions_and_topics_that_come_later(
         wait_until(lambda: east.partitions(second) == 1 and equal(), what="all is copied")
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-    cluster = Cluster({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
+    cluster = MirrorCluster({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
     configs = cluster.own_configs(first)
     assert configs["segment.ms"] == "777000"
     assert set(configs["cleanup.policy"].split(",")) == {"compact", "delete"}
@@ -136,7 +136,7 @@ def test_a_second_mirror_of_a_name_ends_the_first_though_nothing_comes(
 
 def test_a_setting_that_the_target_does_not_take_is_left_out_and_said(east: Topics) -> None:
     name = east.name("made")
-    cluster = Cluster({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
+    cluster = MirrorCluster({"bootstrap.servers": east.bootstrap}, timeout_s=PATIENCE_S)
     config = {"cleanup.policy": "compact", "no.such.setting": "5"}
     refused = cluster.create_fitting(NewTopic(name, 1, -1, config, "", changelog=False))
     assert list(refused) == ["no.such.setting"]

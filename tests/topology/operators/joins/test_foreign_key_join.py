@@ -15,10 +15,10 @@ from headrace.topology.dsl.ktable import KTable
 from headrace.topology.errors import SerdeError, TopologyError
 from headrace.topology.serdes.subscriptions import (
     CombinedKeySerde,
+    ForeignKeySubscription,
     Instruction,
     Response,
     ResponseSerde,
-    Subscription,
     SubscriptionSerde,
     digest,
 )
@@ -416,7 +416,7 @@ def test_the_hash_is_that_of_kafka_streams(value: str, hashed: str) -> None:
 def test_subscriptions_read_back(
     hashed: bytes | None, instruction: Instruction, key: bytes, partition: int | None
 ) -> None:
-    subscription = Subscription(hashed, instruction, key, partition)
+    subscription = ForeignKeySubscription(hashed, instruction, key, partition)
     serde = SubscriptionSerde()
     assert serde.deserialize(serde.serialize(subscription)) == subscription
 

@@ -15,8 +15,12 @@ from headrace.state.codec import partition_for_key
 from headrace.streams.kafka.protocols import CommittedOffset, GroupState, Member, TopicPartition
 from headrace.streams.simulation.world.groups import Group, Metadata
 from headrace.streams.simulation.world.kernel import Kernel
-from headrace.streams.simulation.world.process import Process
-from headrace.streams.simulation.world.transactions import RefusedError, TransactionCoordinator, Txn
+from headrace.streams.simulation.world.process import SimulatedProcess
+from headrace.streams.simulation.world.transactions import (
+    BrokerResponseError,
+    TransactionCoordinator,
+    Txn,
+)
 from headrace.streams.testing.local_cluster import (
     LocalAdmin,
     LocalCluster,
@@ -29,7 +33,7 @@ CREATE_TIME = 1
 """Kafka's type of a timestamp that the producer has set."""
 
 
-class Log(PartitionLog[Message, Txn]):
+class SimulatedLog(PartitionLog[Message, Txn]):
     """Log of a partition."""
 
     __slots__ = ()
@@ -55,7 +59,7 @@ class Log(PartitionLog[Message, Txn]):
         return gone
 
 
-class Cluster(LocalCluster[Log]):
+class SimulatedCluster(LocalCluster[SimulatedLog]):
     """Simulated Kafka cluster: topics, coordinators and external writers."""
 
     def __init__(self, kernel: Kernel, group: str) -> None:
@@ -65,7 +69,7 @@ class Cluster(LocalCluster[Log]):
         self.memberless: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         """The offsets of groups without members."""
         self.transactions = TransactionCoordinator(kernel, write_marker=self._mark, pend=self._pend)
-        self.readers: list[tuple[Process, set[TopicPartition]]] = []
+        self.readers: list[tuple[SimulatedProcess, set[TopicPartition]]] = []
         """Processes that wait for records, with the partitions that they read."""
         self._claims: dict[TopicPartition, tuple[int, str]] = {}
         """The last generation and member to which each partition was assigned."""
@@ -79,10 +83,10 @@ class Cluster(LocalCluster[Log]):
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
         if name not in self.topics:
             topic_id = f"id-{len(self.topics) + self._deleted}-{name}"
-            logs = [Log() for _ in range(partitions)]
+            logs = [SimulatedLog() for _ in range(partitions)]
             self.topics[name] = LocalTopic(name, topic_id, logs, dict(config))
 
-    def delete(self, name: str) -> LocalTopic[Log]:
+    def delete(self, name: str) -> LocalTopic[SimulatedLog]:
         """Delete a topic; a topic created later with the same name has another id."""
         self._deleted += 1
         return self.topics.pop(name)
@@ -93,7 +97,7 @@ class Cluster(LocalCluster[Log]):
     def route(self, topic: str, key: bytes | None, partition: int) -> TopicPartition:
         found = self.topics.get(topic)
         if found is None:
-            raise RefusedError(KafkaError._UNKNOWN_TOPIC, topic)
+            raise BrokerResponseError(KafkaError._UNKNOWN_TOPIC, topic)
         if partition < 0:
             self._keyless += 1
             count = len(found.logs)
@@ -199,7 +203,7 @@ class Cluster(LocalCluster[Log]):
         return not self.transactions.busy and all(not self.log(p).open for p in self.all_places())
 
 
-class SimulatedAdmin(LocalAdmin[Cluster]):
+class SimulatedAdmin(LocalAdmin[SimulatedCluster]):
     """Admin client of a simulated cluster."""
 
     def assigned(self, group: str) -> frozenset[TopicPartition] | None:

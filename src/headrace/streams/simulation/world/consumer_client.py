@@ -17,12 +17,12 @@ from confluent_kafka import KafkaError, Message
 
 from headrace.streams.config.client_settings import MAX_POLL_INTERVAL_MS
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.faults import Faults, crash, failure, request
 from headrace.streams.simulation.world.groups import Metadata
 from headrace.streams.simulation.world.kernel import MS, SECOND
-from headrace.streams.simulation.world.process import Process
-from headrace.streams.simulation.world.transactions import RefusedError
+from headrace.streams.simulation.world.process import SimulatedProcess
+from headrace.streams.simulation.world.transactions import BrokerResponseError
 
 # Check of max.poll.interval.ms, which librdkafka makes in its own thread.
 
@@ -35,7 +35,7 @@ class PollWatch:
     """
 
     def __init__(
-        self, process: Process, config: dict[str, Any], exceeded: Callable[[], bool]
+        self, process: SimulatedProcess, config: dict[str, Any], exceeded: Callable[[], bool]
     ) -> None:
         self._process = process
         self._kernel = process.kernel
@@ -100,7 +100,9 @@ class Reading:
         committed_only: whether to skip records of open and aborted transactions.
     """
 
-    def __init__(self, cluster: Cluster, process: Process, *, committed_only: bool) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, process: SimulatedProcess, *, committed_only: bool
+    ) -> None:
         self._cluster = cluster
         self._committed_only = committed_only
         self._parts: dict[TopicPartition, _Part] = {}
@@ -220,7 +222,11 @@ class SimulatedConsumer:
     """Consumer client of a simulated cluster, with confluent_kafka's API and errors."""
 
     def __init__(
-        self, cluster: Cluster, process: Process, faults: Faults, config: dict[str, Any]
+        self,
+        cluster: SimulatedCluster,
+        process: SimulatedProcess,
+        faults: Faults,
+        config: dict[str, Any],
     ) -> None:
         self._cluster = cluster
         self._kernel = cluster.kernel
@@ -289,7 +295,7 @@ class SimulatedConsumer:
             return
         try:
             self._group.rejoin(self._member_id, self._instance_id)
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             if refused.code == KafkaError.FENCED_INSTANCE_ID:
                 self.fenced()
             else:
@@ -532,7 +538,7 @@ class SimulatedConsumer:
                 lambda: self._cluster.plain_offsets(wanted, metadata),
                 timeout_s=5.0,
             )
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             raise failure(refused.code, "offsets refused") from None
         self._note("commit: " + ", ".join(f"{p}@{c.offset}" for p, c in wanted.items()))
         return list(offsets)

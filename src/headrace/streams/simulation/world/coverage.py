@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace.streams.kafka.protocols import TopicPartition
 from headrace.streams.plan.plan import TaskId
-from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.process import SimulatedProcess
 
 PHASES = ("connecting", "joining", "restoring", "running", "committing", "closing")
 """
@@ -74,7 +74,7 @@ class Coverage:
 class PhaseWatch:
     """Listener that sets the phase of a process from the events of its worker and its restores."""
 
-    def __init__(self, process: Process, coverage: Coverage) -> None:
+    def __init__(self, process: SimulatedProcess, coverage: Coverage) -> None:
         self._process = process
         self._coverage = coverage
         self._tasks: frozenset[TaskId] = frozenset()

@@ -21,7 +21,7 @@ from headrace.state.store import CommittedStore, Delta, Position, TaskState
 from headrace.streams.plan.plan import TaskId
 from headrace.streams.simulation.world.faults import Faults, crash
 from headrace.streams.simulation.world.kernel import SECOND
-from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.tasks.tasks import TaskHome
 from headrace.topology.processors.store import Store
 
@@ -29,7 +29,7 @@ PATIENCE_US = 2 * SECOND
 """Maximum time for the holder of a task's directory to release it."""
 
 
-class Files(Protocol):
+class TaskFiles(Protocol):
     """Directory of a task."""
 
     def open(self, specs: Sequence[StoreSpec]) -> TaskState:
@@ -41,7 +41,7 @@ class Files(Protocol):
     def wipe(self) -> None:
         """Remove everything, while the files are not open."""
 
-    def copy(self) -> Files:
+    def copy(self) -> TaskFiles:
         """Return a copy."""
 
 
@@ -187,8 +187,8 @@ class RocksFiles:
 class _Directory:
     """Directory of a task in a generation, with the holder of its lock."""
 
-    files: Files
-    holder: Process | None = None
+    files: TaskFiles
+    holder: SimulatedProcess | None = None
     broken: bool = False
     state: TaskState | None = None
     """The state that the holder has open."""
@@ -201,15 +201,15 @@ class _Directory:
 class Host:
     """Disk of a host, shared by the workers on it."""
 
-    def __init__(self, make_files: Callable[[str], Files]) -> None:
+    def __init__(self, make_files: Callable[[str], TaskFiles]) -> None:
         self._make_files = make_files
         self._directories: dict[TaskId, list[_Directory]] = {}
         self._waits: dict[tuple[str, TaskId], int] = {}
-        self._older: dict[TaskId, Files] = {}
+        self._older: dict[TaskId, TaskFiles] = {}
         self.full_until_us = 0
         """The time until which the disk is full."""
 
-    def lock(self, process: Process, task_id: TaskId) -> _Directory | None:
+    def lock(self, process: SimulatedProcess, task_id: TaskId) -> _Directory | None:
         """Lock a task's newest free directory; None while its holder may still release it."""
         found = self._directories.setdefault(task_id, [])
         if not found:
@@ -229,7 +229,7 @@ class Host:
         directory.holder = process
         return directory
 
-    def process_ended(self, process: Process) -> None:
+    def process_ended(self, process: SimulatedProcess) -> None:
         for found in self._directories.values():
             for directory in found:
                 if directory.holder is process:
@@ -282,7 +282,7 @@ class SimulatedHome:
     host: Host
     directory: _Directory
     specs: Sequence[StoreSpec]
-    process: Process
+    process: SimulatedProcess
     faults: Faults
     state: TaskState = field(init=False)
 
@@ -322,7 +322,7 @@ class SimulatedHome:
 
 
 def open_homes(
-    host: Host, process: Process, faults: Faults
+    host: Host, process: SimulatedProcess, faults: Faults
 ) -> Callable[[TaskId, Sequence[Store]], TaskHome | None]:
     def open_home(task_id: TaskId, stores: Sequence[Store]) -> TaskHome | None:
         process.check()
@@ -339,7 +339,7 @@ class _FaultyState:
     """Local state whose calls fail, are delayed, or kill the process before or after the call."""
 
     inner: TaskState
-    process: Process
+    process: SimulatedProcess
     faults: Faults
     on_broken: Callable[[], None]
     full_until_us: Callable[[], int]

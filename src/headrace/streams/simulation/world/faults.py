@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from headrace.streams.simulation.world.coverage import Coverage
 from headrace.streams.simulation.world.kernel import MS, SECOND, CrashError
-from headrace.streams.simulation.world.process import Process
-from headrace.streams.simulation.world.transactions import RefusedError
+from headrace.streams.simulation.world.process import SimulatedProcess
+from headrace.streams.simulation.world.transactions import BrokerResponseError
 from headrace.topology.context.task_facts import RESULTS_PER_COMMIT
 
 T = TypeVar("T")
@@ -216,7 +216,7 @@ class Faults:
             if chosen:
                 self._calls[call] = (plan.rate * WEIGHTS.get(call, 1.0), chosen)
 
-    def draw(self, process: Process, call: str) -> str | None:
+    def draw(self, process: SimulatedProcess, call: str) -> str | None:
         if not self.is_on:
             return None
         self.coverage.calls[call, process.phase] += 1
@@ -242,7 +242,7 @@ class Faults:
             return False
         return self.plan.focus[1] == "closing" and self.random.random() < STOPPED_WITH_WORK
 
-    def hit(self, process: Process, call: str, kind: str) -> None:
+    def hit(self, process: SimulatedProcess, call: str, kind: str) -> None:
         self.counts[call, kind] += 1
         self.coverage.struck[call, process.phase] += 1
         process.note(f"{call}: ! {kind}")
@@ -254,7 +254,7 @@ class Faults:
             return int(self.random.uniform(0.05, min(3, longest)) * SECOND)
         return int(self.random.uniform(5, longest) * SECOND)
 
-    def strike(self, process: Process, kind: str | None) -> None:
+    def strike(self, process: SimulatedProcess, kind: str | None) -> None:
         """Kill or suspend the process, if this is the kind of fault."""
         if kind == "crash_before":
             raise crash(process)
@@ -264,7 +264,7 @@ class Faults:
 
     def serve(
         self,
-        process: Process,
+        process: SimulatedProcess,
         kind: str | None,
         effect: Callable[[], T],
         *,
@@ -288,7 +288,7 @@ class Faults:
         process.sleep(kernel.between(50, MS))
         return result
 
-    def around(self, process: Process, call: str, effect: Callable[[], T]) -> T:
+    def around(self, process: SimulatedProcess, call: str, effect: Callable[[], T]) -> T:
         """Run a call that is not a request, with the faults that need no response."""
         process.check()
         kind = self.draw(process, call)
@@ -301,7 +301,7 @@ class Faults:
         return result
 
 
-def crash(process: Process) -> CrashError:
+def crash(process: SimulatedProcess) -> CrashError:
     """Kill a process from within its own thread, and return the error to raise."""
     process.die()
     return CrashError(process.name)
@@ -321,7 +321,7 @@ def failure(code: int, text: str = "", **marks: bool) -> KafkaException:
 
 def request(
     faults: Faults,
-    process: Process,
+    process: SimulatedProcess,
     call: str,
     effect: Callable[[], T],
     *,
@@ -343,14 +343,14 @@ def request(
     )
 
 
-def _retried(process: Process, effect: Callable[[], T], timeout_s: float) -> T:
+def _retried(process: SimulatedProcess, effect: Callable[[], T], timeout_s: float) -> T:
     """Run `effect`, and retry it while the last transaction ends, as the client does."""
     kernel = process.kernel
     deadline_us = kernel.now_us + int(timeout_s * SECOND)
     while True:
         try:
             return effect()
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             if refused.code != KafkaError.CONCURRENT_TRANSACTIONS:
                 process.sleep(kernel.between(50, MS))
                 raise
@@ -360,7 +360,7 @@ def _retried(process: Process, effect: Callable[[], T], timeout_s: float) -> T:
 
 
 def _time_out(
-    process: Process,
+    process: SimulatedProcess,
     call: str,
     effect: Callable[[], Any],
     kind: str,
@@ -371,7 +371,7 @@ def _time_out(
     def arrive() -> None:
         try:
             effect()
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             kernel.note("cluster", f"late {call} of {process.name} is refused: {refused.code}")
         else:
             if kind == "timeout_late":

@@ -20,8 +20,8 @@ from confluent_kafka import KafkaError
 
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.kernel import MS, Kernel
-from headrace.streams.simulation.world.process import Process
-from headrace.streams.simulation.world.transactions import RefusedError, Txn
+from headrace.streams.simulation.world.process import SimulatedProcess
+from headrace.streams.simulation.world.transactions import BrokerResponseError, Txn
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Metadata:
 class MemberClient(Protocol):
     """Callbacks from the coordinator to a member, which arrive with a delay."""
 
-    process: Process
+    process: SimulatedProcess
     client_id: str
 
     def must_rejoin(self) -> None:
@@ -54,7 +54,7 @@ class MemberClient(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class SimulatedMember:
     """Member of the group, with its subscription and its assignment."""
 
     instance_id: str
@@ -79,7 +79,7 @@ class Group:
         self.name = name
         self.generation = 0
         self.joining = False
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, SimulatedMember] = {}
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
         self.pending: dict[Txn, None] = {}
         """The transactions whose offsets are undecided."""
@@ -96,7 +96,7 @@ class Group:
         member_id = f"{instance_id}#{self._numbers}"
         before = self.members.get(instance_id)
         client_id = client.client_id if before is None else before.client_id
-        member = Member(
+        member = SimulatedMember(
             instance_id, member_id, client, tuple(topics), session_us, client_id, has_joined=True
         )
         self.members[instance_id] = member
@@ -142,25 +142,25 @@ class Group:
         if metadata.instance_id is not None:
             member = self.members.get(metadata.instance_id)
             if member is None:
-                raise RefusedError(KafkaError.UNKNOWN_MEMBER_ID)
+                raise BrokerResponseError(KafkaError.UNKNOWN_MEMBER_ID)
             if member.member_id != metadata.member_id:
-                raise RefusedError(KafkaError.FENCED_INSTANCE_ID)
+                raise BrokerResponseError(KafkaError.FENCED_INSTANCE_ID)
         elif metadata.generation < 0 and transactional:
             return
         elif not any(m.member_id == metadata.member_id for m in self.members.values()):
-            raise RefusedError(KafkaError.UNKNOWN_MEMBER_ID)
+            raise BrokerResponseError(KafkaError.UNKNOWN_MEMBER_ID)
         if metadata.generation != self.generation:
-            raise RefusedError(KafkaError.ILLEGAL_GENERATION)
+            raise BrokerResponseError(KafkaError.ILLEGAL_GENERATION)
 
-    def _member(self, member_id: str, instance_id: str) -> Member:
+    def _member(self, member_id: str, instance_id: str) -> SimulatedMember:
         member = self.members.get(instance_id)
         if member is None:
-            raise RefusedError(KafkaError.UNKNOWN_MEMBER_ID)
+            raise BrokerResponseError(KafkaError.UNKNOWN_MEMBER_ID)
         if member.member_id != member_id:
-            raise RefusedError(KafkaError.FENCED_INSTANCE_ID)
+            raise BrokerResponseError(KafkaError.FENCED_INSTANCE_ID)
         return member
 
-    def _watch(self, member: Member) -> None:
+    def _watch(self, member: SimulatedMember) -> None:
         """Remove a member whose process is silent without interruption for the session time-out."""
         process = member.client.process
         since_us = process.silent_since_us
@@ -175,7 +175,7 @@ class Group:
 
         self._kernel.after(max(0, left_us), expire)
 
-    def _remove(self, member: Member) -> None:
+    def _remove(self, member: SimulatedMember) -> None:
         del self.members[member.instance_id]
         if self.members:
             self._rebalance(None)
@@ -185,7 +185,7 @@ class Group:
 
     # -- rebalances ----------------------------------------------------------------------------
 
-    def _rebalance(self, first: Member | None) -> None:
+    def _rebalance(self, first: SimulatedMember | None) -> None:
         """Start a rebalance, or let a member take part in the current rebalance."""
         if not self.joining:
             self.joining = True
@@ -218,7 +218,7 @@ class Group:
         for member in self.members.values():
             self._send(member)
 
-    def _send(self, member: Member) -> None:
+    def _send(self, member: SimulatedMember) -> None:
         generation, partitions = self.generation, list(member.partitions)
 
         def arrive() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from headrace.streams.simulation.world.kernel import Actor, CrashError, Kernel
 
 
-class Process:
+class SimulatedProcess:
     """Process of a worker."""
 
     def __init__(self, kernel: Kernel, name: str) -> None:

@@ -21,12 +21,12 @@ import confluent_kafka
 from confluent_kafka import KafkaError, Message
 
 from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
-from headrace.streams.simulation.world.cluster import Cluster
+from headrace.streams.simulation.world.cluster import SimulatedCluster
 from headrace.streams.simulation.world.faults import Faults, failure, request
 from headrace.streams.simulation.world.groups import Metadata
 from headrace.streams.simulation.world.kernel import MS, NEVER_US, SECOND
-from headrace.streams.simulation.world.process import Process
-from headrace.streams.simulation.world.transactions import RefusedError
+from headrace.streams.simulation.world.process import SimulatedProcess
+from headrace.streams.simulation.world.transactions import BrokerResponseError
 from headrace.topology.context.environment import Headers
 
 _THROTTLED_S = 0.1
@@ -44,7 +44,7 @@ _FENCING = frozenset(
 _CANNOT = frozenset({KafkaError.INVALID_TXN_STATE})
 
 
-class State(Enum):
+class ClientState(Enum):
     """State of the client, which determines the allowed calls."""
 
     NEW = "new"
@@ -56,7 +56,7 @@ class State(Enum):
 
 
 @dataclass(slots=True)
-class _Record:
+class _SentRecord:
     place: TopicPartition
     key: bytes | None
     value: bytes | None
@@ -70,8 +70,8 @@ class SimulatedProducer:
 
     def __init__(
         self,
-        cluster: Cluster,
-        process: Process,
+        cluster: SimulatedCluster,
+        process: SimulatedProcess,
         faults: Faults,
         config: dict[str, Any],
         *,
@@ -87,14 +87,14 @@ class SimulatedProducer:
         self._timeout_us = int(str(timeout_ms)) * MS
         self._only_errors = bool(config.get("delivery.report.only.error"))
         self._on_delivery: Report | None = config.get("on_delivery")
-        self._state = State.READY if self._id is None else State.NEW
+        self._state = ClientState.READY if self._id is None else ClientState.NEW
         self._epoch = -1
         self._has_asked = False
         self._registered = False
         """Whether the broker knows the transaction."""
         self._failure = (0, "")
         self._fatal_told = True
-        self._queue: deque[_Record] = deque()
+        self._queue: deque[_SentRecord] = deque()
         self._reports: deque[tuple[Report, KafkaError | None, Message]] = deque()
         self._delivery_due = False
 
@@ -121,18 +121,18 @@ class SimulatedProducer:
         if kind == "queue_full":
             raise BufferError("Local: Queue full")
         self._faults.strike(process, kind)
-        if self._state is State.FATAL:
+        if self._state is ClientState.FATAL:
             raise failure(KafkaError._FATAL, self._failure[1], fatal=True)
-        if self._id is not None and self._state is not State.IN_TRANSACTION:
+        if self._id is not None and self._state is not ClientState.IN_TRANSACTION:
             raise failure(KafkaError._STATE, "Local: Erroneous state")
         try:
             tp = self._cluster.route(topic, key, partition)
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             raise failure(refused.code, refused.text) from None
         # The client takes 0 for no timestamp.
         when_ms = timestamp or self._kernel.now_ms()
         report = on_delivery or self._on_delivery
-        self._queue.append(_Record(tp, key, value, when_ms, headers, report))
+        self._queue.append(_SentRecord(tp, key, value, when_ms, headers, report))
         if not self._delivery_due:
             self._deliver_later(self._kernel.between(200, 6 * MS))
 
@@ -143,7 +143,7 @@ class SimulatedProducer:
     def _deliver(self) -> None:
         """Write the queued records in the background; the order of partitions is random."""
         self._delivery_due = False
-        if self._state is State.FATAL or not self._queue:
+        if self._state is ClientState.FATAL or not self._queue:
             self._process.wake()
             return
         kind = self._faults.draw(self._process, "delivery")
@@ -174,7 +174,7 @@ class SimulatedProducer:
         try:
             for tp in tps:
                 self._write_to(tp, [r for r in queue if r.place == tp], lost_answer)
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             if refused.code == KafkaError.CONCURRENT_TRANSACTIONS:
                 # The previous transaction has not ended in all partitions: the client retries.
                 # Written records are not in the queue any more.
@@ -182,7 +182,7 @@ class SimulatedProducer:
                 return
             self._take(refused)
 
-    def _write_to(self, tp: TopicPartition, records: list[_Record], lost_answer: bool) -> None:
+    def _write_to(self, tp: TopicPartition, records: list[_SentRecord], lost_answer: bool) -> None:
         cluster = self._cluster
         txn = None
         if self._id is not None:
@@ -197,7 +197,7 @@ class SimulatedProducer:
         if lost_answer and self._id is not None:
             self._become_abortable(KafkaError._MSG_TIMED_OUT, "a record was not acknowledged")
 
-    def _report(self, record: _Record, error: KafkaError | None, message: Message) -> None:
+    def _report(self, record: _SentRecord, error: KafkaError | None, message: Message) -> None:
         if record.report is not None and (error is not None or not self._only_errors):
             self._reports.append((record.report, error, message))
 
@@ -237,7 +237,7 @@ class SimulatedProducer:
 
     def _await_delivery(self, timeout_us: int) -> None:
         deadline_us = self._kernel.now_us + timeout_us
-        while self._queue and self._state is not State.FATAL:
+        while self._queue and self._state is not ClientState.FATAL:
             left_us = deadline_us - self._kernel.now_us
             if left_us <= 0:
                 return
@@ -248,7 +248,7 @@ class SimulatedProducer:
         del in_queue, in_flight, blocking
         self._process.check()
         flying = [r for r in self._queue if self._kernel.chance(0.5)]
-        if self._id is None and self._state is not State.FATAL and flying:
+        if self._id is None and self._state is not ClientState.FATAL and flying:
             for r in flying[: self._kernel.random.randrange(len(flying) + 1)]:
                 self._cluster.append(r.place, r.key, r.value, r.timestamp_ms, r.headers, None)
         self._queue.clear()
@@ -263,7 +263,7 @@ class SimulatedProducer:
     def init_transactions(self, timeout: float) -> None:
         assert self._id is not None
         transactions, identity = self._cluster.transactions, self._id
-        self._require(State.NEW)
+        self._require(ClientState.NEW)
         # The real client sends a second request in parallel, and keeps the older epoch.
         assert not self._has_asked, "one client is asked for its identity a second time"
         self._has_asked = True
@@ -271,13 +271,13 @@ class SimulatedProducer:
             "init_transactions", lambda: transactions.init(identity, self._timeout_us), timeout
         )
         transactions.owners[identity, self._epoch] = self._life
-        self._state = State.READY
+        self._state = ClientState.READY
         self._process.note(f"init_transactions: epoch {self._epoch}")
 
     def begin_transaction(self) -> None:
         self._process.check()
-        self._require(State.READY)
-        self._state = State.IN_TRANSACTION
+        self._require(ClientState.READY)
+        self._state = ClientState.IN_TRANSACTION
         self._registered = False
 
     def send_offsets_to_transaction(
@@ -287,7 +287,7 @@ class SimulatedProducer:
         timeout: float,
     ) -> None:
         assert self._id is not None
-        self._require(State.IN_TRANSACTION)
+        self._require(ClientState.IN_TRANSACTION)
         if not positions:
             return
         offsets = {
@@ -301,27 +301,27 @@ class SimulatedProducer:
             # Even if the response is lost, the broker may know the transaction.
             self._registered = True
             self._request("send_offsets_to_transaction", add, timeout)
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             self._become_abortable(refused.code, "offsets refused")
             raise failure(refused.code, "offsets refused", txn_requires_abort=True) from None
 
     def commit_transaction(self, timeout: float) -> None:
-        self._require(State.IN_TRANSACTION)
+        self._require(ClientState.IN_TRANSACTION)
         self._await_delivery(int(timeout * SECOND))
-        self._require(State.IN_TRANSACTION)
+        self._require(ClientState.IN_TRANSACTION)
         if self._queue:
             raise failure(KafkaError._TIMED_OUT, "records are still under way", retriable=True)
         self._end("commit_transaction", timeout, committed=True)
 
     def abort_transaction(self, timeout: float) -> None:
-        self._require(State.IN_TRANSACTION, State.ABORTABLE)
+        self._require(ClientState.IN_TRANSACTION, ClientState.ABORTABLE)
         self._queue.clear()
         self._end("abort_transaction", timeout, committed=False)
 
     def _end(self, call: str, timeout: float, *, committed: bool) -> None:
         identity = self._id
         assert identity is not None
-        before, self._state = self._state, State.ENDING
+        before, self._state = self._state, ClientState.ENDING
         transactions, epoch = self._cluster.transactions, self._epoch
         if self._registered:
             end = partial(transactions.end, identity, epoch, committed=committed)
@@ -330,14 +330,14 @@ class SimulatedProducer:
             except confluent_kafka.KafkaException as error:
                 cause = error.args[0]
                 # A retriable error does not change the client's state.
-                if self._state is State.ENDING and (
+                if self._state is ClientState.ENDING and (
                     cause.retriable() or cause.txn_requires_abort()
                 ):
                     self._state = before
                 raise
         else:
             self._process.sleep(self._kernel.between(50, MS))
-        self._state = State.READY
+        self._state = ClientState.READY
         self._registered = False
         self._process.note(f"{call}: done")
 
@@ -359,7 +359,7 @@ class SimulatedProducer:
             return request(
                 self._faults, self._process, call, effect, timeout_s=timeout_s, special=special
             )
-        except RefusedError as refused:
+        except BrokerResponseError as refused:
             if refused.code in _FENCING or refused.code in _CANNOT:
                 self._take(refused)
                 raise failure(*self._failure, fatal=True) from None
@@ -367,33 +367,33 @@ class SimulatedProducer:
 
     # -- states --------------------------------------------------------------------------------
 
-    def _require(self, *states: State) -> None:
+    def _require(self, *states: ClientState) -> None:
         self._process.check()
         if self._state in states:
             return
-        if self._state is State.FATAL:
+        if self._state is ClientState.FATAL:
             raise failure(*self._failure, fatal=True)
-        if self._state is State.ABORTABLE:
+        if self._state is ClientState.ABORTABLE:
             raise failure(*self._failure, txn_requires_abort=True)
         raise failure(KafkaError._STATE, f"not valid while {self._state.value}")
 
-    def _take(self, refused: RefusedError) -> None:
+    def _take(self, refused: BrokerResponseError) -> None:
         if refused.code in _FENCING:
             self._become_fatal(KafkaError._FENCED, f"fenced: {refused.text}")
         else:
             self._become_fatal(refused.code, refused.text or "refused")
 
     def _become_fatal(self, code: int, text: str) -> None:
-        if self._state is not State.FATAL:
-            self._state = State.FATAL
+        if self._state is not ClientState.FATAL:
+            self._state = ClientState.FATAL
             self._failure = (code, text)
             self._fatal_told = False
             self._process.note(f"producer is done: {text}")
             self._queue.clear()
 
     def _become_abortable(self, code: int, text: str) -> None:
-        if self._state is not State.FATAL:
-            self._state = State.ABORTABLE
+        if self._state is not ClientState.FATAL:
+            self._state = ClientState.ABORTABLE
             self._failure = (code, text)
 
     def close(self, timeout: float = -1) -> None:

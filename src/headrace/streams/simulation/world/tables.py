@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from headrace.streams.simulation.world.faults import Faults, crash
 from headrace.streams.simulation.world.kernel import MS, SECOND
-from headrace.streams.simulation.world.process import Process
+from headrace.streams.simulation.world.process import SimulatedProcess
 from headrace.streams.tasks.sink_connections import OpenSink
 from headrace.topology.external_sink import (
     ExternalSink,
@@ -34,19 +34,19 @@ class Tables:
     def __init__(self) -> None:
         self.by_node: dict[str, MemorySink] = {}
 
-    def opening(self, process: Process, faults: Faults) -> OpenSink:
+    def opening(self, process: SimulatedProcess, faults: Faults) -> OpenSink:
         def open_sink(sink: ExternalSink, name: str) -> SinkConnection:
             node = name.rpartition("/")[2]
             table = self.by_node.setdefault(node, MemorySink(keyed=sink.keyed))
-            return _Connection(table.open(name), process, faults, _shortened(sink))
+            return _SimulatedConnection(table.open(name), process, faults, _shortened(sink))
 
         return open_sink
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
+class _SimulatedConnection:
     inner: SinkConnection
-    process: Process
+    process: SimulatedProcess
     faults: Faults
     batching: SinkBatching | None
 

@@ -21,7 +21,7 @@ from headrace.streams.kafka.protocols import CommittedOffset, TopicPartition
 from headrace.streams.simulation.world.kernel import MS, SECOND, Kernel
 
 
-class RefusedError(Exception):
+class BrokerResponseError(Exception):
     """Error response of a broker."""
 
     def __init__(self, code: int, text: str = "") -> None:
@@ -43,7 +43,7 @@ class Txn:
     markers_due: int = 0
 
 
-class State(Enum):
+class TransactionState(Enum):
     """State of a transactional.id."""
 
     EMPTY = "empty"
@@ -56,17 +56,17 @@ class State(Enum):
     @property
     def is_prepared(self) -> bool:
         """Whether markers must still be written."""
-        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 
 @dataclass(slots=True, eq=False)
-class Identity:
+class TransactionalId:
     """Transactional.id with its epoch, and its current or last transaction."""
 
     name: str
     timeout_us: int
     epoch: int = -1
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     txn: Txn | None = None
 
 
@@ -90,7 +90,7 @@ class TransactionCoordinator:
         self._pend = pend
         self.slow = 0.0
         """The probability that a marker is written much later, as by an unavailable broker."""
-        self.identities: dict[str, Identity] = {}
+        self.identities: dict[str, TransactionalId] = {}
         self.decided: list[Txn] = []
         """All decided transactions, in this order."""
         self.owners: dict[tuple[str, int], object] = {}
@@ -98,14 +98,14 @@ class TransactionCoordinator:
 
     def init(self, name: str, timeout_us: int) -> int:
         """Fence the previous producer, abort its open transaction, and return the new epoch."""
-        identity = self.identities.setdefault(name, Identity(name, timeout_us))
-        if identity.state is State.ONGOING:
+        identity = self.identities.setdefault(name, TransactionalId(name, timeout_us))
+        if identity.state is TransactionState.ONGOING:
             identity.epoch += 1
             self._decide(identity, committed=False)
         if identity.state.is_prepared:
-            raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS)
+            raise BrokerResponseError(KafkaError.CONCURRENT_TRANSACTIONS)
         identity.epoch += 1
-        identity.state = State.EMPTY
+        identity.state = TransactionState.EMPTY
         identity.timeout_us = timeout_us
         return identity.epoch
 
@@ -113,9 +113,9 @@ class TransactionCoordinator:
         """Add a partition, or a group's offsets (None), to the producer's transaction."""
         identity = self._own(name, epoch)
         if identity.state.is_prepared:
-            raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS)
-        if identity.state is not State.ONGOING:
-            identity.state = State.ONGOING
+            raise BrokerResponseError(KafkaError.CONCURRENT_TRANSACTIONS)
+        if identity.state is not TransactionState.ONGOING:
+            identity.state = TransactionState.ONGOING
             identity.txn = Txn(name, epoch)
             self._expire_later(identity, identity.txn)
         assert identity.txn is not None
@@ -132,21 +132,25 @@ class TransactionCoordinator:
 
     def end(self, name: str, epoch: int, *, committed: bool) -> None:
         identity = self._own(name, epoch)
-        if identity.state is State.ONGOING:
+        if identity.state is TransactionState.ONGOING:
             self._decide(identity, committed=committed)
             return
         if identity.state.is_prepared:
-            wanted = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
+            wanted = (
+                TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+            )
             if identity.state is wanted:
-                raise RefusedError(KafkaError.CONCURRENT_TRANSACTIONS)
-            raise RefusedError(KafkaError.INVALID_TXN_STATE)
-        complete = State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT
+                raise BrokerResponseError(KafkaError.CONCURRENT_TRANSACTIONS)
+            raise BrokerResponseError(KafkaError.INVALID_TXN_STATE)
+        complete = (
+            TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+        )
         if identity.state is not complete:
-            raise RefusedError(KafkaError.INVALID_TXN_STATE)
+            raise BrokerResponseError(KafkaError.INVALID_TXN_STATE)
 
     def expire(self, name: str) -> bool:
         identity = self.identities.get(name)
-        if identity is None or identity.state is not State.ONGOING:
+        if identity is None or identity.state is not TransactionState.ONGOING:
             return False
         self._kernel.note("cluster", f"transaction of {name} expires")
         identity.epoch += 1
@@ -156,31 +160,36 @@ class TransactionCoordinator:
     @property
     def busy(self) -> bool:
         return any(
-            i.state is State.ONGOING or i.state.is_prepared for i in self.identities.values()
+            i.state is TransactionState.ONGOING or i.state.is_prepared
+            for i in self.identities.values()
         )
 
-    def _own(self, name: str, epoch: int) -> Identity:
+    def _own(self, name: str, epoch: int) -> TransactionalId:
         identity = self.identities.get(name)
         if identity is None:
-            raise RefusedError(KafkaError.INVALID_PRODUCER_ID_MAPPING)
+            raise BrokerResponseError(KafkaError.INVALID_PRODUCER_ID_MAPPING)
         if identity.epoch != epoch:
-            raise RefusedError(KafkaError.PRODUCER_FENCED, f"epoch {epoch} of {identity.epoch}")
+            raise BrokerResponseError(
+                KafkaError.PRODUCER_FENCED, f"epoch {epoch} of {identity.epoch}"
+            )
         return identity
 
-    def _expire_later(self, identity: Identity, txn: Txn) -> None:
+    def _expire_later(self, identity: TransactionalId, txn: Txn) -> None:
         def expire() -> None:
             if identity.txn is txn and txn.committed is None:
                 self.expire(identity.name)
 
         self._kernel.after(identity.timeout_us, expire)
 
-    def _decide(self, identity: Identity, *, committed: bool) -> None:
+    def _decide(self, identity: TransactionalId, *, committed: bool) -> None:
         txn = identity.txn
         assert txn is not None
         assert txn.committed is None
         txn.committed = committed
         self.decided.append(txn)
-        identity.state = State.PREPARE_COMMIT if committed else State.PREPARE_ABORT
+        identity.state = (
+            TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+        )
         targets: list[TopicPartition | None] = list(txn.places)
         if txn.offsets:
             targets.append(None)
@@ -195,15 +204,17 @@ class TransactionCoordinator:
                 delay_us = self._kernel.between(20 * MS, 3 * SECOND)
             self._kernel.after(delay_us, lambda t=target: self._mark(identity, txn, t))  # type: ignore[misc]
 
-    def _mark(self, identity: Identity, txn: Txn, target: TopicPartition | None) -> None:
+    def _mark(self, identity: TransactionalId, txn: Txn, target: TopicPartition | None) -> None:
         self._write_marker(target, txn)
         txn.markers_due -= 1
         if txn.markers_due == 0:
             self._completed(identity, txn)
 
-    def _completed(self, identity: Identity, txn: Txn) -> None:
+    def _completed(self, identity: TransactionalId, txn: Txn) -> None:
         assert identity.txn is txn
-        identity.state = State.COMPLETE_COMMIT if txn.committed else State.COMPLETE_ABORT
+        identity.state = (
+            TransactionState.COMPLETE_COMMIT if txn.committed else TransactionState.COMPLETE_ABORT
+        )
 
 
 def _words(txn: Txn) -> str:

@@ -13,7 +13,7 @@ from headrace.topology.context.calls import CallPlan, Retry
 from headrace.topology.context.environment import Answered
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import Operator
+from headrace.topology.graph.graph import OperatorNode
 from headrace.topology.operators.frames import Form, require_library
 from headrace.topology.operators.map_async import Called, MapAsync, Order
 from headrace.topology.operators.map_batches import MapBatches
@@ -93,7 +93,7 @@ def called_for_batches(
 
 def _added(edge: Edge, kind: str, spec: MapAsync | MapBatches, name: str | None) -> Edge:
     node_name = edge.draft.names.node(f"KSTREAM-{kind}-", name)
-    return replace(edge.then(Operator(node_name, (edge.node,), spec=spec)), value=None)
+    return replace(edge.then(OperatorNode(node_name, (edge.node,), spec=spec)), value=None)
 
 
 def _positive(what: str, value: Any) -> int:

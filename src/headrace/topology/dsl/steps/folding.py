@@ -11,7 +11,7 @@ from dataclasses import replace
 from headrace.state.spec import StoreSpec
 from headrace.topology.graph.draft import Edge
 from headrace.topology.graph.fold import Fold
-from headrace.topology.graph.graph import Node, Operator
+from headrace.topology.graph.graph import Node, OperatorNode
 from headrace.topology.graph.materialized import Materialized
 from headrace.topology.operators.cogroup import CogroupInput
 from headrace.topology.operators.stored_rows import FoldedTable
@@ -33,10 +33,10 @@ def storing(
     spec: FoldedTable | CogroupInput | VersionedTable,
     *,
     reads_value: bool = True,
-) -> Operator:
+) -> OperatorNode:
     """Create the node of an operator with a single store, which contains the table it builds."""
     stores = (spec.store,)
-    return Operator(
+    return OperatorNode(
         name,
         (parent,),
         spec=spec,

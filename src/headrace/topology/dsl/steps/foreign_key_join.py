@@ -9,14 +9,21 @@ from typing import Any
 from headrace.state.spec import StoreSpec
 from headrace.topology.errors import TopologyError
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AnySerde, Function, Operator, Sink, Source, TableSource
+from headrace.topology.graph.graph import (
+    AnySerde,
+    Function,
+    OperatorNode,
+    Sink,
+    SourceNode,
+    TableSource,
+)
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import Names
 from headrace.topology.operators.joins.foreign_key_join import (
-    Answer,
     Notify,
     Receive,
     Resolve,
+    SendRightRow,
     Subscribe,
 )
 from headrace.topology.processors.store import Store
@@ -78,7 +85,7 @@ def foreign_key_join(
     )
     draft.add(
         *_answers(left, names, partitioner),
-        Operator(names.resolve, (names.answers_source,), spec=resolve, uses=left_stores),
+        OperatorNode(names.resolve, (names.answers_source,), spec=resolve, uses=left_stores),
         TableSource(names.result, (names.resolve,), result_store, call="join"),
         store=Store(kept.spec(result_store), key or left.key, value),
     )
@@ -95,7 +102,7 @@ def _add_questions(
     """Add the nodes that send subscriptions for the left table's changes."""
     subscribe = Subscribe(names.topic, left.key, right.key, left.value, foreign_key)
     left.draft.add(
-        Operator(names.subscribe, (left.node,), spec=subscribe),
+        OperatorNode(names.subscribe, (left.node,), spec=subscribe),
         Sink(
             names.sink,
             (names.subscribe,),
@@ -114,22 +121,24 @@ def _add_other_side(
     """Add the nodes that receive subscriptions, and that respond to the right table's changes."""
     topic, keys = names.topic, (left.key, right.key)
     receive = Receive(topic, *keys, names.store)
-    answer = Answer(topic, *keys, right.value, names.answers, right.node)
+    answer = SendRightRow(topic, *keys, right.value, names.answers, right.node)
     notify = Notify(topic, *keys, right.value, names.answers, names.store)
     left.draft.add(
-        Source(
+        SourceNode(
             names.source, topics=(topic,), key=right.key, value=SubscriptionSerde(), internal=True
         ),
-        Operator(names.receive, (names.source,), spec=receive, uses=(names.store,)),
-        Operator(names.answer, (names.receive,), spec=answer, uses=right_stores),
+        OperatorNode(names.receive, (names.source,), spec=receive, uses=(names.store,)),
+        OperatorNode(names.answer, (names.receive,), spec=answer, uses=right_stores),
         store=Store(
             StoreSpec(names.store), CombinedKeySerde(right.key, left.key), SubscriptionSerde()
         ),
     )
-    left.draft.add(Operator(names.notify, (right.node,), spec=notify, uses=(names.store,)))
+    left.draft.add(OperatorNode(names.notify, (right.node,), spec=notify, uses=(names.store,)))
 
 
-def _answers(left: Edge, names: _StepNames, partitioner: Partitioner | None) -> tuple[Sink, Source]:
+def _answers(
+    left: Edge, names: _StepNames, partitioner: Partitioner | None
+) -> tuple[Sink, SourceNode]:
     chosen = _to_who_asked if partitioner is None else _ByKey(partitioner)
     sink = Sink(
         names.answers_sink,
@@ -140,7 +149,7 @@ def _answers(left: Edge, names: _StepNames, partitioner: Partitioner | None) -> 
         internal=True,
         partitioner=chosen,
     )
-    source = Source(
+    source = SourceNode(
         names.answers_source,
         topics=(names.answers,),
         key=left.key,

@@ -16,12 +16,11 @@ from headrace.topology.dsl.global_table import GlobalKTable, node_of
 from headrace.topology.dsl.steps.late import Late, add_late
 from headrace.topology.errors import NO_ARGUMENTS, Arguments, TopologyError
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless
+from headrace.topology.graph.graph import AnySerde, Function, OperatorNode, Stateless
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.naming import legal
-from headrace.topology.operators.joins.primary_key_join import JoinMerge
-from headrace.topology.operators.joins.primary_key_join import JoinSide as TableJoinSide
-from headrace.topology.operators.joins.stream_join import JoinSide, KeepSide, LateMatch, Waits
+from headrace.topology.operators.joins.primary_key_join import JoinMerge, TableJoinSide
+from headrace.topology.operators.joins.stream_join import KeepSide, LateMatch, StreamJoinSide, Waits
 from headrace.topology.operators.joins.table_join import GlobalJoin, TableJoin
 from headrace.topology.operators.joins.table_join_grace import PostponedTableJoin
 from headrace.topology.operators.windows.buffered import BufferedSerde
@@ -160,7 +159,7 @@ def add_stream_join(left: Edge, right: Edge, join: StreamJoin) -> Edge:
         (right, names.keep_right, names.right_store, join.other_late, not is_outer_right),
     ):
         spec = KeepSide(store, retention_ms, is_left=edge is left)
-        keep = Operator(node, (edge.node,), spec=spec, uses=(store,), needs_key=drops_null_keys)
+        keep = OperatorNode(node, (edge.node,), spec=spec, uses=(store,), needs_key=drops_null_keys)
         edge.draft.add(keep, store=stores[store])
         add_late(edge, node, late)
     _add_joins(left, right, join, names, retention_ms, key)
@@ -234,10 +233,10 @@ def _add_joins(
         waiting = (Store(spec, WaitingKeySerde(key), values),)
     shared = () if waits is None else (waits.store,)
     joins = [
-        Operator(
+        OperatorNode(
             names.join_left if is_left else names.join_right,
             (names.keep_left if is_left else names.keep_right,),
-            spec=JoinSide(
+            spec=StreamJoinSide(
                 is_left=is_left,
                 own=names.left_store if is_left else names.right_store,
                 other=names.right_store if is_left else names.left_store,
@@ -269,13 +268,13 @@ def add_table_join(stream: Edge, table: Edge, join: TableLookup) -> Edge:
     uses = edge.draft.readable(table.node)
     if join.grace is None:
         spec = TableJoin(table.node, join.joiner, join.with_key, join.left)
-        node = Operator(node_name, (edge.node,), spec=spec, uses=uses, needs_key=not join.left)
+        node = OperatorNode(node_name, (edge.node,), spec=spec, uses=uses, needs_key=not join.left)
         return replace(edge.then(node), value=None)
     store = f"{node_name}-Buffer"
     late = PostponedTableJoin(
         table.node, join.joiner, join.with_key, join.left, store, _grace_ms(edge, join.grace, uses)
     )
-    node = Operator(
+    node = OperatorNode(
         node_name, (edge.node,), spec=late, uses=(*uses, store), needs_key=not join.left
     )
     waiting = Store(
@@ -373,7 +372,7 @@ def global_join(
     )
     # Kafka Streams uses this prefix for inner joins with a global table, too.
     name = edge.draft.names.node("KSTREAM-LEFTJOIN-", options["name"])
-    return replace(edge.then(Operator(name, (edge.node,), spec=spec)), value=None)
+    return replace(edge.then(OperatorNode(name, (edge.node,), spec=spec)), value=None)
 
 
 def _refuse_options(table: str, refused: Mapping[str, str], options: Mapping[str, Any]) -> None:
@@ -421,9 +420,11 @@ def primary_key_join(
         alone=alone,
         store=result_store,
     )
-    draft.add(Operator(sides[0], (left.node,), spec=TableJoinSide(0), uses=stores[1]))
-    draft.add(Operator(sides[1], (right.node,), spec=TableJoinSide(1), uses=stores[0]))
-    node = Operator(merge, tuple(sides), spec=spec, view_uses=tuple(dict.fromkeys(sum(stores, ()))))
+    draft.add(OperatorNode(sides[0], (left.node,), spec=TableJoinSide(0), uses=stores[1]))
+    draft.add(OperatorNode(sides[1], (right.node,), spec=TableJoinSide(1), uses=stores[0]))
+    node = OperatorNode(
+        merge, tuple(sides), spec=spec, view_uses=tuple(dict.fromkeys(sum(stores, ())))
+    )
     result = replace(left, key=key or left.key, value=value)
     if result_store is None and draft.tables_above(left.node) & draft.tables_above(right.node):
         # A single record can change both rows before either side has forwarded its change.

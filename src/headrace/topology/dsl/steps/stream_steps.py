@@ -11,13 +11,13 @@ from headrace.topology import serdes
 from headrace.topology.errors import Arguments, TopologyError, type_of
 from headrace.topology.external_sink import ExternalSink
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import Fused, Operator, Stateless
+from headrace.topology.graph.graph import Fused, OperatorNode, Stateless
 from headrace.topology.graph.materialized import Materialized
 from headrace.topology.naming import legal
 from headrace.topology.operators.dead_letters import ToDeadLetters
 from headrace.topology.operators.deduplicate import Deduplicate, SeenSerde
 from headrace.topology.operators.outbox import WriteOutside
-from headrace.topology.operators.process import Process, supplied
+from headrace.topology.operators.process import ProcessorSpec, supplied
 from headrace.topology.operators.sample import By, Sample
 from headrace.topology.processors.store import Store
 from headrace.topology.processors.stores import StoreBuilder, store_names
@@ -56,8 +56,8 @@ def process_step(
     kind = "PROCESSVALUES" if fixed_key else "PROCESSOR"
     # Unlike in other methods, a given name does not use up a number here.
     node_name = edge.draft.names.node(f"KSTREAM-{kind}-") if name is None else legal(name)
-    spec = Process(given.supplier, fixed_key=fixed_key)
-    node = Operator(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
+    spec = ProcessorSpec(given.supplier, fixed_key=fixed_key)
+    node = OperatorNode(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
     edge.draft.add_state_stores(wanted)
     added = edge.then(node)
     if fixed_key:
@@ -110,7 +110,7 @@ def deduplicated(edge: Edge, given: Deduplication) -> Edge:
         identify=given.identify,
         with_key=given.with_key,
     )
-    node = Operator(node_name, (edge.node,), spec=step, uses=(store,))
+    node = OperatorNode(node_name, (edge.node,), spec=step, uses=(store,))
     return replace(edge, node=edge.draft.add(node, store=rows))
 
 
@@ -131,7 +131,7 @@ def add_dead_letters(edge: Edge, reason: str | Callable[[Any, Any], str], name: 
         )
     node_name = edge.draft.names.node("KSTREAM-DEADLETTERS-", name)
     spec = ToDeadLetters(reason)
-    edge.draft.add(Operator(node_name, (edge.node,), spec=spec, reads_value=callable(reason)))
+    edge.draft.add(OperatorNode(node_name, (edge.node,), spec=spec, reads_value=callable(reason)))
 
 
 # An external sink is a separate sub-topology that commits in the sink, so its input must be
@@ -150,12 +150,12 @@ def add_external_sink(
         )
     legal(name)
     if direct:
-        edge.draft.add(Operator(name, (edge.node,), spec=WriteOutside(sink, direct=True)))
+        edge.draft.add(OperatorNode(name, (edge.node,), spec=WriteOutside(sink, direct=True)))
         return
     behind = edge.repartitioned(name)
     # Records without a key are written, too.
     behind.draft.keep_null_keys(behind.node)
-    behind.draft.add(Operator(name, (behind.node,), spec=WriteOutside(sink)))
+    behind.draft.add(OperatorNode(name, (behind.node,), spec=WriteOutside(sink)))
 
 
 def _require_sink(sink: ExternalSink) -> None:

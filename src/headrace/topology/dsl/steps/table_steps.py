@@ -10,7 +10,7 @@ from headrace.topology.dsl.steps.folding import storing
 from headrace.topology.dsl.steps.stream_steps import AnyStore
 from headrace.topology.functions import holds, made_of
 from headrace.topology.graph.draft import Edge
-from headrace.topology.graph.graph import AnySerde, Function, Operator, Stateless, TableSource
+from headrace.topology.graph.graph import AnySerde, Function, OperatorNode, Stateless, TableSource
 from headrace.topology.graph.materialized import Materialized, materialized
 from headrace.topology.operators.table_rows import StoredMapping
 from headrace.topology.operators.transform_values import TransformValues, checked_supplier
@@ -30,7 +30,7 @@ def table_node(
     store: str,
     key: AnySerde | None,
     value: AnySerde | None,
-) -> tuple[TableSource | Operator, Store, bool]:
+) -> tuple[TableSource | OperatorNode, Store, bool]:
     """Return the node of a table, its store, and whether the table must be stored."""
     if kept.history_ms is None:
         node = TableSource(name, (parent,), kept.store)
@@ -113,7 +113,7 @@ def mapped_table(
     own = (kept.store,)
     spec = StoredMapping(kept.store, function)
     rows = Store(kept.spec(kept.store), result.key, given)
-    step = Operator(node_name, (edge.node,), spec=spec, uses=own, view_uses=own)
+    step = OperatorNode(node_name, (edge.node,), spec=spec, uses=own, view_uses=own)
     return replace(result, node=edge.draft.add(step, store=rows))
 
 
@@ -133,7 +133,7 @@ def transformed_table(
     result = replace(edge, key=key or edge.key, value=value)
     spec = TransformValues(checked_supplier(supplier), kept.store)
     draft.add_state_stores(wanted)
-    node = Operator(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
+    node = OperatorNode(node_name, (edge.node,), spec=spec, uses=store_names(wanted))
     rows = Store(kept.spec(kept.store or f"{node_name}-STATE-STORE"), result.key, value)
     if kept.store is None:
         draft.reserve(node_name, rows)

@@ -6,10 +6,10 @@ The joined rows are in different tasks, which communicate over two topics (KIP-2
                                                           │                ▼
     right row changes ─────────────────────────────────── Notify ──► responses ── Resolve ── result
 
-`Receive` stores the subscriptions of each right row, `Answer` sends the current right row to a new
-subscriber, `Notify` sends a changed right row to all subscribers. A response has a hash of the left
-row that subscribed. `Resolve` compares it with the current left row and drops responses to former
-rows, because another response follows.
+`Receive` stores the subscriptions of each right row, `SendRightRow` sends the current right row to
+a new subscriber, `Notify` sends a changed right row to all subscribers. A response has a hash of
+the left row that subscribed. `Resolve` compares it with the current left row and drops responses to
+former rows, because another response follows.
 
 Results are eventually correct in any order of messages:
 
@@ -34,9 +34,9 @@ from headrace.topology.errors import Arguments
 from headrace.topology.operators.last_changes import Uncached
 from headrace.topology.serdes import Serde
 from headrace.topology.serdes.subscriptions import (
+    ForeignKeySubscription,
     Instruction,
     Response,
-    Subscription,
     combined_key,
     digest,
     prefix_of,
@@ -160,7 +160,7 @@ class _Subscribe(Uncached):
         timestamp: int,
         headers: Headers,
     ) -> None:
-        subscription = Subscription(found, what, self._encode_key(key), self._partition)
+        subscription = ForeignKeySubscription(found, what, self._encode_key(key), self._partition)
         self._forward(named, subscription, None, timestamp, headers)
 
 
@@ -199,7 +199,7 @@ class _Receive(Uncached):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(_Spec):
+class SendRightRow(_Spec):
     """Spec of the operator that sends the current right row to a new subscriber.
 
     Args:
@@ -223,7 +223,7 @@ class Answer(_Spec):
 class _Answer(Uncached):
     __slots__ = ("_decode_key", "_encode_value", "_rows", "_unreadable")
 
-    def __init__(self, spec: Answer, context: OperatorContext) -> None:
+    def __init__(self, spec: SendRightRow, context: OperatorContext) -> None:
         super().__init__(context.forward)
         self._decode_key = _given(spec.key).deserialize
         self._encode_value = _given(spec.value).serialize
@@ -231,7 +231,7 @@ class _Answer(Uncached):
         self._unreadable = context.unreadable
 
     def process(
-        self, key: Any, value: Subscription, _: Any, timestamp: int, headers: Headers, /
+        self, key: Any, value: ForeignKeySubscription, _: Any, timestamp: int, headers: Headers, /
     ) -> None:
         if value.instruction is Instruction.FORGET:
             return

@@ -1,4 +1,4 @@
-"""Join of two tables by their keys: `JoinSide` passes each side's changes to a shared `JoinMerge`.
+"""Join of two tables by their keys: each `TableJoinSide` passes changes to a `JoinMerge`.
 
 A result depends only on the two rows of its key. The result that was forwarded before is that of
 the previous rows, so the merge computes it from the old values of both sides:
@@ -32,7 +32,7 @@ _NOTHING = object()
 
 
 @dataclass(frozen=True, slots=True)
-class JoinSide(OperatorSpec):
+class TableJoinSide(OperatorSpec):
     """Spec of the operator that marks the changes of a table with its side.
 
     Args:
@@ -51,7 +51,7 @@ class JoinSide(OperatorSpec):
 class _Side(Uncached):
     __slots__ = ("_side",)
 
-    def __init__(self, spec: JoinSide, context: OperatorContext) -> None:
+    def __init__(self, spec: TableJoinSide, context: OperatorContext) -> None:
         self._side = spec.side
         super().__init__(context.forward)
 

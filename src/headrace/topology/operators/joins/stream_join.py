@@ -1,10 +1,10 @@
 """Join of two streams: records with the same key whose timestamps are within the join window.
 
 Each side has two operators. `KeepSide` forwards a record, then stores it, so that a record of a
-stream that is joined with itself is found once. `JoinSide` joins it with the stored records of the
-other side. In a left or outer join a record without a match waits. Its unmatched result is emitted
-when stream time excludes further matches, before the record that advances stream time is processed
-(Kafka Streams: `KStreamKStreamJoin`, which waits up to a second longer).
+stream that is joined with itself is found once. `StreamJoinSide` joins it with the stored records
+of the other side. In a left or outer join a record without a match waits. Its unmatched result is
+emitted when stream time excludes further matches, before the record that advances stream time is
+processed (Kafka Streams: `KStreamKStreamJoin`, which waits up to a second longer).
 
 Stream time is stored in the offset metadata, and waiting records are in a store without expiry. So
 no unmatched result is lost, however far stream time jumps.
@@ -460,7 +460,7 @@ class KeepSide(OperatorSpec):
 
 
 @dataclass(frozen=True, slots=True)
-class JoinSide(OperatorSpec):
+class StreamJoinSide(OperatorSpec):
     """Spec of the operator that joins a side's records with the other side's records.
 
     Args:
@@ -495,8 +495,8 @@ class JoinSide(OperatorSpec):
 
     store_call: ClassVar[str] = 'join(store="...")'
 
-    def make(self, context: OperatorContext, /) -> _Join:
-        return _Join(self, context)
+    def make(self, context: OperatorContext, /) -> _StreamJoin:
+        return _StreamJoin(self, context)
 
 
 class _Keep(Uncached):
@@ -528,7 +528,7 @@ class _Keep(Uncached):
                 self._late(key, value, None, timestamp, headers)
 
 
-class _Join(Uncached):
+class _StreamJoin(Uncached):
     """Hot path: joins each record of a side."""
 
     holds_results: ClassVar[bool] = True
@@ -545,7 +545,7 @@ class _Join(Uncached):
         "_waiting",
     )
 
-    def __init__(self, spec: JoinSide, context: OperatorContext) -> None:
+    def __init__(self, spec: StreamJoinSide, context: OperatorContext) -> None:
         self._is_left = spec.is_left
         self._before_ms = spec.before_ms
         self._after_ms = spec.after_ms
@@ -609,7 +609,7 @@ class _Join(Uncached):
             self._forward(key, self._join(key, value, None), None, timestamp, headers)
 
 
-def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:
+def _waiting(spec: StreamJoinSide, context: OperatorContext) -> Waiting | None:
     """Return the waiting records of a join; the same object for both sides of a task."""
     waits = spec.waits
     if waits is None:
@@ -630,7 +630,7 @@ def _waiting(spec: JoinSide, context: OperatorContext) -> Waiting | None:
     return cast("Waiting", context.shared[known])
 
 
-def _from_side(spec: JoinSide) -> Join:
+def _from_side(spec: StreamJoinSide) -> Join:
     """Return the joiner as a function of the key, this side's value and the other side's value."""
     joiner = spec.joiner
     if spec.with_key:
@@ -640,7 +640,7 @@ def _from_side(spec: JoinSide) -> Join:
     return lambda _, right, left: joiner(left, right)
 
 
-def _called(spec: JoinSide) -> Join:
+def _called(spec: StreamJoinSide) -> Join:
     joiner = spec.joiner
     if spec.with_key:
         return joiner

@@ -40,8 +40,8 @@ class TableJoin(OperatorSpec):
 
     repartition_advice: ClassVar[str | None] = 'join(name="...")'
 
-    def make(self, context: OperatorContext, /) -> _Join:
-        return _Join(self, context)
+    def make(self, context: OperatorContext, /) -> _TableJoin:
+        return _TableJoin(self, context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class GlobalJoin(TableJoin):
         return _GlobalJoin(self, context)
 
 
-class _Join(Uncached):
+class _TableJoin(Uncached):
     """Hot path: a single lookup per record."""
 
     __slots__ = ("_drop", "_get", "_get_as_of", "_joiner", "_left", "_with_key")
@@ -102,7 +102,7 @@ class _Join(Uncached):
         self._forward(key, joined, None, timestamp, headers)
 
 
-class _GlobalJoin(_Join):
+class _GlobalJoin(_TableJoin):
     """Hot path: a single lookup per record."""
 
     __slots__ = ("_mapper",)

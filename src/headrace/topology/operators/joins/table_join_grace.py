@@ -51,11 +51,11 @@ class PostponedTableJoin(OperatorSpec):
 
     store_call: ClassVar[str] = repartition_advice
 
-    def make(self, context: OperatorContext, /) -> _Join:
-        return _Join(self, context)
+    def make(self, context: OperatorContext, /) -> _TableJoinWithGrace:
+        return _TableJoinWithGrace(self, context)
 
 
-class _Join(Uncached):
+class _TableJoinWithGrace(Uncached):
     holds_results: ClassVar[bool] = True
 
     __slots__ = (

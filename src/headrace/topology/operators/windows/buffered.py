@@ -76,7 +76,7 @@ class BufferedSerde(Around[Any]):
         decode = self._known.deserialize
         try:
             time, timestamp, prior_size, value_size = _HEAD.unpack_from(data)
-            reader = _Reader(data, _HEAD.size)
+            reader = _FieldReader(data, _HEAD.size)
             prior, value = reader.take(prior_size), reader.take(value_size)
             headers = list(reader.headers())
         except struct.error as error:
@@ -103,7 +103,7 @@ class BufferedSerde(Around[Any]):
         return self.inner
 
 
-class _Reader:
+class _FieldReader:
     def __init__(self, data: bytes, position: int) -> None:
         self._data = data
         self._position = position
