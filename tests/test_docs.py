@@ -163,6 +163,7 @@ def test_every_word_of_the_glossary_is_in_the_code() -> None:
     assert unknown == []
     explained = [row.split(" | ")[0] for row in _rows(page) if row != "| word | meaning |"]
     assert len(explained) == len(set(explained)), "a word has two meanings"
+    assert len(explained) <= 30, "take a term of Kafka, Python or databases"
 
 
 def test_nobody_is_sent_to_kafka_s_shell_tools_for_what_a_command_does() -> None:
