@@ -66,7 +66,7 @@ SPARK_QUICK := $(patsubst %,tests/spark_bridge/%.py,handover/live/test_handover_
 test-quick: setup  ## Run the tests that need no broker and are done at once
 	$(BIN)/pytest -m "not spark and not broker and not slow and not long" -n 3 --dist loadfile \
 		--no-loadscope-reorder --hypothesis-profile=quick -q tests/state tests/topology tests/streams tests/test_imports.py \
-		tests/test_layout.py tests/test_face.py tests/test_recipe.py \
+		tests/test_layout.py tests/test_golden_names.py tests/test_face.py tests/test_recipe.py \
 		$(PYTEST_ARGS)
 
 spark: setup  ## Run the tests that start Spark, one after the other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -102,6 +102,11 @@ TOUR_FILES, TOUR_LINES_MAX = 7, 2_000
 
 def files() -> list[Path]:
     return [path for top in TOPS for path in sorted((PACKAGE / top).rglob("*.py"))]
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def name_of(path: Path) -> str:
@@ -311,12 +316,149 @@ def test_summaries_are_plain_technical_english() -> None:
     foreign = [
         f"{name_of(path)}:{getattr(node, 'lineno', 1)}: {summary}"
         for path in files()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
         for summary in [(ast.get_docstring(node) or "").split("\n\n")[0]]
         if FOREIGN.search(summary)
     ]
     assert foreign == []
+
+
+FOREIGN_ERRORS_MAX = 230
+"""Errors with a construction of `FOREIGN` in their text: lower it when there are fewer."""
+
+
+def _texts(call: ast.Call) -> Iterator[str]:
+    """Yield the string literals in the arguments of a call."""
+    for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
+        for node in ast.walk(argument):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def foreign_errors(path: Path) -> list[str]:
+    raised = [
+        node.exc
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+    ]
+    return [
+        f"{name_of(path)}:{call.lineno}: {text}"
+        for call in raised
+        if FOREIGN.search(text := " ".join(_texts(call)))
+    ]
+
+
+def test_errors_become_plain_technical_english() -> None:
+    found = [error for path in files() for error in foreign_errors(path)]
+    assert len(found) <= FOREIGN_ERRORS_MAX, (
+        f"{len(found)} errors are not in plain technical English, {FOREIGN_ERRORS_MAX} are allowed "
+        "(<what is wrong> (<where>). <Imperative fix>.):\n" + "\n".join(found)
+    )
+
+
+BANNED = """
+Answering AtOnce Beginning Board Calling Crew Crewed Desk Door Effort FewerRecords Hand HeardMember
+Intake KeptStore LastChanges Letters NeverBack OfStreams OfTable Pace Patience Question QuestionLine
+Recurrence Silences Slot Stamper StumbledError Suspect Terms Twin Watched Whereabouts WithNulls flip
+hears kin mend mends tells
+"""
+"""Identifiers that have a standard term (docs/glossary.md has those without one)."""
+
+
+def identifiers(path: Path) -> Iterator[str]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name
+
+
+def test_no_identifier_is_a_private_word_for_a_standard_term() -> None:
+    banned = set(BANNED.split())
+    require_none(
+        [
+            f"{name_of(path)} uses {', '.join(found)}: take Kafka Streams' or Python's term"
+            for path in files()
+            if (found := sorted(banned.intersection(identifiers(path))))
+        ]
+    )
+
+
+PARAMETERS_MAX = 10
+MORE_PARAMETERS = {
+    "Commits": 21, "DeltaSink": 11, "GlobalTables": 13, "IcebergSink": 11, "LiveProducer": 13,
+    "Mirror": 11, "Processing": 13, "RecordError": 11, "RepartitionBackpressure": 11,
+    "Session": 11, "Tasks": 21, "UpstreamTimes": 12, "Worker": 24,
+}  # fmt: skip
+"""Constructors that have more parameters; this table may only shrink."""
+
+
+def parameters(path: Path) -> dict[str, int]:
+    """The number of parameters of each `__init__` that is written by hand, by class."""
+    return {
+        node.name: len(args.posonlyargs) + len(args.args) - 1 + len(args.kwonlyargs)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+        for init in node.body
+        if isinstance(init, ast.FunctionDef) and init.name == "__init__"
+        for args in [init.args]
+    }
+
+
+def test_constructors_have_few_parameters() -> None:
+    require_none(
+        [
+            f"{name}() in {name_of(path)} has {n} parameters, {limit} are allowed: pass a frozen "
+            "dataclass of those that belong together"
+            for path in files()
+            for name, n in parameters(path).items()
+            if n > (limit := MORE_PARAMETERS.get(name, PARAMETERS_MAX))
+        ]
+    )
+
+
+COMMANDS = "streams/cli/"
+"""A module of the command line has the name of its command, whatever else has it."""
+SAME_FILE_NAMES = {
+    "spark_bridge": {"backfill.py"},
+    "streams": {
+        "cluster.py", "errors.py", "process.py", "protocols.py", "reactions.py", "source.py",
+        "topics.py", "transactions.py",
+    },
+    "streams_web": {"pages.py"},
+    "topology": {"calls.py", "foreign_key_join.py"},
+}  # fmt: skip
+"""File names that a package has twice; this table may only shrink."""
+
+
+def test_a_file_name_is_unique_in_its_package() -> None:
+    names = [name for path in files() if not (name := name_of(path)).startswith(COMMANDS)]
+    counts = Counter((name.split("/")[0], Path(name).name) for name in names)
+    require_none(
+        [
+            f"{top}/ has {n} files {name}: say in each name what differs"
+            for (top, name), n in counts.items()
+            if n > 1 and name != "__init__.py" and name not in SAME_FILE_NAMES.get(top, ())
+        ]
+    )
+
+
+def test_the_recipes_for_contributors_name_what_exists() -> None:
+    """CONTRIBUTING.md names files, tables in them, and pages."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = set(re.findall(r"`([\w./-]+/[\w./-]*)`", page)) - {"live/"}
+    assert len(paths) > 20
+    missing = [p for p in paths if not any((top / p).exists() for top in (ROOT, PACKAGE))]
+    assert not missing
+    code = {path.read_text() for path in [*files(), PACKAGE / "__init__.py"]}
+    tables = set(re.findall(r"`([A-Z_]+)`", page))
+    assert {"METRICS", "TABLE"} <= tables
+    assert not [t for t in tables if not any(re.search(rf"^{t}\b.*=", c, re.M) for c in code)]
 
 
 def test_the_tour_is_as_long_as_an_evening() -> None:
