@@ -324,7 +324,9 @@ def test_who_does_not_read_is_let_go_and_the_others_go_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        feeds_module, "ChangeSubscription", lambda key, wake: ChangeSubscription(key, wake, events_max=10)
+        feeds_module,
+        "ChangeSubscription",
+        lambda key, wake: ChangeSubscription(key, wake, events_max=10),
     )
     slow = scene.follow()
     monkeypatch.undo()

@@ -111,7 +111,9 @@ def test_each_way_of_asking_is_found(code: str) -> None:
 
 
 def test_the_classes_are_all_known() -> None:
-    assert {"SourceNode", "OperatorNode", "ProcessorSpec", "SessionFold"} <= {one.__name__ for one in KINDS}
+    assert {"SourceNode", "OperatorNode", "ProcessorSpec", "SessionFold"} <= {
+        one.__name__ for one in KINDS
+    }
 
 
 def test_every_operator_derives_from_what_speaks_for_it() -> None:
